@@ -1,0 +1,325 @@
+"""Validated settings: pydantic models read from YAML, with dotted overrides.
+
+A setting that is unknown, of the wrong type or out of range is one sentence that names the
+key and the file. ``extends: other.yaml`` (relative to the file) inherits another file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from medclip_debias.errors import UserError, did_you_mean
+
+
+class Settings(BaseModel):
+    """Base of every settings model: immutable, and no key that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+# --------------------------------------------------------------------------- preprocessing
+
+
+class PrepareSettings(Settings):
+    """How a file becomes one row of the prepared set (stored with it, and with every model).
+
+    ``size`` is the side of the stored square in pixels. Intensities are clipped at the
+    percentiles ``clip`` of the whole image (a DICOM window, when present, is applied first),
+    then stretched to 0..255; ``equalize`` adds the histogram equalisation of MIMIC-CXR-JPG.
+    """
+
+    size: int = Field(512, ge=16, le=4096)
+    clip: tuple[float, float] = (0.5, 99.5)
+    equalize: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PrepareSettings:
+        low, high = self.clip
+        if not 0 <= low < high <= 100:
+            raise ValueError(f"clip must be two rising percentiles in 0..100, got {low}, {high}")
+        return self
+
+
+class Preprocessing(Settings):
+    """Everything between a file and the network's input; travels inside the model folder.
+
+    The network sees the central ``input_size`` square of the prepared image (a random one in
+    training), divided by 255, minus ``mean``, over ``std``.
+    """
+
+    prepare: PrepareSettings = PrepareSettings()
+    input_size: int = Field(480, ge=16)
+    mean: float = 0.5
+    std: float = Field(0.25, gt=0)
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> Preprocessing:
+        if self.input_size > self.prepare.size:
+            raise ValueError(
+                f"input_size {self.input_size} is larger than the prepared size {self.prepare.size}"
+            )
+        return self
+
+
+# ------------------------------------------------------------------------------- the model
+
+
+class ImageEncoderSettings(Settings):
+    """Region encoder; ``weights`` is a local file, ``library`` (torchvision's own) or none."""
+
+    arch: Literal["resnet_small", "resnet18", "resnet34", "resnet50"] = "resnet18"
+    weights: Path | Literal["library"] | None = None
+
+
+class TextEncoderSettings(Settings):
+    """Sentence encoder: ``folder`` holds a BERT or CXR-BERT model and its tokenizer."""
+
+    folder: Path
+    max_tokens: int = Field(64, ge=8, le=512)
+    use_projection_head: bool = True
+
+
+class SimilaritySettings(Settings):
+    """LSE+NL similarity (methods.md, section 1)."""
+
+    aggregator: Literal["lse_nl", "lse", "nl", "global", "max", "mean"] = "lse_nl"
+    non_local: Literal["critical_region", "self_attention", "mean"] = "critical_region"
+    k: float = Field(10.0, gt=0)
+    temperature: float = Field(10.0, gt=0)
+    local_weight: float = Field(0.5, ge=0, le=1)
+    initial_scale: float = Field(14.0, ge=1, le=100)
+
+
+class ModelSettings(Settings):
+    """Architecture of the dual encoder; ``dim`` is the shared embedding's width."""
+
+    image: ImageEncoderSettings = ImageEncoderSettings()
+    text: TextEncoderSettings
+    dim: int = Field(128, ge=2)
+    similarity: SimilaritySettings = SimilaritySettings()
+
+
+# ------------------------------------------------------------------------------- training
+
+
+class AugmentSettings(Settings):
+    """Random crop of ``input_size`` and random brightness / contrast (the paper's, 3.2)."""
+
+    crop: bool = True
+    brightness: float = Field(0.2, ge=0, le=1)
+    contrast: float = Field(0.2, ge=0, le=1)
+
+
+class TrainSettings(Settings):
+    """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps``."""
+
+    steps: int = Field(1000, ge=1)
+    batch_size: int = Field(64, ge=2)
+    sentences_per_study: int = Field(1, ge=1)
+    lr: float = Field(1e-5, gt=0, le=1)
+    weight_decay: float = Field(0.01, ge=0)
+    warmup_steps: int = Field(2000, ge=0)
+    clip_norm: float | None = Field(1.0, gt=0)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    device: str = "auto"
+    seed: int = Field(0, ge=0)
+    log_every: int = Field(20, ge=1)
+    checkpoint_every: int = Field(500, ge=1)
+    workers: int = Field(2, ge=0)
+    augment: AugmentSettings = AugmentSettings()
+
+
+class RunSettings(Settings):
+    """One training run. ``loss`` is validated by the objective named in ``loss.kind``."""
+
+    prepared: Path
+    out: Path
+    model: ModelSettings
+    preprocessing: Preprocessing = Preprocessing()
+    loss: dict[str, Any] = {"kind": "debiased"}
+    train: TrainSettings = TrainSettings()
+
+
+# -------------------------------------------------------------------------------- reading
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read one YAML mapping, following ``extends``.
+
+    Raises:
+        UserError: the file is missing, is not YAML, is not a mapping, or extends itself.
+    """
+    return _load_yaml(Path(path), ())
+
+
+def _load_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise UserError(f"{path}: 'extends' goes round in a circle; remove one of its links.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; give the path of a YAML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{where}: this is not valid YAML.") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected 'key: value' lines, found a {type(content).__name__}.")
+    parent = content.pop("extends", None)
+    if parent is None:
+        return content
+    base = _load_yaml(path.parent / str(parent), (*seen, path.resolve()))
+    return merge(base, content)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge nested mappings; ``over`` wins. A mapping whose ``kind`` changes is replaced.
+
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            same_kind = value.get("kind", old.get("kind")) == old.get("kind")
+            result[key] = merge(old, value) if same_kind else value
+        else:
+            result[key] = value
+    return result
+
+
+def apply_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply ``key.path=value`` words; values are read as YAML.
+
+    >>> apply_overrides({"train": {"lr": 1}}, ["train.lr=1e-5"])
+    {'train': {'lr': 1e-05}}
+    """
+    result = dict(content)
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        if not equals or not all(key.split(".")):
+            raise UserError(
+                f"'{word}' is not a setting; write it as key=value, as in train.lr=1e-5."
+            )
+        nested: Any = _scalar(text)
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        result = merge(result, nested)
+    return result
+
+
+def _scalar(text: str) -> Any:
+    """Read a command-line value as YAML, but accept ``1e-5``, which YAML 1.1 calls a string."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def validate(model: type[S], content: Mapping[str, Any], where: str, prefix: str = "") -> S:
+    """Validate ``content`` as ``model``; a failure names the first bad key and ``where``.
+
+    Args:
+        model: settings class.
+        content: nested mapping.
+        where: file (or command line) the content came from, for the message.
+        prefix: dotted place of ``content`` in that file, as in ``"loss."``.
+    """
+    try:
+        return model.model_validate(_floats(content))
+    except ValidationError as error:
+        raise UserError(_sentence(model, error, where, prefix)) from None
+
+
+def _floats(value: Any) -> Any:
+    """YAML 1.1 reads ``1e-5`` as text; give pydantic the number the user meant."""
+    if isinstance(value, Mapping):
+        return {key: _floats(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_floats(item) for item in value]
+    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _sentence(model: type[BaseModel], error: ValidationError, where: str, prefix: str) -> str:
+    problems = error.errors(include_url=False)
+    # A misspelt key shows as "unknown" and often also as "missing": the first tells more.
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    place, known = _resolve(model, first["loc"])
+    key = (prefix + ".".join(place)).rstrip(".") or "the settings"
+    if first["type"] == "extra_forbidden":
+        hint = did_you_mean(place[-1], known)
+        return f"{where}: unknown setting '{key}'{hint}; known here: {', '.join(known)}."
+    if first["type"] == "missing":
+        return f"{where}: setting '{key}' is missing; add it."
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    given = "" if isinstance(first["input"], Mapping) else f" (got {first['input']!r})"
+    return f"{where}: setting '{key}' is wrong: {message}{given}."
+
+
+def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
+    """The key a user wrote for pydantic's ``loc``, and the keys known beside its last part.
+
+    pydantic puts the tag of a tagged union into ``loc``; the user never wrote that.
+    """
+    place: list[str] = []
+    current: list[type[BaseModel]] = [model]
+    for part in loc:
+        if len(current) > 1:  # a union: this part is its tag
+            current = [m for m in current if m.model_fields["kind"].default == part]
+            continue
+        place.append(str(part))
+        if part == loc[-1]:
+            break
+        field = current[0].model_fields.get(str(part)) if current else None
+        current = _models_in(field.annotation) if field else []
+    return place, list(current[0].model_fields) if current else []
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def load_settings(model: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
+    """Read, override and validate the settings in the YAML file ``path``."""
+    content = apply_overrides(load_yaml(path), overrides)
+    where = f"{path} (with the settings on the command line)" if overrides else str(path)
+    return validate(model, content, where)
+
+
+def settings_hash(settings: BaseModel) -> str:
+    """Return 16 hex digits that name these settings: equal settings, equal digits."""
+    return json_hash(settings.model_dump(mode="json"))
+
+
+def json_hash(value: Any) -> str:
+    """Return the first 16 hex digits of the SHA-256 of ``value`` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,37 @@
+"""The one error that people see: a sentence that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+EXIT_CODE = 2
+
+
+class UserError(Exception):
+    """Something the user can mend: bad input, a bad setting, a file that does not fit.
+
+    The message is one clear sentence naming the file (and row or key) and what to do.
+    The command line prints it without a traceback and exits with code 2. It never holds
+    report text, a patient's identity or a DICOM header.
+    """
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the closest known word, or an empty string.
+
+    >>> did_you_mean("batchsize", ["batch_size", "steps"])
+    " (did you mean 'batch_size'?)"
+    """
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+@contextmanager
+def explained(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn the exceptions ``kinds`` of a library into a `UserError` with ``sentence``."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(f"{sentence} ({type(error).__name__})") from error

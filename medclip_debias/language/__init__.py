@@ -1,0 +1,1 @@
+"""Masked language models of report sentences, and the probabilities they give."""

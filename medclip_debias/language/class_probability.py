@@ -1,0 +1,103 @@
+"""What the objective must know of each sentence: its log probability, or its eta.
+
+Scores carry the hash of the language model that gave them; a table of eta is read from a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import language_model_hash
+from medclip_debias.losses.eta import ETA_MAX, ConstantEta, LanguageModelEta, TableEta
+
+
+def log_probabilities(
+    prepared: PreparedSet, texts: list[str], language_model: Path | None
+) -> NDArray[np.float64]:
+    """Stored log probability of each text.
+
+    Args:
+        prepared: a scored set.
+        texts: sentences of that set.
+        language_model: folder of the model that the scores must come from; None accepts any.
+
+    Raises:
+        UserError: there are no scores, or another language model gave them.
+    """
+    expected = None if language_model is None else language_model_hash(language_model)
+    scores = prepared.scores(expected)
+    return np.array([scores[text] for text in texts], dtype=np.float64)
+
+
+def eta_table(path: Path, texts: list[str]) -> NDArray[np.float64]:
+    """eta of each text from a CSV or Parquet file with columns ``text`` and ``eta``.
+
+    Raises:
+        UserError: the file or a column is missing, a value is outside [0, 1), or a sentence of
+            the training set has no row.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such table of eta.")
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a table ({type(error).__name__}).") from error
+    for column in ("text", "eta"):
+        if column not in table:
+            found = ", ".join(map(str, table.columns))
+            raise UserError(f"{path}: column '{column}' is missing; it has {found}.")
+    eta = pd.to_numeric(table["eta"], errors="coerce").to_numpy(dtype=np.float64)
+    wrong = np.flatnonzero(~((eta >= 0) & (eta < 1)))
+    if len(wrong):
+        raise UserError(
+            f"{path}, row {wrong[0] + 2}: eta must be a number in [0, 1); "
+            f"{len(wrong)} rows are not."
+        )
+    known = dict(zip(table["text"].astype(str), eta, strict=True))
+    absent = sum(text not in known for text in texts)
+    if absent:
+        raise UserError(
+            f"{path}: {absent} of {len(texts)} sentences of the training set have no row in it."
+        )
+    return np.array([known[text] for text in texts], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class EtaSummary:
+    """How eta is spread over the sentences of a corpus (each occurrence counts)."""
+
+    mean: float
+    percentiles: dict[int, float]
+    clipped: int
+
+
+def summarise_eta(
+    settings: ConstantEta | LanguageModelEta | TableEta,
+    values: NDArray[np.float64] | None,
+) -> EtaSummary:
+    """Mean, percentiles and clipped count of eta.
+
+    Args:
+        settings: the kind of eta.
+        values: one entry an occurrence: log probabilities for `LanguageModelEta`, eta for
+            `TableEta`, ignored for `ConstantEta`.
+    """
+    if isinstance(settings, ConstantEta):
+        eta = np.array([settings.value])
+    elif values is None:
+        raise ValueError("this kind of eta needs values")
+    elif isinstance(settings, LanguageModelEta):
+        eta = np.exp(np.log(settings.a) + settings.k * values)
+    else:
+        eta = values
+    clipped = int((eta > ETA_MAX).sum())
+    eta = np.minimum(eta, ETA_MAX)
+    spread = {p: float(np.percentile(eta, p)) for p in (5, 25, 50, 75, 95)}
+    return EtaSummary(float(eta.mean()), spread, clipped)

@@ -1,0 +1,245 @@
+"""Train a small BERT masked language model and its WordPiece tokenizer from report sentences.
+
+For those who have no CXR-BERT at hand, and for the phantom. The folder it writes is a plain
+BERT folder, interchangeable with CXR-BERT's everywhere in this project.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from medclip_debias.config import Settings
+from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.models.text_encoder import (
+    SPECIAL_TOKENS,
+    WEIGHT_FILES,
+    SentenceTokenizer,
+    read_bert_config,
+)
+
+Progress = Callable[[int, int, float], None]
+
+
+class LanguageModelSettings(Settings):
+    """Size and training of the masked language model (BERT: Devlin et al. 2019)."""
+
+    vocabulary: int = Field(2000, ge=50)
+    hidden: int = Field(128, ge=8)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    max_tokens: int = Field(64, ge=8, le=512)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    mask_share: float = Field(0.15, gt=0, lt=1)
+    steps: int = Field(1500, ge=1)
+    batch_size: int = Field(128, ge=1)
+    lr: float = Field(2e-3, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _divides(self) -> LanguageModelSettings:
+        if self.hidden % self.heads:
+            raise ValueError(f"heads {self.heads} must divide hidden {self.hidden}")
+        return self
+
+
+def train_tokenizer(sentences: Sequence[str], vocabulary: int) -> SentenceTokenizer:
+    """Learn a lower-case WordPiece vocabulary of at most ``vocabulary`` tokens.
+
+    The same sentences give the same vocabulary, whatever their order.
+    """
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    words = BertWordPieceTokenizer(lowercase=True)
+    counts = Counter(sentences)
+    normalised = words._tokenizer.normalizer
+    letters = sorted({c for text in counts for c in normalised.normalize_str(text)} - {" "})
+    # The trainer numbers letters in the order of a hash map and breaks ties by number, so two
+    # runs differ. Letters given as special tokens are numbered as given.
+    alphabet = [*letters, *(f"##{letter}" for letter in letters)]
+    words.train_from_iterator(
+        (text for text, count in sorted(counts.items()) for _ in range(count)),
+        vocab_size=max(vocabulary, len(SPECIAL_TOKENS) + len(alphabet)),
+        min_frequency=2,
+        special_tokens=[*SPECIAL_TOKENS, *alphabet],
+        show_progress=False,
+    )
+    # Built again from the learned vocabulary, which adds the template of [CLS] and [SEP].
+    fitted = BertWordPieceTokenizer(vocab=words.get_vocab(), lowercase=True)
+    return SentenceTokenizer(fitted._tokenizer)
+
+
+def train_masked_lm(
+    sentences: Sequence[str],
+    out: Path,
+    settings: LanguageModelSettings | None = None,
+    *,
+    provenance: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train tokenizer and masked language model, and write the BERT folder ``out``.
+
+    Args:
+        sentences: the corpus, one entry an occurrence: a frequent sentence is seen often.
+        out: folder to write, atomically.
+        settings: size and training.
+        provenance: what the corpus was; stored in ``training.json``.
+        progress: called with step, steps and the running loss in nats a masked token.
+
+    Returns:
+        Figures of the training: tokens, parameters, loss at the end, seconds.
+
+    Raises:
+        UserError: the corpus is too small to learn from, or ``out`` is a file.
+    """
+    from transformers import BertConfig, BertForMaskedLM
+
+    settings = settings or LanguageModelSettings()
+    if len(sentences) < 2:
+        raise UserError("the corpus holds fewer than two sentences; there is nothing to learn.")
+    if out.is_file():
+        raise UserError(f"{out}: is a file; give a folder for the language model.")
+    started = time.perf_counter()
+    tokenizer = train_tokenizer(sentences, settings.vocabulary)
+    torch.manual_seed(settings.seed)
+    config = BertConfig(
+        vocab_size=tokenizer.size,
+        hidden_size=settings.hidden,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        intermediate_size=4 * settings.hidden,
+        max_position_embeddings=settings.max_tokens,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        pad_token_id=tokenizer.pad_id,
+    )
+    model = BertForMaskedLM(config)
+    encoded = tokenizer.encode(sentences, settings.max_tokens)
+    loss = _fit(model, tokenizer, encoded, settings, progress)
+    figures = {
+        "sentences": len(sentences),
+        "distinct": len(set(sentences)),
+        "tokens": tokenizer.size,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "loss": loss,
+        "seconds": time.perf_counter() - started,
+    }
+    _write(model, tokenizer, out, settings, figures, provenance or {})
+    return figures
+
+
+def _fit(
+    model: Any,
+    tokenizer: SentenceTokenizer,
+    encoded: list[list[int]],
+    settings: LanguageModelSettings,
+    progress: Progress | None,
+) -> float:
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings.lr, total_steps=settings.steps + 1, pct_start=0.1
+    )
+    model.train()
+    running = float("nan")
+    for step in range(settings.steps):
+        rng = np.random.default_rng([settings.seed, step])
+        chosen = rng.integers(0, len(encoded), settings.batch_size)
+        ids, mask = tokenizer.pad([encoded[number] for number in chosen])
+        inputs, places, targets = mask_tokens(ids, mask, tokenizer, settings.mask_share, rng)
+        hidden = model.bert(input_ids=inputs, attention_mask=mask).last_hidden_state
+        loss = F.cross_entropy(model.cls(hidden[places]), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        running = loss.item() if step == 0 else 0.98 * running + 0.02 * loss.item()
+        if progress:
+            progress(step + 1, settings.steps, running)
+    model.eval()
+    return running
+
+
+def mask_tokens(
+    ids: Tensor,
+    mask: Tensor,
+    tokenizer: SentenceTokenizer,
+    share: float,
+    rng: np.random.Generator,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """BERT's masking: of ``share`` of the tokens, 80% [MASK], 10% random, 10% kept.
+
+    Args:
+        ids: ``[T, L]``; ``mask``: ``[T, L]``, 1 where there is a token.
+        tokenizer: gives the special tokens, which are never chosen.
+        share: probability that a token is chosen; at least one a batch.
+        rng: source of randomness.
+
+    Returns:
+        Input ids ``[T, L]``, the chosen places (bool ``[T, L]``) and their true ids.
+    """
+    special = (ids == tokenizer.cls_id) | (ids == tokenizer.sep_id) | (mask == 0)
+    draw = torch.from_numpy(rng.random(ids.shape))
+    draw[special] = 1.0
+    chosen = draw < share
+    if not chosen.any():
+        chosen.view(-1)[draw.argmin()] = True
+    fate = torch.from_numpy(rng.random(ids.shape))
+    random_ids: NDArray[np.int64] = rng.integers(len(SPECIAL_TOKENS), tokenizer.size, ids.shape)
+    inputs = torch.where(chosen & (fate < 0.8), tokenizer.mask_id, ids)
+    inputs = torch.where(chosen & (fate >= 0.9), torch.from_numpy(random_ids), inputs)
+    return inputs, chosen, ids[chosen]
+
+
+def _write(
+    model: Any,
+    tokenizer: SentenceTokenizer,
+    out: Path,
+    settings: LanguageModelSettings,
+    figures: dict[str, Any],
+    provenance: dict[str, Any],
+) -> None:
+    from safetensors.torch import save_file
+
+    with atomic_folder(out) as folder:
+        # The decoder shares the word embedding's memory, which safetensors refuses to store.
+        state = {
+            name: value.contiguous()
+            for name, value in model.state_dict().items()
+            if not name.startswith("cls.predictions.decoder.")
+        }
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        write_json(folder / "config.json", model.config.to_dict() | {"model_type": "bert"})
+        tokenizer.save(folder)
+        write_json(
+            folder / "training.json",
+            {
+                "settings": settings.model_dump(mode="json"),
+                "figures": {k: v for k, v in figures.items() if k != "seconds"},
+                "provenance": provenance,
+            },
+        )
+
+
+def language_model_hash(folder: Path) -> str:
+    """16 hex digits naming a language model: its weights, configuration and tokenizer.
+
+    Scores carry it, so that scores of another model are an error, not a silent mismatch.
+    """
+    read_bert_config(folder)
+    names = ("config.json", *WEIGHT_FILES, "tokenizer.json", "vocab.txt")
+    return file_hash(*(folder / name for name in names if (folder / name).is_file()))

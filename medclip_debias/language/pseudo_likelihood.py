@@ -1,0 +1,81 @@
+"""Pseudo-log-likelihood of sentences under a masked language model (Salazar et al. 2020).
+
+``log p(sentence) = sum_t log P(token_t | sentence with token_t masked)``; [CLS] and [SEP] are
+never masked and not scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from medclip_debias.models.text_encoder import SentenceTokenizer
+
+
+@torch.inference_mode()
+def pseudo_log_likelihood(
+    model: Any,
+    tokenizer: SentenceTokenizer,
+    sentences: Sequence[str],
+    *,
+    tokens_per_batch: int = 16384,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Score sentences; each distinct sequence of tokens is scored once.
+
+    Sentences of one length share a batch, so nothing is padded, and the vocabulary is only
+    predicted at the masked place.
+
+    Args:
+        model: a masked language model with ``bert`` and ``cls`` (`load_masked_lm`), evaluating.
+        tokenizer: the model's own.
+        sentences: any number; longer ones are cut to what the model reads.
+        tokens_per_batch: bound on memory.
+        progress: called with the masked tokens done and to do.
+
+    Returns:
+        Log probabilities in nats ``[S]`` (0 for an empty sentence) and scored tokens ``[S]``.
+    """
+    longest = int(model.config.max_position_embeddings)
+    encoded = [tuple(ids) for ids in tokenizer.encode(sentences, longest)]
+    by_length: dict[int, list[tuple[int, ...]]] = {}
+    for ids in dict.fromkeys(encoded):
+        by_length.setdefault(len(ids), []).append(ids)
+    total = sum((length - 2) * len(group) for length, group in by_length.items())
+    scores: dict[tuple[int, ...], float] = {}
+    done = 0
+    for length, group in sorted(by_length.items()):
+        scored = length - 2
+        if scored == 0:
+            scores.update(dict.fromkeys(group, 0.0))
+            continue
+        step = max(1, tokens_per_batch // (length * scored))
+        for start in range(0, len(group), step):
+            part = group[start : start + step]
+            scores.update(zip(part, _score(model, tokenizer.mask_id, part), strict=True))
+            done += scored * len(part)
+            if progress:
+                progress(done, total)
+    values = np.array([scores[ids] for ids in encoded], dtype=np.float64)
+    return values, np.array([len(ids) - 2 for ids in encoded], dtype=np.int64)
+
+
+def _score(model: Any, mask_id: int, group: Sequence[tuple[int, ...]]) -> list[float]:
+    """Scores of sentences of one length, each with every inner token masked in turn."""
+    device = next(model.parameters()).device
+    ids = torch.tensor(group, device=device)
+    count, length = ids.shape
+    places = torch.arange(1, length - 1, device=device)
+    inputs = ids[:, None, :].repeat(1, len(places), 1)
+    rows = torch.arange(len(places), device=device)
+    inputs[:, rows, places] = mask_id
+    hidden = model.bert(input_ids=inputs.flatten(0, 1)).last_hidden_state
+    hidden = hidden.view(count, len(places), length, -1)[:, rows, places]
+    log_probs = torch.log_softmax(model.cls(hidden).float(), dim=-1)
+    truth = ids[:, 1:-1, None]
+    values: list[float] = log_probs.gather(-1, truth).squeeze(-1).double().sum(dim=1).tolist()
+    return values

@@ -1,0 +1,75 @@
+"""Class probability eta of each anchor: constant, from a language model, or from a table.
+
+Sample-specific debiasing, section 2.4: ``eta_LM(x) = a p_LM(x)^k``, here in log space only,
+because p underflows for any longer sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from medclip_debias.config import Settings
+from medclip_debias.losses.base import ContrastiveBatch
+
+ETA_MAX = 0.99
+
+
+class ConstantEta(Settings):
+    """The same eta for every anchor (Chuang et al. 2020)."""
+
+    kind: Literal["constant"] = "constant"
+    value: float = Field(0.1, ge=0, lt=1)
+
+
+class LanguageModelEta(Settings):
+    """``log eta = log a + k log p(sentence)``; the paper's grid search gave a .2, k .35.
+
+    ``language_model`` is the folder whose scores must be used; without it, the folder that the
+    text encoder starts from.
+    """
+
+    kind: Literal["language_model"] = "language_model"
+    a: float = Field(0.2, gt=0)
+    k: float = Field(0.35, ge=0)
+    language_model: Path | None = None
+
+
+class TableEta(Settings):
+    """eta of each distinct sentence from a CSV or Parquet file with columns text, eta."""
+
+    kind: Literal["table"] = "table"
+    path: Path | None = None
+
+
+EtaSettings = Annotated[
+    ConstantEta | LanguageModelEta | TableEta,
+    Field(discriminator="kind"),
+]
+
+
+def eta_of(settings: ConstantEta | LanguageModelEta | TableEta, batch: ContrastiveBatch) -> Tensor:
+    """eta of every sentence of the batch, ``[T]``, before clipping to `ETA_MAX`.
+
+    Raises:
+        ValueError: the batch lacks the log probabilities or the table's values.
+    """
+    like = batch.similarity
+    match settings:
+        case ConstantEta():
+            return torch.full(
+                (like.shape[1],), settings.value, dtype=like.dtype, device=like.device
+            )
+        case LanguageModelEta():
+            if batch.log_prob is None:
+                raise ValueError("eta 'language_model' needs the log_prob of every sentence")
+            return (math.log(settings.a) + settings.k * batch.log_prob.to(like.dtype)).exp()
+        case TableEta():
+            if batch.eta is None:
+                raise ValueError("eta 'table' needs the eta of every sentence")
+            return batch.eta.to(like.dtype)

@@ -1,0 +1,264 @@
+"""The image-text model: two encoders, a shared space, a similarity, and one folder on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub import ModelHubMixin
+from torch import Tensor, nn
+
+from medclip_debias import __version__
+from medclip_debias.config import ModelSettings, Preprocessing, json_hash, validate
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
+from medclip_debias.models.similarity import Similarity, region_scores
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_json
+
+FORMAT = 1
+
+
+class DualEncoder(nn.Module, ModelHubMixin):
+    """Regions of an image and a sentence, embedded as unit vectors of one space.
+
+    Attributes:
+        settings: architecture.
+        preprocessing: everything between an image file and `encode_images`.
+        prompts: prompt sets for zero-shot classification, by name.
+        provenance: what the model was trained on (data hash, run settings, step).
+        content_hash: 16 hex digits naming the folder it was loaded from, or None.
+    """
+
+    _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        preprocessing: Preprocessing,
+        image_encoder: ResNetRegions,
+        text_encoder: TextEncoder,
+        tokenizer: SentenceTokenizer,
+        prompts: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.preprocessing = preprocessing
+        self.tokenizer = tokenizer
+        self.prompts = dict(prompts or {})
+        self.provenance = dict(provenance or {})
+        self.content_hash: str | None = None
+        self.image_encoder = image_encoder
+        self.text_encoder = text_encoder
+        self.image_projection = nn.Linear(image_encoder.width, settings.dim)
+        self.text_projection = nn.Linear(text_encoder.width, settings.dim)
+        self.similarity = Similarity(settings.similarity, settings.dim)
+
+    # ------------------------------------------------------------------------ building
+
+    @classmethod
+    def create(cls, settings: ModelSettings, preprocessing: Preprocessing) -> DualEncoder:
+        """Build a model whose encoders start from the weights that ``settings`` name."""
+        folder = settings.text.folder
+        tokenizer = SentenceTokenizer.load(folder)
+        text = TextEncoder.from_folder(folder, settings.text.use_projection_head)
+        _check_vocabulary(tokenizer, text, str(folder))
+        longest = text.config.get("max_position_embeddings", 512)
+        if settings.text.max_tokens > longest:
+            raise UserError(
+                f"setting 'model.text.max_tokens' is {settings.text.max_tokens}, but the model in "
+                f"{folder} reads at most {longest} tokens."
+            )
+        image = build_image_encoder(settings.image)
+        return cls(settings, preprocessing, image, text, tokenizer)
+
+    # ------------------------------------------------------------------------ encoding
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return self.similarity.log_scale.device
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the region grid of one input."""
+        side = -(-self.preprocessing.input_size // self.image_encoder.stride)
+        return side, side
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Crop prepared images centrally and normalise them as ``preprocessing`` says.
+
+        Args:
+            pixels: uint8 ``[B, S, S]``, S the prepared size or the input size.
+
+        Returns:
+            float32 ``[B, 1, C, C]``, C the input size.
+        """
+        side = self.preprocessing.input_size
+        sizes = (side, self.preprocessing.prepare.size)
+        if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[1] not in sizes:
+            raise ValueError(
+                f"expected uint8 images [B, S, S] with S in {sizes}, "
+                f"got {pixels.dtype} {tuple(pixels.shape)}"
+            )
+        start = (pixels.shape[1] - side) // 2
+        window = pixels[:, None, start : start + side, start : start + side].to(self.device)
+        return (window.float() / 255 - self.preprocessing.mean) / self.preprocessing.std
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Unit vectors of an image's regions.
+
+        Args:
+            images: prepared uint8 ``[B, S, S]``, or normalised float ``[B, 1, C, C]``.
+
+        Returns:
+            ``[B, N, D]``, N = rows x columns in row-major order.
+        """
+        x = self.normalise(images) if images.dtype == torch.uint8 else images
+        features: Tensor = self.image_encoder(x)
+        regions = self.image_projection(features.flatten(2).transpose(1, 2))
+        return F.normalize(regions.float(), dim=-1)
+
+    def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``."""
+        return F.normalize(self.text_projection(self.text_encoder(ids, mask)).float(), dim=-1)
+
+    def encode_sentences(self, sentences: Sequence[str], batch_size: int = 256) -> Tensor:
+        """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once."""
+        distinct = list(dict.fromkeys(sentences))
+        if not distinct:
+            return torch.zeros(0, self.settings.dim, device=self.device)
+        encoded = self.tokenizer.encode(distinct, self.settings.text.max_tokens)
+        # By length, so that little of a batch is padding.
+        order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
+        parts = []
+        for start in range(0, len(order), batch_size):
+            rows = [encoded[number] for number in order[start : start + batch_size]]
+            ids, mask = self.tokenizer.pad(rows)
+            parts.append(self.encode_tokens(ids.to(self.device), mask.to(self.device)))
+        place = {distinct[number]: row for row, number in enumerate(order)}
+        return torch.cat(parts)[[place[sentence] for sentence in sentences]]
+
+    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """Cosines ``[B, T, N]`` of regions ``[B, N, D]`` and sentences ``[T, D]``."""
+        return region_scores(regions, sentences)
+
+    def forward(self, images: Tensor, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar)."""
+        regions = self.encode_images(images)
+        sentences = self.encode_tokens(ids, mask)
+        return self.similarity(regions, sentences), self.similarity.scale
+
+    # -------------------------------------------------------------------------- the folder
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder atomically: weights, architecture, preprocessing, tokenizer."""
+        with atomic_folder(Path(folder)) as temporary:
+            self._save_pretrained(temporary)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        from safetensors.torch import save_file
+
+        folder = Path(save_directory)
+        state = {
+            name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()
+        }
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        self.tokenizer.save(folder)
+        settings = self.settings.model_dump(mode="json")
+        # Where the starting weights came from is provenance; the folder must load without them.
+        settings["text"]["folder"], settings["image"]["weights"] = ".", None
+        write_json(
+            folder / "config.json",
+            {
+                "format": FORMAT,
+                "medclip_debias": __version__,
+                "architecture": settings,
+                "text_config": self.text_encoder.config,
+                "preprocessing": self.preprocessing.model_dump(mode="json"),
+                "prompts": self.prompts,
+                "provenance": self.provenance,
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: Path, device: str | torch.device = "cpu") -> DualEncoder:
+        """Read a model folder, ready for evaluation.
+
+        Raises:
+            UserError: no such folder, or one that holds no whole model of this format.
+        """
+        folder = Path(folder)
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            if not (folder / name).is_file():
+                raise UserError(f"{folder}: is no model folder, it holds no {name}.")
+        config = read_json(folder / "config.json")
+        if config.get("format") != FORMAT:
+            raise UserError(
+                f"{folder}/config.json: model format {config.get('format')!r} is not the format "
+                f"{FORMAT} that this version reads."
+            )
+        where = f"{folder}/config.json"
+        settings = validate(ModelSettings, config.get("architecture", {}), where, "architecture.")
+        preprocessing = validate(
+            Preprocessing, config.get("preprocessing", {}), where, "preprocessing."
+        )
+        tokenizer = SentenceTokenizer.load(folder)
+        text = TextEncoder(config.get("text_config", {}), settings.text.use_projection_head)
+        _check_vocabulary(tokenizer, text, str(folder))
+        image = ResNetRegions(settings.image.arch)
+        model = cls(
+            settings,
+            preprocessing,
+            image,
+            text,
+            tokenizer,
+            config.get("prompts"),
+            config.get("provenance"),
+        )
+        model._load_state(folder / "model.safetensors")
+        hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
+        files = file_hash(folder / "model.safetensors", folder / "tokenizer.json")
+        model.content_hash = json_hash([hashed, files])
+        return model.to(device).eval()
+
+    def _load_state(self, path: Path) -> None:
+        from safetensors.torch import load_file
+
+        with explained(f"{path}: cannot be read as model weights", Exception):
+            state = load_file(path)
+        load_state(self, state, str(path))
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **_: Any) -> DualEncoder:
+        if not Path(model_id).is_dir():
+            from huggingface_hub import snapshot_download
+
+            model_id = snapshot_download(model_id)
+        return cls.load(Path(model_id))
+
+
+def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Load ``state``, or say in one sentence which tensor is of another architecture."""
+    own = model.state_dict()
+    wrong = [k for k in own if k not in state or state[k].shape != own[k].shape]
+    wrong += [k for k in state if k not in own]
+    if wrong:
+        raise UserError(
+            f"{where}: these weights are of another architecture ({len(wrong)} of {len(own)} "
+            f"tensors are missing, unknown or of another shape, first '{wrong[0]}')."
+        )
+    model.load_state_dict(dict(state))
+
+
+def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: str) -> None:
+    size = int(text.config.get("vocab_size", 0))
+    if tokenizer.size > size:
+        raise UserError(
+            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
+            "they do not belong together."
+        )
