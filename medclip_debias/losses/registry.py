@@ -39,3 +39,16 @@ def loss_settings(content: Mapping[str, Any], where: str) -> LossSettings:
 def build_objective(settings: LossSettings) -> Objective:
     """Build the objective of validated ``settings``."""
     return objectives()[settings.kind](settings)
+
+
+def describe() -> list[dict[str, Any]]:
+    """Every objective with its formula, paper and default settings."""
+    return [
+        {
+            "kind": kind,
+            "formula": cls.formula,
+            "paper": cls.paper,
+            "settings": cls.settings_class().model_dump(mode="json", exclude={"kind"}),
+        }
+        for kind, cls in objectives().items()
+    ]

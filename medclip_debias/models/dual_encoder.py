@@ -262,3 +262,19 @@ def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: st
             f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
             "they do not belong together."
         )
+
+
+def best_device(name: str = "auto") -> torch.device:
+    """The device called ``name``; ``auto`` takes a GPU when there is one.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device '{name}' cannot be used here; try auto or cpu.") from error
+    return device

@@ -1,7 +1,7 @@
 """BERT sentence encoder and its tokenizer, read from a BERT or CXR-BERT folder.
 
 CXR-BERT-specialized has its own model type and projection head; both are read here without
-running any code from its folder (methods in data.md, "Loading models").
+running any code from its folder.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ class SentenceTokenizer:
 
     def __init__(self, tokenizer: Tokenizer, where: str = "tokenizer") -> None:
         self._tokenizer = tokenizer
-        special: list[int] = []
-        for token in SPECIAL_TOKENS:
-            number = tokenizer.token_to_id(token)
-            if number is None:
-                raise UserError(f"{where}: the vocabulary lacks the special token {token}.")
-            special.append(number)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special
+        vocabulary = tokenizer.get_vocab()
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = _special(
+            vocabulary, where
+        )
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if tokenizer.encode("x").ids[:1] != [self.cls_id]:
@@ -61,6 +58,7 @@ class SentenceTokenizer:
             lowercase = read_json(folder / "tokenizer_config.json").get("do_lower_case", True)
             words = vocabulary.read_text(encoding="utf-8").splitlines()
             table = {word: number for number, word in enumerate(words)}
+            _special(table, str(vocabulary))
             made = BertWordPieceTokenizer(vocab=table, lowercase=bool(lowercase))
             return cls(made._tokenizer, str(vocabulary))
         raise UserError(f"{folder}: holds neither tokenizer.json nor vocab.txt.")
@@ -95,6 +93,13 @@ class SentenceTokenizer:
             padded[number, : len(row)] = torch.tensor(row)
             mask[number, : len(row)] = 1
         return padded, mask
+
+
+def _special(vocabulary: dict[str, int], where: str) -> list[int]:
+    for token in SPECIAL_TOKENS:
+        if token not in vocabulary:
+            raise UserError(f"{where}: the vocabulary lacks the special token {token}.")
+    return [vocabulary[token] for token in SPECIAL_TOKENS]
 
 
 class ProjectionHead(nn.Module):

@@ -1,0 +1,125 @@
+"""The model folder: what is saved is what is loaded, and nothing else fits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    PrepareSettings,
+    Preprocessing,
+    SimilaritySettings,
+    TextEncoderSettings,
+)
+from medclip_debias.errors import UserError
+from medclip_debias.models.dual_encoder import DualEncoder
+
+SENTENCES = ["No pleural effusions", "left", "No pleural effusions"]
+
+
+@pytest.fixture
+def model(cxr_bert_folder):
+    settings = ModelSettings(
+        image=ImageEncoderSettings(arch="resnet_small"),
+        text=TextEncoderSettings(folder=cxr_bert_folder, max_tokens=16),
+        dim=8,
+        similarity=SimilaritySettings(non_local="self_attention"),
+    )
+    preprocessing = Preprocessing(prepare=PrepareSettings(size=40), input_size=32)
+    torch.manual_seed(0)
+    return DualEncoder.create(settings, preprocessing).eval()
+
+
+def pixels(seed=0, side=40):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (3, side, side), generator=g, dtype=torch.uint8)
+
+
+@torch.no_grad()
+def scores(model):
+    return model.similarity(model.encode_images(pixels()), model.encode_sentences(SENTENCES))
+
+
+def test_a_saved_model_loads_without_the_folders_it_was_built_from(
+    model, cxr_bert_folder, tmp_path
+):
+    import shutil
+
+    model.prompts = {"mine": {"x": 1}}
+    expected = scores(model)
+    model.save(tmp_path / "model")
+    shutil.rmtree(cxr_bert_folder)
+    loaded = DualEncoder.load(tmp_path / "model")
+    assert torch.equal(scores(loaded), expected)
+    assert loaded.preprocessing == model.preprocessing
+    assert loaded.prompts == {"mine": {"x": 1}}
+    assert torch.equal(scores(DualEncoder.from_pretrained(str(tmp_path / "model"))), expected)
+
+
+def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_path):
+    model.save(tmp_path / "a")
+    model.provenance = {"step": 3}
+    model.save(tmp_path / "b")
+    first = DualEncoder.load(tmp_path / "a").content_hash
+    assert DualEncoder.load(tmp_path / "b").content_hash == first
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    config["preprocessing"]["mean"] = 0.4
+    (tmp_path / "b" / "config.json").write_text(json.dumps(config))
+    assert DualEncoder.load(tmp_path / "b").content_hash != first
+
+
+def test_embeddings_are_unit_vectors_on_the_grid(model):
+    with torch.no_grad():
+        regions = model.encode_images(pixels())
+        sentences = model.encode_sentences(SENTENCES)
+    assert regions.shape == (3, model.grid[0] * model.grid[1], 8)
+    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(3, 16))
+    torch.testing.assert_close(sentences.norm(dim=-1), torch.ones(3))
+    assert torch.equal(sentences[0], sentences[2])
+
+
+def test_a_prepared_image_is_cropped_at_its_centre_and_normalised(model):
+    image = torch.zeros(1, 40, 40, dtype=torch.uint8)
+    image[0, 4, 4] = 255
+    x = model.normalise(image)
+    assert x.shape == (1, 1, 32, 32)
+    assert x[0, 0, 0, 0].item() == pytest.approx((1 - 0.5) / 0.25)
+    assert x[0, 0, 5, 5].item() == pytest.approx((0 - 0.5) / 0.25)
+    with pytest.raises(ValueError, match="expected uint8 images"):
+        model.normalise(torch.zeros(1, 30, 30, dtype=torch.uint8))
+
+
+def test_sentences_are_encoded_alike_in_any_company(model):
+    with torch.no_grad():
+        together = model.encode_sentences(["left", "no no no no pleural effusions", "no"])
+        alone = model.encode_sentences(["no"])
+    torch.testing.assert_close(together[2], alone[0], rtol=1e-4, atol=1e-5)
+    assert model.encode_sentences([]).shape == (0, 8)
+
+
+def test_folders_that_hold_no_whole_model_are_named(model, tmp_path):
+    with pytest.raises(UserError, match=r"no config\.json"):
+        DualEncoder.load(tmp_path)
+    model.save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["architecture"]["image"]["arch"] = "resnet18"
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="another architecture"):
+        DualEncoder.load(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(UserError):
+        DualEncoder.load(tmp_path / "model")
+    config["format"] = 99
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="format 99"):
+        DualEncoder.load(tmp_path / "model")
+
+
+def test_a_sentence_limit_beyond_the_language_model_is_refused(cxr_bert_folder):
+    settings = ModelSettings(text=TextEncoderSettings(folder=cxr_bert_folder, max_tokens=64))
+    with pytest.raises(UserError, match="max_tokens"):
+        DualEncoder.create(settings, Preprocessing())

@@ -1,0 +1,77 @@
+"""Region encoders against torchvision's own networks, and weight files of every kind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+
+from medclip_debias.config import ImageEncoderSettings
+from medclip_debias.errors import UserError
+from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder, load_weights
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "resnet34", "resnet50"])
+def test_regions_equal_torchvisions_network_before_its_pooling(arch):
+    torch.manual_seed(0)
+    reference = torchvision.models.get_model(arch).eval()
+    encoder = ResNetRegions(arch).eval()
+    load_weights(encoder, reference.state_dict(), "torchvision")
+    grey = torch.randn(1, 1, 64, 96)
+    with torch.no_grad():
+        body = torch.nn.Sequential(*list(reference.children())[:-2])
+        expected = body(grey.expand(-1, 3, -1, -1))
+        torch.testing.assert_close(encoder(grey), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arch", "side", "grid"),
+    [("resnet_small", 64, 8), ("resnet18", 480, 15), ("resnet_small", 70, 9)],
+)
+def test_the_grid_is_the_input_over_the_stride_rounded_up(arch, side, grid):
+    encoder = ResNetRegions(arch).eval()
+    with torch.no_grad():
+        features = encoder(torch.zeros(1, 1, side, side))
+    assert features.shape == (1, encoder.width, grid, grid)
+    assert grid == -(-side // encoder.stride)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "backbone.encoder."])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_local_weight_files_load_under_any_prefix(tmp_path, prefix, suffix):
+    source = ResNetRegions("resnet_small")
+    state = {prefix + k: v.contiguous() for k, v in source.state_dict().items()}
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".pt":
+        torch.save({"state_dict": state}, path)
+    else:
+        save_file(state, path)
+    loaded = build_image_encoder(ImageEncoderSettings(arch="resnet_small", weights=path))
+    for name, value in source.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save(ResNetRegions("resnet_small").state_dict(), path)
+    with pytest.raises(UserError, match="not of a resnet18"):
+        build_image_encoder(ImageEncoderSettings(arch="resnet18", weights=path))
+    path.write_bytes(b"not weights")
+    with pytest.raises(UserError, match="cannot be read as a weight file"):
+        build_image_encoder(ImageEncoderSettings(arch="resnet18", weights=path))
+    with pytest.raises(UserError, match="no such weight file"):
+        build_image_encoder(ImageEncoderSettings(arch="resnet18", weights=tmp_path / "none.pt"))
+    with pytest.raises(UserError, match="no library weights"):
+        build_image_encoder(ImageEncoderSettings(arch="resnet_small", weights="library"))
+
+
+def test_a_pickle_with_code_in_it_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (print, ("code from a weight file ran",))
+
+    path = tmp_path / "weights.pt"
+    torch.save({"conv1.weight": Evil()}, path)
+    with pytest.raises(UserError):
+        build_image_encoder(ImageEncoderSettings(arch="resnet18", weights=path))

@@ -1,0 +1,340 @@
+"""The loop on a small phantom: what it writes, resumes from, and refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from medclip_debias.config import (
+    AugmentSettings,
+    ImageEncoderSettings,
+    ModelSettings,
+    Preprocessing,
+    RunSettings,
+    TextEncoderSettings,
+    TrainSettings,
+)
+from medclip_debias.data.loader import StepBatches, TrainingStudies, iterate, training_corpus
+from medclip_debias.data.store import PreparedSet, write_scores
+from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import (
+    LanguageModelSettings,
+    language_model_hash,
+    train_masked_lm,
+)
+from medclip_debias.language.scoring import score_prepared
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
+from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.train import train
+
+
+@pytest.fixture(scope="module")
+def scored(prepared_phantom, tmp_path_factory):
+    """A copy of the prepared phantom with scores, and the language model that gave them."""
+    import shutil
+
+    root = tmp_path_factory.mktemp("scored")
+    folder = root / "prepared"
+    shutil.copytree(prepared_phantom, folder)
+    data = PreparedSet.open(folder)
+    small = LanguageModelSettings(
+        vocabulary=500, hidden=16, layers=1, heads=2, steps=5, batch_size=16, max_tokens=32
+    )
+    train_masked_lm(training_corpus(data), root / "lm", small)
+    score_prepared(data, root / "lm")
+    return folder, root / "lm"
+
+
+@pytest.fixture
+def settings(scored, tmp_path):
+    folder, lm = scored
+    size = PreparedSet.open(folder).settings
+    return RunSettings(
+        prepared=folder,
+        out=tmp_path / "run",
+        preprocessing=Preprocessing(prepare=size, input_size=size.size - 8),
+        model=ModelSettings(
+            image=ImageEncoderSettings(arch="resnet_small"),
+            text=TextEncoderSettings(folder=lm, max_tokens=32),
+            dim=16,
+        ),
+        loss={"kind": "debiased", "eta": {"kind": "language_model"}},
+        train=TrainSettings(
+            steps=6,
+            batch_size=8,
+            sentences_per_study=2,
+            lr=1e-3,
+            warmup_steps=2,
+            log_every=2,
+            checkpoint_every=2,
+            workers=0,
+        ),
+    )
+
+
+def changed(settings, **train):
+    return settings.model_copy(update={"train": settings.train.model_copy(update=train)})
+
+
+def weights(folder):
+    return DualEncoder.load(folder).state_dict()
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_leaves_what_is_needed_to_repeat_it(settings):
+    seen = []
+    result = train(settings, progress=lambda done, total, loss: seen.append((done, total)))
+    assert seen == [(step, 6) for step in range(1, 7)]
+    out = settings.out
+    with (out / "metrics.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [int(row["step"]) for row in rows] == [2, 4, 6]
+    assert {"loss", "lr", "scale", "clamped", "mean_eta", "positive_similarity"} <= set(rows[0])
+    assert 0 < float(rows[0]["mean_eta"]) < 0.2
+    assert [path.name for path in checkpoints(out / "checkpoints")] == [
+        "step_00000004.pt",
+        "step_00000006.pt",
+    ]
+    assert list((out / "tensorboard").iterdir())
+    model = DualEncoder.load(result.model)
+    assert model.preprocessing == settings.preprocessing
+    assert "chex5" in model.prompts
+    assert (
+        model.provenance["provenance"]["data_hash"]
+        == PreparedSet.open(settings.prepared).content_hash
+    )
+
+
+def test_the_same_settings_give_the_same_weights_with_or_without_workers(settings, tmp_path):
+    one = train(settings)
+    moved = settings.model_copy(update={"out": tmp_path / "other"})
+    two = train(changed(moved, workers=2))
+    assert same(weights(one.model), weights(two.model))
+    third = settings.model_copy(update={"out": tmp_path / "third"})
+    three = train(changed(third, seed=1))
+    assert not same(weights(one.model), weights(three.model))
+
+
+def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path):
+    whole = train(settings)
+
+    class Stop(Exception):
+        pass
+
+    def stop_at_five(done, total, loss):
+        if done == 5:
+            raise Stop
+
+    broken = settings.model_copy(update={"out": tmp_path / "broken"})
+    with pytest.raises(Stop):
+        train(broken, progress=stop_at_five)
+    result = train(broken)
+    assert result.resumed_at == 4
+    assert same(weights(whole.model), weights(result.model))
+
+    def columns(path):
+        with path.open() as stream:
+            return [
+                {k: v for k, v in row.items() if k not in ("seconds", "images_per_second")}
+                for row in csv.DictReader(stream)
+            ]
+
+    assert columns(broken.out / "metrics.csv") == columns(settings.out / "metrics.csv")
+    # Once more: nothing is left to do, nothing changes.
+    assert train(broken).resumed_at == 6
+    assert same(weights(whole.model), weights(result.model))
+
+
+def test_a_killed_run_resumes_to_bit_identical_weights(settings, tmp_path):
+    whole = train(settings)
+    broken = settings.model_copy(update={"out": tmp_path / "killed"})
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        torch.set_num_threads(1)
+        train(broken, progress=lambda done, *_: time.sleep(60) if done == 4 else None)
+        os._exit(0)
+    folder = broken.out / "checkpoints"
+    for _ in range(300):
+        if len(checkpoints(folder)) == 2:
+            break
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not (broken.out / "model").exists()
+    result = train(broken)
+    assert result.resumed_at == 4
+    assert same(weights(whole.model), weights(result.model))
+
+
+def test_a_run_with_other_settings_does_not_continue(settings):
+    train(changed(settings, steps=2))
+    with pytest.raises(UserError, match=r"other settings \(train\.steps\)"):
+        train(settings)
+    assert train(settings, fresh=True).resumed_at == 0
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(settings):
+    train(changed(settings, steps=2))
+    path = checkpoints(settings.out / "checkpoints")[-1]
+    state = load_checkpoint(path)
+    state["model"].pop("image_projection.bias")
+    torch.save(state, path)
+    with pytest.raises(UserError, match="another architecture"):
+        train(changed(settings, steps=2))
+    path.write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be read as a checkpoint"):
+        train(changed(settings, steps=2))
+
+
+def test_scores_of_another_language_model_are_refused(settings, scored, tmp_path):
+    import shutil
+
+    copy = tmp_path / "prepared"
+    shutil.copytree(scored[0], copy)
+    data = PreparedSet.open(copy)
+    write_scores(copy, data.texts, np.zeros(len(data.texts)), np.ones(len(data.texts), int), "else")
+    moved = settings.model_copy(update={"prepared": copy})
+    with pytest.raises(UserError, match="else"):
+        train(moved)
+    (copy / "scores.json").unlink()
+    with pytest.raises(UserError, match="no scores yet"):
+        train(moved)
+    # InfoNCE asks for no scores, so it does not miss them.
+    train(changed(moved.model_copy(update={"loss": {"kind": "infonce"}}), steps=1))
+    assert json.loads((scored[0] / "scores.json").read_text())["model_hash"] == language_model_hash(
+        scored[1]
+    )
+
+
+def test_a_table_of_eta_is_used_sentence_by_sentence(settings, scored, tmp_path):
+    texts = TrainingStudies.of(PreparedSet.open(scored[0])).texts
+    path = tmp_path / "eta.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "eta"])
+        writer.writerows([text, 0.25] for text in texts)
+    loss = {"kind": "debiased", "eta": {"kind": "table", "path": str(path)}}
+    table = changed(settings.model_copy(update={"loss": loss}), steps=2)
+    constant = table.model_copy(
+        update={
+            "loss": {"kind": "debiased", "eta": {"kind": "constant", "value": 0.25}},
+            "out": tmp_path / "constant",
+        }
+    )
+    assert same(weights(train(table).model), weights(train(constant).model))
+    missing = table.model_copy(update={"loss": {"kind": "debiased", "eta": {"kind": "table"}}})
+    with pytest.raises(UserError, match=r"loss\.eta\.path"):
+        train(missing)
+
+
+def test_settings_that_do_not_fit_the_prepared_set_are_refused(settings):
+    other = settings.preprocessing.prepare.model_copy(update={"clip": (1.0, 99.0)})
+    preprocessing = settings.preprocessing.model_copy(update={"prepare": other})
+    with pytest.raises(UserError, match=r"preprocessing\.prepare"):
+        train(settings.model_copy(update={"preprocessing": preprocessing}))
+    with pytest.raises(UserError, match=r"train\.batch_size"):
+        train(changed(settings, batch_size=100000))
+    with pytest.raises(UserError, match="device"):
+        train(changed(settings, device="cuda:99"))
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(settings):
+    def stop_at_three(done, total, loss):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, progress=stop_at_three)
+    path = checkpoints(settings.out / "checkpoints")[-1]
+    state = load_checkpoint(path)
+    state["model"]["image_projection.bias"].fill_(float("nan"))
+    torch.save(state, path)
+    with pytest.raises(UserError, match="step 2: 'similarity' holds a NaN"):
+        train(settings)
+    assert not (settings.out / "model").exists()
+
+
+# ------------------------------------------------------------------------------- batches
+
+
+def batches(scored, **changes):
+    data = PreparedSet.open(scored[0])
+    options = {
+        "batch_size": 16,
+        "sentences_per_study": 2,
+        "input_size": data.settings.size - 8,
+        "augment": AugmentSettings(),
+        "seed": 3,
+    } | changes
+    return data, StepBatches(data.pixels, TrainingStudies.of(data), **options)
+
+
+def test_an_epoch_visits_every_study_at_most_once(scored):
+    _, made = batches(scored)
+    for epoch in range(2):
+        steps = range(epoch * made.steps_per_epoch, (epoch + 1) * made.steps_per_epoch)
+        visited = np.concatenate([made.members(step) for step in steps])
+        assert len(set(visited)) == len(visited) == made.steps_per_epoch * 16
+    assert (made.members(0) != made.members(made.steps_per_epoch)).any()
+
+
+def test_only_training_studies_are_seen(scored):
+    data, made = batches(scored)
+    rows = np.concatenate(made.studies.rows)
+    assert set(data.images["split"].iloc[rows]) == {"train"}
+    training = set(data.images["study_id"].iloc[rows])
+    said = set(data.sentences.loc[data.sentences["study_id"].isin(training), "text"])
+    assert set(made.studies.texts) == said
+
+
+def test_a_batch_pairs_images_with_sentences_of_their_own_study(scored):
+    _, made = batches(scored, sentences_per_study=3)
+    batch = made[5]
+    assert batch.images.shape[0] == 16
+    for text, owner in zip(batch.texts.tolist(), batch.owners.tolist(), strict=True):
+        study = batch.studies[owner]
+        assert text in made.studies.sentences[study]
+    for owner in range(16):
+        chosen = batch.texts[batch.owners == owner].tolist()
+        assert len(set(chosen)) == len(chosen) <= 3
+
+
+def test_without_augmentation_the_image_is_the_central_crop(scored):
+    off = AugmentSettings(crop=False, brightness=0, contrast=0)
+    data, made = batches(scored, augment=off, seed=0)
+    batch = made[0]
+    size, crop = data.settings.size, data.settings.size - 8
+    for image, study in zip(batch.images, batch.studies, strict=True):
+        choices = data.pixels[made.studies.rows[study]][:, 4 : size - 4, 4 : size - 4]
+        assert any(np.array_equal(image.numpy(), choice) for choice in choices)
+        assert image.shape == (crop, crop)
+
+
+def test_batches_do_not_depend_on_what_came_before(scored):
+    _, made = batches(scored)
+    _, other = batches(scored)
+    late = list(iterate(other, 3, 5, workers=0))
+    early = list(iterate(made, 0, 5, workers=1))
+    for a, b in zip(early[3:], late, strict=True):
+        assert torch.equal(a.images, b.images)
+        assert torch.equal(a.texts, b.texts)
+
+
+def test_the_learning_rate_warms_up_and_falls_as_a_cosine():
+    rates = [learning_rate(s, peak=2.0, warmup=10, steps=110) for s in range(110)]
+    assert rates[0] == pytest.approx(0.2)
+    assert max(rates) == rates[9] == pytest.approx(2.0)
+    assert rates[60] == pytest.approx(1.0)
+    assert 0 < rates[-1] < 0.01
+    assert learning_rate(5, peak=1.0, warmup=100, steps=10) == pytest.approx(0.06)
