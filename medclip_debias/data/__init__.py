@@ -1,0 +1,1 @@
+"""What comes in: sources, the prepared set, the phantom, batches."""

@@ -1,0 +1,43 @@
+"""The funnel: every step that dropped a row, with counts, so that two people can compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Funnel:
+    """Counts what each step kept and dropped, in order.
+
+    Example:
+        >>> funnel = Funnel()
+        >>> funnel.step("images listed", "images", 10)
+        >>> funnel.step("frontal view", "images", 7, before=10)
+        >>> funnel.rows[-1]
+        {'step': 'frontal view', 'kept': 7, 'dropped': 3, 'unit': 'images'}
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def step(self, name: str, unit: str, kept: int, before: int | None = None) -> None:
+        """Record one step; without ``before`` it is a starting count."""
+        dropped = 0 if before is None else before - kept
+        self.rows.append({"step": name, "kept": kept, "dropped": dropped, "unit": unit})
+
+    def worst(self) -> dict[str, Any]:
+        """Return the step that dropped the largest share of what reached it."""
+        return max(self.rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the funnel as a plain text table.
+
+    >>> print(table([{"step": "frontal view", "kept": 7, "dropped": 3, "unit": "images"}]))
+    step          kept  dropped  unit
+    frontal view     7        3  images
+    """
+    cells = [("step", "kept", "dropped", "unit")]
+    cells += [(r["step"], f"{r['kept']:,}", f"{r['dropped']:,}", r["unit"]) for r in rows]
+    a, b, c = (max(len(row[i]) for row in cells) for i in range(3))
+    return "\n".join(f"{s:<{a}}  {k:>{b}}  {d:>{c}}  {u}" for s, k, d, u in cells)

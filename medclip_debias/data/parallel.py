@@ -1,0 +1,82 @@
+"""Ordered work over processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any, TypeVar
+
+from medclip_debias.errors import UserError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def cpus() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Cut ``items`` into lists of ``size``.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def ordered(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    workers: int,
+    *,
+    start: Callable[..., None] | None = None,
+    start_args: tuple[Any, ...] = (),
+) -> Iterator[R]:
+    """Yield ``function(item)`` for each item in order, computed in ``workers`` processes.
+
+    Only a few items per worker are on their way, so memory does not grow with their number.
+
+    Args:
+        function: module-level function.
+        items: anything picklable.
+        workers: processes; 1 works in this one.
+        start: called once in each process before the first item.
+        start_args: its arguments.
+
+    Raises:
+        UserError: a process was killed.
+    """
+    if workers <= 1:
+        if start is not None:
+            start(*start_args)
+        yield from map(function, items)
+        return
+    # Forked processes start at once and share what is loaded; "spawn" imports all anew.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    pool = ProcessPoolExecutor(workers, context, initializer=start, initargs=start_args)
+    try:
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= 4 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker process was killed, most often for lack of memory; use fewer workers."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,125 @@
+"""What every source yields: plain records of images, studies and phrases.
+
+A source (one file each in ``data/sources/``) reads one layout and hands over these records;
+everything after it (`medclip_debias.data.prepare`) knows nothing about layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+Box = tuple[float, float, float, float]
+"""``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
+
+SPLITS = ("train", "validate", "test", "held_out")
+"""Known splits. ``held_out`` is given by `prepare` alone, to patients who have MS-CXR boxes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """One image file of a study.
+
+    Attributes:
+        image_id: unique in the source; the DICOM id in MIMIC-CXR, the file's stem in a manifest.
+        study_id: study the image belongs to.
+        patient_id: patient of that study.
+        path: where the file should be; it may be missing.
+        view: view position as the source calls it (``AP``, ``PA``, ``LATERAL``, ``""`` unknown).
+        split: one of `SPLITS`, or ``""`` when the source's split table does not name the image.
+        origin: file and row of the record, for messages.
+    """
+
+    image_id: str
+    study_id: str
+    patient_id: str
+    path: Path
+    view: str
+    split: str
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """One study: a report, and labels for the whole study.
+
+    Attributes:
+        study_id: unique in the source.
+        patient_id: patient of the study.
+        split: split of the study's images.
+        report: raw text; ``None`` when the source has no report for it.
+        labels: label name to 1 present, 0 absent, -1 uncertain, ``None`` not mentioned.
+        origin: file (and row) the report came from, for messages.
+    """
+
+    study_id: str
+    patient_id: str
+    split: str
+    report: str | None
+    labels: dict[str, float | None] = field(default_factory=dict)
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseRecord:
+    """One phrase grounded in one image: the union of its boxes.
+
+    Attributes:
+        phrase_id: unique in the source.
+        image_id: image it describes; names no known image when the source lacks that image.
+        category: finding (or structure) the phrase is about.
+        text: the phrase.
+        boxes: in pixels of the annotated image.
+        annotated_size: width and height of the image when it was annotated, ``None`` unknown.
+    """
+
+    phrase_id: str
+    image_id: str
+    category: str
+    text: str
+    boxes: tuple[Box, ...]
+    annotated_size: tuple[int, int] | None
+
+
+def file_stem(name: str) -> str:
+    """Return a file's name without folder and image suffix; ids may hold dots themselves.
+
+    >>> file_stem("files/p10/1.2.276.dcm.gz"), file_stem("a.b.jpg")
+    ('1.2.276', 'a.b')
+    """
+    name = PurePosixPath(name.replace("\\", "/")).name
+    for suffixes in ((".gz",), (".dcm", ".dicom", ".jpg", ".jpeg", ".png")):
+        ending = next((s for s in suffixes if name.lower().endswith(s)), "")
+        name = name[: len(name) - len(ending)]
+    return name
+
+
+class Source(Protocol):
+    """One input format, read."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the format, as in ``mimic_cxr``."""
+        ...
+
+    def images(self) -> list[ImageRecord]:
+        """Return every image that the source lists, in a stable order."""
+        ...
+
+    def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
+        """Yield the studies (those named in ``only``), in a stable order."""
+        ...
+
+    def phrases(self) -> list[PhraseRecord]:
+        """Return the grounded phrases; an empty list when the source has none."""
+        ...
+
+    def held_out_patients(self) -> frozenset[str]:
+        """Return the patients who must leave training and validation."""
+        ...
+
+    def describe(self) -> list[str]:
+        """Return sentences on what was found and what is missing, by file name."""
+        ...

@@ -1,0 +1,199 @@
+"""Any hospital: a table of image files and reports.
+
+Columns ``image`` and ``report`` (or ``text``) are needed; ``patient_id``, ``study_id``, ``view``,
+``split`` and any of the CheXpert labels are read when there. Without ``patient_id`` every study
+is its own patient, without ``study_id`` every image its own study, without ``view`` every image
+counts as frontal, and without ``split`` patients are split by `seeded_split`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePath
+
+from medclip_debias.data.labels import Labels, label_name, label_value
+from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord, file_stem
+from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.errors import UserError
+
+SPLIT_SEED = 0
+SHARES = {"train": 0.8, "validate": 0.1, "test": 0.1}
+"""Shares of patients in each split when the manifest names none."""
+
+_SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validate", "validation", "valid", "val", "dev"), "validate"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+
+
+def seeded_split(patient_id: str, seed: int = SPLIT_SEED) -> str:
+    """Return the split of a patient: a pure function of the id, in the shares of `SHARES`.
+
+    A hash rather than a shuffle: adding patients never moves those already there.
+    """
+    digest = hashlib.sha256(f"{seed}:{patient_id}".encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    for split, share in SHARES.items():
+        place -= share
+        if place < 0:
+            return split
+    return "test"
+
+
+class ManifestSource:
+    """A manifest in CSV (also gzipped) or Parquet.
+
+    Args:
+        path: the table; image paths are relative to its folder.
+        phrases: COCO boxes of those images, if any.
+
+    Raises:
+        UserError: a column is missing, or a row does not make sense.
+    """
+
+    kind = "manifest"
+
+    def __init__(self, path: Path, phrases: Path | None = None) -> None:
+        self.path = path
+        self.phrases_path = phrases
+        table = read_table(path)
+        columns = {name.lower(): name for name in table.columns}
+        text = next((columns[name] for name in ("report", "text") if name in columns), None)
+        for wanted, there in (("image", "image" in columns), ("report' or 'text", text)):
+            if not there:
+                raise UserError(
+                    f"{path}: column '{wanted}' is missing; it has: {', '.join(table.columns)}."
+                )
+        if table.empty:
+            raise UserError(f"{path}: the manifest has no rows; add one row per image.")
+        self._columns: dict[str, list[str]] = {k: table[n].tolist() for k, n in columns.items()}
+        self._reports = table[text].tolist()
+        self._images = self._read_images()
+        self._studies = self._read_studies()
+
+    def images(self) -> list[ImageRecord]:
+        """Return one record per row, in the manifest's order."""
+        return self._images
+
+    def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
+        """Yield the studies in the order of their first row."""
+        return (s for s in self._studies if only is None or s.study_id in only)
+
+    def phrases(self) -> list[PhraseRecord]:
+        """Return the phrases of the COCO file."""
+        if self.phrases_path is None:
+            return []
+        return ms_cxr.read_phrases(self.phrases_path, self._images, self.path.parent)
+
+    def held_out_patients(self) -> frozenset[str]:
+        """Return nobody: the manifest's own split is the user's word."""
+        return frozenset()
+
+    def describe(self) -> list[str]:
+        """Return what was found and what was assumed."""
+        said = [
+            f"Manifest {self.path}: {len(self._images)} images of {len(self._studies)} studies."
+        ]
+        if "patient_id" not in self._columns:
+            said.append("No column 'patient_id': every study counts as its own patient.")
+        if "view" not in self._columns:
+            said.append("No column 'view': every image counts as frontal.")
+        if "split" not in self._columns:
+            said.append("No column 'split': patients are split 80/10/10 by a hash of their id.")
+        if self.phrases_path is not None:
+            said.append(f"Boxes: {self.phrases_path}.")
+        return said
+
+    def _read_images(self) -> list[ImageRecord]:
+        names = self._columns["image"]
+        stems = [file_stem(name) for name in names]
+        # Stems are the natural ids; where two folders share one, the path tells them apart.
+        unique = len(set(stems)) == len(stems)
+        rows: dict[str, int] = {}
+        records = []
+        for index, (name, stem) in enumerate(zip(names, stems, strict=True)):
+            row = index + 2
+            if not name:
+                raise UserError(f"{self.path}, row {row}: column 'image' is blank; name a file.")
+            if name in rows:
+                raise UserError(
+                    f"{self.path}, row {row}: its image is already in row {rows[name]};"
+                    " list every image once."
+                )
+            rows[name] = row
+            path = self.path.parent / name
+            if not path.is_file():
+                raise UserError(
+                    f"{self.path}, row {row}: there is no image {path}; correct the path"
+                    " (relative to the manifest's folder) or remove the row."
+                )
+            image_id = stem if unique else PurePath(name).as_posix()
+            study_id = self._id("study_id", index, image_id)
+            patient_id = self._id("patient_id", index, study_id)
+            view = self._columns["view"][index] if "view" in self._columns else "FRONTAL"
+            origin = f"{self.path}, row {row}"
+            split = self._split(index, patient_id)
+            records.append(ImageRecord(image_id, study_id, patient_id, path, view, split, origin))
+        return records
+
+    def _read_studies(self) -> list[StudyRecord]:
+        columns = {name: label for name in self._columns if (label := label_name(name))}
+        rows: dict[str, list[int]] = {}
+        for index, image in enumerate(self._images):
+            rows.setdefault(image.study_id, []).append(index)
+        return [self._study(study, indices, columns) for study, indices in rows.items()]
+
+    def _study(self, study_id: str, indices: list[int], columns: dict[str, str]) -> StudyRecord:
+        first = self._images[indices[0]]
+        told = [index for index in indices if self._reports[index].strip()]
+        report_index = told[0] if told else indices[0]
+        for index in indices:
+            image = self._images[index]
+            if image.patient_id != first.patient_id:
+                raise UserError(
+                    f"{image.origin}: its study belongs to another patient in row"
+                    f" {indices[0] + 2}; a study has one patient."
+                )
+            if index in told and self._reports[index] != self._reports[report_index]:
+                raise UserError(
+                    f"{image.origin}: its study has another report in row {report_index + 2};"
+                    " give the images of a study the same report, or their own study_id."
+                )
+        labels: Labels = {}
+        for name, label in columns.items():
+            cells = {
+                label_value(self._columns[name][i], f"{self.path}, row {i + 2}, column '{name}'")
+                for i in indices
+            } - {None}
+            if len(cells) > 1:
+                raise UserError(
+                    f"{first.origin}: the rows of its study disagree on '{name}'; labels are per"
+                    " study."
+                )
+            labels[label] = next(iter(cells), None)
+        report = self._reports[report_index]
+        origin = f"{self.path}, row {report_index + 2}"
+        return StudyRecord(study_id, first.patient_id, first.split, report, labels, origin)
+
+    def _id(self, column: str, index: int, otherwise: str) -> str:
+        if column not in self._columns:
+            return otherwise
+        value = self._columns[column][index]
+        if not value:
+            raise UserError(
+                f"{self.path}, row {index + 2}: column '{column}' is blank; fill it in."
+            )
+        return value
+
+    def _split(self, index: int, patient_id: str) -> str:
+        if "split" not in self._columns:
+            return seeded_split(patient_id)
+        value = self._columns["split"][index]
+        if value.lower() not in _SPLIT_WORDS:
+            raise UserError(
+                f"{self.path}, row {index + 2}: split '{value}' is not one of {', '.join(SHARES)}."
+            )
+        return _SPLIT_WORDS[value.lower()]

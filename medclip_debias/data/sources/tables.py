@@ -1,0 +1,105 @@
+"""Reading tables that came from elsewhere: CSV (also gzipped, with BOM, CRLF) and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from medclip_debias.errors import UserError
+
+csv.field_size_limit(1 << 24)  # the default, 128 KiB, is less than some exported reports
+
+
+def read_table(
+    path: Path, required: Collection[str] = (), columns: Collection[str] | None = None
+) -> pd.DataFrame:
+    """Read a table with every value as text, stripped; blank cells are ``""``.
+
+    Row ``i`` of the frame is row ``i + 2`` as a spreadsheet shows it: the header is row 1.
+
+    Args:
+        path: ``.csv``, ``.csv.gz`` or ``.parquet``.
+        required: columns that must be there.
+        columns: columns to keep (those that are there); ``None`` for all.
+
+    Raises:
+        UserError: the file cannot be read whole, or lacks a column.
+    """
+    frame = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)
+    missing = [name for name in required if name not in frame.columns]
+    if missing:
+        there = frame.attrs.get("header", list(frame.columns))
+        raise UserError(
+            f"{path}: column '{missing[0]}' is missing; it has: {', '.join(there) or 'none'}."
+        )
+    return frame
+
+
+def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
+    rows = _csv_rows(path)
+    header = [name.strip() for name in next(rows, [])]
+    if not any(header):
+        raise UserError(f"{path}: the table is empty; it needs a header row.")
+    twice = [name for name in header if name and header.count(name) > 1]
+    if twice:
+        raise UserError(f"{path}: column '{twice[0]}' appears twice; keep one.")
+    wanted = [i for i, name in enumerate(header) if columns is None or name in columns]
+    values: list[list[str]] = [[] for _ in wanted]
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise UserError(
+                f"{path}, row {number}: has {len(row)} cells where the header has {len(header)};"
+                " quote cells that hold commas or line breaks."
+            )
+        for column, i in zip(values, wanted, strict=True):
+            column.append(row[i].strip())
+    frame = pd.DataFrame(
+        {
+            header[i]: pd.Series(column, dtype=object)
+            for column, i in zip(values, wanted, strict=True)
+        }
+    )
+    frame.attrs["header"] = header
+    return frame
+
+
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            for row in csv.reader(file, strict=True):
+                if row:  # an empty line is no row
+                    yield row
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: the gzip file is truncated or damaged; copy it again.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text; save the table as UTF-8.") from error
+    except csv.Error as error:
+        raise UserError(f"{path}: is not a readable CSV table; export it again.") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        frame = pd.read_parquet(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is not a readable Parquet table; export it again.") from error
+    return pd.DataFrame(
+        {
+            str(name).strip(): pd.Series(
+                ["" if pd.isna(value) else str(value).strip() for value in frame[name]],
+                dtype=object,
+            )
+            for name in frame.columns
+        }
+    )

@@ -1,0 +1,303 @@
+"""The prepared set: one folder, opened in constant time (docs/architecture.md, Prepared set)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.errors import UserError
+
+FORMAT_VERSION = 1
+
+IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height", "width")
+STUDY_COLUMNS = ("study_id", "patient_id", "split")
+SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
+PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "boxes")
+TABLES = {
+    "images": IMAGE_COLUMNS,
+    "studies": STUDY_COLUMNS,
+    "sentences": SENTENCE_COLUMNS,
+    "phrases": PHRASE_COLUMNS,
+}
+FILES = ("images.bin", *(f"{name}.parquet" for name in TABLES), "rejected.csv", "funnel.json")
+
+
+class PreparedSet:
+    """A prepared set, read lazily; use `PreparedSet.open`.
+
+    Attributes:
+        folder: where it is.
+        meta: content of ``meta.json``.
+        settings: how its images were prepared.
+        content_hash: names the content; equal hash, equal images and tables.
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any], settings: PrepareSettings) -> None:
+        self.folder = folder
+        self.meta = meta
+        self.settings = settings
+        self.content_hash: str = meta["content_hash"]
+
+    @classmethod
+    def open(cls, folder: Path) -> PreparedSet:
+        """Open and check the prepared set in ``folder``.
+
+        Raises:
+            UserError: it is not a whole prepared set of this format version.
+        """
+        folder = Path(folder)
+        prepared = cls(folder, *_read_meta(folder))
+        prepared.validate()
+        return prepared
+
+    def validate(self) -> None:
+        """Check that every file is there and that ``images.bin`` has its full size."""
+        for name in FILES:
+            if not (self.folder / name).is_file():
+                raise UserError(
+                    f"{self.folder / name}: this file of the prepared set is missing;"
+                    " run 'prepare' again."
+                )
+        expected = len(self) * self.settings.size**2
+        actual = (self.folder / "images.bin").stat().st_size
+        if actual != expected:
+            raise UserError(
+                f"{self.folder / 'images.bin'}: has {actual} bytes where {len(self)} images of"
+                f" {self.settings.size} x {self.settings.size} need {expected};"
+                " the file is damaged, run 'prepare' again."
+            )
+
+    def __len__(self) -> int:
+        return int(self.meta["counts"]["images"])
+
+    @cached_property
+    def images(self) -> pd.DataFrame:
+        """One row per image, in the order of `pixels`: `IMAGE_COLUMNS`."""
+        return self._table("images")
+
+    @cached_property
+    def studies(self) -> pd.DataFrame:
+        """One row per study: `STUDY_COLUMNS`, then one float column per label."""
+        return self._table("studies")
+
+    @cached_property
+    def sentences(self) -> pd.DataFrame:
+        """One row per sentence and study, in reading order: `SENTENCE_COLUMNS`."""
+        return self._table("sentences")
+
+    @cached_property
+    def phrases(self) -> pd.DataFrame:
+        """One row per phrase: `PHRASE_COLUMNS`; ``boxes`` are lists of ``[x, y, w, h]``."""
+        table = self._table("phrases")
+        boxes = [[[float(v) for v in box] for box in row] for row in table["boxes"]]
+        table["boxes"] = pd.Series(boxes, index=table.index, dtype=object)
+        return table
+
+    @cached_property
+    def pixels(self) -> NDArray[np.uint8]:
+        """Memory-mapped uint8 images ``[n, size, size]``, read-only."""
+        shape = (len(self), self.settings.size, self.settings.size)
+        return np.memmap(self.folder / "images.bin", dtype=np.uint8, mode="r", shape=shape)
+
+    @cached_property
+    def funnel(self) -> list[dict[str, Any]]:
+        """Every step that dropped a row: ``step, kept, dropped, unit``."""
+        return list(_read_json(self.folder / "funnel.json", "run 'prepare' again"))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The distinct sentences, sorted: what `write_scores` needs a log-probability for."""
+        return sorted(self.sentences["text"].unique())
+
+    def scores(self, expected_hash: str | None = None) -> dict[str, float]:
+        """Return the log-probability of every distinct sentence.
+
+        Args:
+            expected_hash: hash of the language model they must come from; ``None`` for any.
+
+        Raises:
+            UserError: there are none, they come from another model, or a sentence lacks one.
+        """
+        return read_scores(self.folder, self.texts, expected_hash)
+
+    def _table(self, name: str) -> pd.DataFrame:
+        path = self.folder / f"{name}.parquet"
+        table = _read_parquet(path, "run 'prepare' again")
+        missing = [column for column in TABLES[name] if column not in table.columns]
+        if missing:
+            raise UserError(
+                f"{path}: column '{missing[0]}' is missing; the file is damaged or was edited,"
+                " run 'prepare' again."
+            )
+        return table
+
+
+# -------------------------------------------------------------------------------- scores
+
+
+def write_scores(
+    folder: Path,
+    texts: Sequence[str],
+    log_probs: Sequence[float] | NDArray[np.floating[Any]],
+    tokens: Sequence[int] | NDArray[np.integer[Any]],
+    model_hash: str,
+) -> None:
+    """Store the log-probability of each text beside the prepared set, atomically.
+
+    Args:
+        folder: the prepared set.
+        texts: distinct sentences.
+        log_probs: pseudo-log-likelihood of each, finite.
+        tokens: number of tokens of each.
+        model_hash: names the language model that gave them.
+    """
+    if not len(texts) == len(log_probs) == len(tokens):
+        raise ValueError("texts, log_probs and tokens must have one entry per text")
+    if not np.isfinite(np.asarray(log_probs, dtype=np.float64)).all():
+        raise ValueError("log_probs must be finite")
+    folder = Path(folder)
+    # The hash goes first and last: a run killed in between leaves no scores rather than
+    # the new scores under the old model's name.
+    (folder / "scores.json").unlink(missing_ok=True)
+    table = pd.DataFrame(
+        {
+            "text": pd.Series(list(texts), dtype="str"),
+            "log_prob": np.asarray(log_probs, dtype=np.float64),
+            "tokens": np.asarray(tokens, dtype=np.int32),
+        }
+    )
+    temporary = folder / "scores.parquet.tmp"
+    table.to_parquet(temporary, index=False)
+    temporary.replace(folder / "scores.parquet")
+    write_json(folder / "scores.json", {"model_hash": model_hash, "sentences": len(texts)})
+
+
+def read_scores(
+    folder: Path, texts: Iterable[str], expected_hash: str | None = None
+) -> dict[str, float]:
+    """Read the scores in ``folder`` and check that they fit; see `PreparedSet.scores`."""
+    command = f"run 'score {folder} --language-model DIR'"
+    for name in ("scores.json", "scores.parquet"):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: the sentences have no scores yet; {command} first.")
+    found = _read_json(folder / "scores.json", f"{command} again").get("model_hash")
+    if expected_hash is not None and found != expected_hash:
+        raise UserError(
+            f"{folder / 'scores.json'}: the scores come from the language model {found},"
+            f" not from {expected_hash}; {command} again with that model."
+        )
+    table = _read_parquet(folder / "scores.parquet", f"{command} again")
+    if not {"text", "log_prob"} <= set(table.columns):
+        raise UserError(
+            f"{folder / 'scores.parquet'}: column 'text' or 'log_prob' is missing; {command} again."
+        )
+    scores = dict(zip(table["text"], table["log_prob"].astype(float), strict=True))
+    missing = sum(text not in scores for text in texts)
+    if missing:
+        raise UserError(
+            f"{folder / 'scores.parquet'}: {missing} sentences of the set have no score;"
+            f" {command} again."
+        )
+    return scores
+
+
+# -------------------------------------------------------------------------- files, hashes
+
+
+def content_hash(
+    folder: Path, tables: dict[str, pd.DataFrame], settings: PrepareSettings, kind: str
+) -> str:
+    """Return the SHA-256 over the settings, every table's values, and ``images.bin``.
+
+    The values are hashed, not the Parquet bytes, which change with the library's version.
+    """
+    digest = hashlib.sha256()
+    header = {"format": FORMAT_VERSION, "kind": kind, "settings": settings.model_dump(mode="json")}
+    digest.update(_canonical(header))
+    for name in TABLES:
+        table = tables[name]
+        digest.update(_canonical([name, list(table.columns), len(table)]))
+        columns = [_plain(table[column]) for column in table.columns]
+        for row in zip(*columns, strict=True):
+            digest.update(_canonical(row))
+    with (folder / "images.bin").open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    values = column.tolist()
+    if column.dtype.kind == "f":
+        return [None if value != value else value for value in values]
+    return values
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as readable JSON, atomically."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
+    path = folder / "meta.json"
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' made.")
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: this is not a prepared set (it has no meta.json); run 'prepare' first."
+        )
+    meta = _read_json(path, "run 'prepare' again")
+    version = meta.get("format_version") if isinstance(meta, dict) else None
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{path}: the set has format version {version}, this program reads version"
+            f" {FORMAT_VERSION}; run 'prepare' again."
+        )
+    try:
+        settings = PrepareSettings.model_validate(meta["settings"])
+        int(meta["counts"]["images"])
+        str(meta["content_hash"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}: the file is damaged or was edited ({type(error).__name__});"
+            " run 'prepare' again."
+        ) from error
+    return meta, settings
+
+
+def _read_json(path: Path, remedy: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read as JSON ({type(error).__name__}); {remedy}."
+        ) from error
+
+
+def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
+        raise UserError(
+            f"{path}: cannot be read as a table ({type(error).__name__}); {remedy}."
+        ) from error

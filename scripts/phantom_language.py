@@ -1,0 +1,156 @@
+"""Compare the language of a phantom with that of the Open-i reports, figure by figure.
+
+    python scripts/phantom_language.py NLMCXR_reports.tgz PHANTOM_FOLDER
+
+Both sides go through the same sentence splitter (pysbd), the same word splitter, and the same
+add-one trigram model: fitted on half of the reports, it scores the sentences of the other half.
+The larger side is cut to the smaller one's number of reports, since every share of distinct
+sentences depends on how many there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import re
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+from defusedxml.ElementTree import fromstring
+
+WORD = re.compile(r"[a-z]+|\d+|_+|[^\sa-z\d]")
+
+
+def openi_reports(path: Path) -> list[str]:
+    """Findings and impression of every Open-i report, with XXXX written as ``___``."""
+    texts = []
+    with tarfile.open(path) as tar:
+        for member in tar:
+            if not member.name.endswith(".xml"):
+                continue
+            handle = tar.extractfile(member)
+            root = fromstring(handle.read()) if handle else None
+            parts = [
+                node.text or ""
+                for node in (root.iter("AbstractText") if root is not None else [])
+                if node.get("Label") in ("FINDINGS", "IMPRESSION")
+            ]
+            text = re.sub(r"\bX{3,}\b", "___", " ".join(p for p in parts if p))
+            if text.strip():
+                texts.append(text)
+    return texts
+
+
+def phantom_reports(folder: Path) -> list[str]:
+    """Findings and impression of every training report of a phantom."""
+    import pandas as pd
+
+    sentences = pd.read_parquet(folder / "truth" / "sentences.parquet")
+    images = pd.read_parquet(folder / "truth" / "images.parquet", columns=["study_id", "split"])
+    keep = set(images.study_id[images.split == "train"])
+    grouped = sentences[sentences.study_id.isin(keep)].groupby("study_id", sort=False).text
+    return [" ".join(texts) for _, texts in grouped]
+
+
+def split(reports: list[str]) -> list[list[str]]:
+    """Sentences of each report, list numbers dropped."""
+    import pysbd
+
+    segmenter = pysbd.Segmenter(language="en", clean=False)
+    result = []
+    for report in reports:
+        found = (re.sub(r"^\d+\.\s*", "", s.strip()) for s in segmenter.segment(report))
+        result.append([s for s in found if re.search(r"[A-Za-z]", s)])
+    return result
+
+
+class Trigram:
+    """Add-one trigram over words, with the vocabulary of its training half plus one unknown."""
+
+    def __init__(self, sentences: list[str]) -> None:
+        self.three: Counter[tuple[str, str, str]] = Counter()
+        self.two: Counter[tuple[str, str]] = Counter()
+        words = [WORD.findall(s.lower()) for s in sentences]
+        self.known = {w for s in words for w in s} | {"</s>"}
+        for sentence in words:
+            for a, b, c in self._triples(sentence):
+                self.three[a, b, c] += 1
+                self.two[a, b] += 1
+
+    @staticmethod
+    def _triples(words: list[str]) -> list[tuple[str, str, str]]:
+        row = ["<s>", "<s>", *words, "</s>"]
+        return list(zip(row, row[1:], row[2:], strict=False))
+
+    def log_prob(self, sentence: str) -> float:
+        """Natural log of the probability of a sentence, its end included."""
+        words = [w if w in self.known else "<unk>" for w in WORD.findall(sentence.lower())]
+        size = len(self.known) + 1
+        return sum(
+            math.log((self.three[a, b, c] + 1) / (self.two[a, b] + size))
+            for a, b, c in self._triples(words)
+        )
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Quantile by nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
+
+
+def figures(reports: list[str], limit: int, seed: int) -> dict[str, float]:
+    """All figures of one side, from ``limit`` reports chosen at random."""
+    chosen = split(random.Random(seed).sample(reports, limit))
+    sentences = [s for report in chosen for s in report]
+    counts = Counter(s.lower() for s in sentences)
+    lengths = [len(WORD.findall(s.lower())) for s in sentences]
+    half = len(chosen) // 2
+    model = Trigram([s for report in chosen[:half] for s in report])
+    scores = [model.log_prob(s) for report in chosen[half:] for s in report]
+    mean = sum(scores) / len(scores)
+    return {
+        "reports": len(chosen),
+        "sentences": len(sentences),
+        "sentences per report": len(sentences) / len(chosen),
+        "distinct share": len(counts) / len(sentences),
+        "top-100 coverage": sum(n for _, n in counts.most_common(100)) / len(sentences),
+        "words": len({w for s in sentences for w in WORD.findall(s.lower())}),
+        "tokens per sentence, mean": sum(lengths) / len(lengths),
+        "tokens per sentence, 5%": quantile([float(n) for n in lengths], 0.05),
+        "tokens per sentence, 50%": quantile([float(n) for n in lengths], 0.5),
+        "tokens per sentence, 95%": quantile([float(n) for n in lengths], 0.95),
+        "log p, mean": mean,
+        "log p, sd": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores)),
+        "log p, 5%": quantile(scores, 0.05),
+        "log p, 50%": quantile(scores, 0.5),
+        "log p, 95%": quantile(scores, 0.95),
+    }
+
+
+def main() -> None:
+    """Print both sides as a table, or as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("openi", type=Path, help="NLMCXR_reports.tgz")
+    parser.add_argument("phantom", type=Path, help="folder of a phantom")
+    parser.add_argument("--reports", type=int, help="reports on each side (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    sides = {"Open-i": openi_reports(options.openi), "phantom": phantom_reports(options.phantom)}
+    limit = min(len(reports) for reports in sides.values())
+    limit = min(limit, options.reports or limit)
+    table = {name: figures(reports, limit, options.seed) for name, reports in sides.items()}
+    if options.json:
+        print(json.dumps(table, indent=1))
+        return
+    print(f"{'':28s}" + "".join(f"{name:>12s}" for name in table))
+    for row in next(iter(table.values())):
+        cells = (f"{side[row]:12.3f}".rstrip("0").rstrip(".") for side in table.values())
+        print(f"{row:28s}" + "".join(f"{cell:>12s}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()

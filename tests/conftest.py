@@ -1,0 +1,170 @@
+"""Fixtures that every test may use: real data when it is there, small hand-written trees."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+REPO = Path(__file__).parents[1]
+SHARED_DATA = REPO.parent / "shared" / "data"
+
+PHANTOM_STUDIES = 160
+PHANTOM_SIZE = 72
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of real, openly licensed inputs."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the real inputs are not beside the repository")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def phantom_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small phantom in the MIMIC-CXR layout (DICOM)."""
+    from medclip_debias.data.phantom import PhantomSettings, generate
+
+    out = tmp_path_factory.mktemp("phantom") / "tree"
+    settings = PhantomSettings(studies=PHANTOM_STUDIES, seed=3, min_side=80, max_side=112)
+    generate(out, settings, None, 1)
+    return out
+
+
+@pytest.fixture(scope="session")
+def prepared_phantom(phantom_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared set of `phantom_tree`: give it to `PreparedSet.open`, do not write to it."""
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.prepare import prepare
+
+    out = tmp_path_factory.mktemp("prepared") / "phantom"
+    prepare(phantom_tree, out, PrepareSettings(size=PHANTOM_SIZE), workers=1)
+    return out
+
+
+WriteDicom = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def write_dicom() -> WriteDicom:
+    """A function that writes an array as a DICOM file; keywords set or (None) remove elements."""
+
+    def write(path: Path, array: np.ndarray, **elements: Any) -> Path:
+        from pydicom.dataset import FileDataset, FileMetaDataset
+        from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+        meta.MediaStorageSOPInstanceUID = generate_uid()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+        dataset.Rows, dataset.Columns = array.shape[:2]
+        dataset.SamplesPerPixel = 1
+        dataset.PhotometricInterpretation = "MONOCHROME2"
+        bits = 8 * array.dtype.itemsize
+        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = bits, bits, bits - 1
+        dataset.PixelRepresentation = int(np.issubdtype(array.dtype, np.signedinteger))
+        dataset.PixelData = array.tobytes()
+        for name, value in elements.items():
+            if value is None:
+                delattr(dataset, name)
+            else:
+                setattr(dataset, name, value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dataset.save_as(path, enforce_file_format=True)
+        return path
+
+    return write
+
+
+@dataclass(frozen=True)
+class TinyTree:
+    """A hand-written MIMIC-CXR tree, small enough to know every row of it.
+
+    Patients 1 and 2 are in train, 3 in validate, 4 in test; patient 2 has an MS-CXR box.
+    Images a (AP), b (PA, MONOCHROME1 negative of a), c (lateral), d (JPG), e (PA, test).
+    """
+
+    root: Path
+    picture: np.ndarray
+
+    def image(self, name: str) -> Path:
+        """The file of image ``name``."""
+        return next(self.root.glob(f"files/*/*/*/{name}.*"))
+
+    def report(self, study: str) -> Path:
+        """The report of ``study``."""
+        return next(self.root.glob(f"files/*/*/s{study}.txt"))
+
+
+@pytest.fixture
+def tiny_tree(tmp_path: Path, write_dicom: WriteDicom) -> TinyTree:
+    """A fresh `TinyTree`, free to be damaged by the test."""
+    from PIL import Image
+
+    root = tmp_path / "mimic"
+    rows = np.arange(48)[:, None] * 30 + np.arange(40)[None, :] * 50
+    picture = (rows + 100).astype(np.uint16)
+    images = [  # name, patient, study, view, split
+        ("a", 1, 101, "AP", "train"),
+        ("b", 2, 102, "PA", "train"),
+        ("c", 2, 102, "LATERAL", "train"),
+        ("d", 3, 103, "AP", "validate"),
+        ("e", 4, 104, "PA", "test"),
+    ]
+    texts = {
+        101: "FINAL REPORT\n FINDINGS: \n \n Lungs are clear. Heart is normal.\n",
+        102: " IMPRESSION: \n \n 1. Left effusion.\n 2. No pneumothorax.\n",
+        103: " FINDINGS: Mild edema.\n \n IMPRESSION: Edema.\n",
+        104: " COMPARISON: None.\n \n The heart is large.\n",
+    }
+    metadata = "dicom_id,subject_id,study_id,ViewPosition,Rows,Columns\n"
+    split = "dicom_id,study_id,subject_id,split\n"
+    for name, patient, study, view, part in images:
+        subject = f"1000000{patient}"
+        folder = root / "files" / "p10" / f"p{subject}"
+        place = folder / f"s{study}"
+        place.mkdir(parents=True, exist_ok=True)
+        (folder / f"s{study}.txt").write_text(" " * 33 + texts[study], encoding="utf-8")
+        metadata += f"{name},{subject},{study},{view},48,40\n"
+        split += f"{name},{study},{subject},{part}\n"
+        if name == "d":
+            grey = np.rint((picture - 100) / 3360 * 255).astype(np.uint8)
+            Image.fromarray(grey).save(place / "d.jpg", quality=95)
+        elif name == "b":
+            negative = (4095 - picture).astype(np.uint16)
+            options = {"PhotometricInterpretation": "MONOCHROME1"}
+            write_dicom(place / "b.dcm", negative, BitsStored=12, HighBit=11, **options)
+        else:
+            write_dicom(place / f"{name}.dcm", picture, BitsStored=12, HighBit=11)
+    chexpert = (
+        "subject_id,study_id,Edema,Lung Opacity,Pleural Effusion\n"
+        "10000001,101,0.0,,0.0\n10000002,102,,-1.0,1.0\n10000004,104,,1.0,\n"
+    )
+    human = "study_id,Airspace Opacity,Edema\n104,0,1\n101,1,1\n"
+    _gzip(root / "mimic-cxr-2.0.0-metadata.csv.gz", metadata)
+    _gzip(root / "mimic-cxr-2.0.0-split.csv.gz", split)
+    _gzip(root / "mimic-cxr-2.0.0-chexpert.csv.gz", chexpert)
+    (root / "mimic-cxr-2.1.0-test-set-labeled.csv").write_text(human, encoding="utf-8")
+    coco = {  # annotated at twice the size of the file here
+        "images": [{"id": 0, "file_name": "b.jpg", "width": 80, "height": 96}],
+        "annotations": [
+            {"id": 0, "image_id": 0, "category_id": 1, "bbox": b, "label_text": "Left effusion"}
+            for b in ([10, 20, 30, 40], [50, 60, 10, 10])
+        ],
+        "categories": [{"id": 1, "name": "Pleural Effusion"}],
+    }
+    (root / "MS_CXR_Local_Alignment_v1.0.0.json").write_text(json.dumps(coco), encoding="utf-8")
+    return TinyTree(root, picture)
+
+
+def _gzip(path: Path, text: str) -> None:
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,158 @@
+"""The manifest of any hospital."""
+
+import csv
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.sources.manifest import seeded_split
+from medclip_debias.errors import UserError
+
+HEADER = ("image", "report", "patient_id", "study_id", "view", "split", "Edema")
+ROWS = [
+    ("a.png", "Edema, mild.", "p1", "s1", "AP", "train", "1"),
+    ("b.png", "Edema, mild.", "p1", "s1", "PA", "train", ""),
+    ("sub/c.png", "Clear.", "p2", "s2", "AP Supine", "val", "0"),
+]
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """A function that writes the manifest with changes; returns its path."""
+    (tmp_path / "sub").mkdir()
+    for name in ("a.png", "b.png", "sub/c.png"):
+        Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / name)
+
+    def write(header=HEADER, rows=ROWS):
+        path = tmp_path / "manifest.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+        return path
+
+    return write
+
+
+def without(*names):
+    keep = [i for i, name in enumerate(HEADER) if name not in names]
+    return [HEADER[i] for i in keep], [[row[i] for i in keep] for row in ROWS]
+
+
+def changed(row, column, value):
+    rows = [list(r) for r in ROWS]
+    rows[row][HEADER.index(column)] = value
+    return HEADER, rows
+
+
+def test_images_and_studies_are_read(manifest):
+    source = detect(manifest().parent)
+    assert source.kind == "manifest"
+    assert [(i.image_id, i.split) for i in source.images()] == [
+        *(("a", "train"), ("b", "train"), ("c", "validate"))
+    ]
+    assert [(s.study_id, s.report, s.labels) for s in source.studies()] == [
+        ("s1", "Edema, mild.", {"Edema": 1.0}),
+        ("s2", "Clear.", {"Edema": 0.0}),
+    ]
+    assert source.phrases() == []
+
+
+def test_parquet_reads_as_csv(manifest, tmp_path):
+    path = manifest()
+    expected = detect(path).images()
+    pd.read_csv(path).to_parquet(tmp_path / "m.parquet")
+    found = detect(tmp_path / "m.parquet").images()
+    assert [(i.image_id, i.split, i.path) for i in found] == [
+        (i.image_id, i.split, i.path) for i in expected
+    ]
+
+
+def test_optional_columns_have_documented_defaults(manifest):
+    header, rows = without("patient_id", "study_id", "view", "split", "Edema")
+    source = detect(manifest(header, rows))
+    image = source.images()[2]
+    assert (image.study_id, image.patient_id, image.view) == ("c", "c", "FRONTAL")
+    assert image.split == seeded_split("c")
+    assert len(source.describe()) == 4
+
+
+def test_text_may_stand_for_report(manifest):
+    header = ["text" if name == "report" else name for name in HEADER]
+    assert next(detect(manifest(header)).studies()).report == "Edema, mild."
+
+
+def test_seeded_split_has_its_shares_and_never_changes_its_mind():
+    splits = pd.Series([seeded_split(f"patient {i}") for i in range(20_000)])
+    shares = splits.value_counts(normalize=True)
+    assert abs(shares["train"] - 0.8) < 0.01
+    assert abs(shares["validate"] - 0.1) < 0.01
+    assert abs(shares["test"] - 0.1) < 0.01
+    assert seeded_split("patient 3") == seeded_split("patient 3")
+
+
+def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
+    Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
+    images = detect(manifest(*changed(1, "image", "sub/a.png"))).images()
+    assert [i.image_id for i in images] == ["a.png", "sub/a.png", "sub/c.png"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (without("image"), "column 'image' is missing; it has: report, patient_id"),
+        (without("report"), "column 'report' or 'text' is missing; it has: image, patient_id"),
+        ((HEADER, []), "has no rows"),
+        (changed(1, "image", "no.png"), r"manifest\.csv, row 3: there is no image .*no\.png"),
+        (changed(1, "image", "a.png"), "row 3: its image is already in row 2"),
+        (changed(1, "image", ""), "row 3: column 'image' is blank"),
+        (changed(2, "patient_id", ""), "row 4: column 'patient_id' is blank"),
+        (changed(2, "split", "held"), "row 4: split 'held' is not one of train, validate, test"),
+        (changed(1, "report", "Other."), "row 3: its study has another report in row 2"),
+        (changed(1, "patient_id", "p9"), "row 3: its study belongs to another patient"),
+        (changed(1, "Edema", "0"), "row 2: the rows of its study disagree on 'edema'"),
+        (changed(0, "Edema", "maybe"), "row 2, column 'edema': a label must be"),
+    ],
+)
+def test_a_broken_manifest_is_named_with_its_row(manifest, content, sentence):
+    path = manifest(*content)
+    with pytest.raises(UserError, match=sentence) as caught:
+        detect(path)
+    assert str(path) in str(caught.value)
+
+
+def test_text_in_another_encoding_is_refused(manifest):
+    path = manifest()
+    path.write_bytes(path.read_bytes().replace(b"mild", b"l\xe9g\xe8re"))
+    with pytest.raises(UserError, match="is not UTF-8 text"):
+        detect(path)
+
+
+def test_unknown_layouts_have_their_sentences(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    cases = [
+        (tmp_path / "none", "auto", "there is no such folder or file"),
+        (tmp_path, "auto", "is no known layout"),
+        (tmp_path, "manifest", "has no manifest.csv"),
+        (tmp_path, "mimic_cxr", "metadata"),
+        (tmp_path, "mimic", r"not a kind of source \(did you mean 'mimic_cxr'"),
+        (tmp_path / "notes.txt", "auto", "is not a manifest"),
+    ]
+    for path, kind, sentence in cases:
+        with pytest.raises(UserError, match=sentence):
+            detect(path, kind)
+    with pytest.raises(UserError, match="no such file of boxes"):
+        detect(tmp_path, phrases=tmp_path / "no.json")
+
+
+def test_the_real_manifest_works_as_it_is(shared_data):
+    source = detect(shared_data / "real_cxr")
+    images = source.images()
+    assert len(images) == 215
+    assert len({i.patient_id for i in images}) == 128
+    phrases = source.phrases()
+    assert len(phrases) == 430
+    assert {p.text for p in phrases} == {"Left lung.", "Right lung."}
+    assert {p.image_id for p in phrases} <= {i.image_id for i in images}
+    assert source.held_out_patients() == frozenset()

@@ -1,0 +1,72 @@
+"""The transform to the network's input: exact both ways, and true to the pixels."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.images import prepare_image
+
+
+@st.composite
+def geometries(draw):
+    side = st.one_of(st.integers(1, 8), st.integers(9, 600), st.integers(2000, 20_000))
+    size = draw(st.integers(16, 1024))
+    return SquareGeometry(draw(side), draw(side), size, draw(st.integers(1, size)))
+
+
+@given(geometries(), st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_a_box_mapped_to_the_model_and_back_stays(geometry, part):
+    x, y = part[0] * geometry.width, part[1] * geometry.height
+    box = np.array([x, y, part[2] * (geometry.width - x), part[3] * (geometry.height - y)])
+    back = geometry.box_to_original(geometry.box_to_model(box))
+    assert np.abs(back - box).max() <= 1e-6
+
+
+@given(geometries())
+def test_pad_centres_the_image_within_one_pixel(geometry):
+    for pad, length in ((geometry.pad_x, geometry.width), (geometry.pad_y, geometry.height)):
+        after = geometry.side - length - pad
+        assert pad >= 0
+        assert 0 <= after - pad <= 1
+
+
+@given(geometries())
+def test_the_padded_square_fills_the_prepared_image(geometry):
+    corner = np.array([-geometry.pad_x, -geometry.pad_y])
+    low = geometry.to_model(corner) + geometry.crop
+    high = geometry.to_model(corner + geometry.side) + geometry.crop
+    np.testing.assert_allclose(low, 0, atol=1e-9)
+    np.testing.assert_allclose(high, geometry.size, rtol=1e-9)
+
+
+def test_arrays_of_boxes_keep_their_shape():
+    boxes = np.arange(24, dtype=float).reshape(2, 3, 4)
+    geometry = SquareGeometry(30, 50, 64, 48)
+    mapped = geometry.box_to_model(boxes)
+    assert mapped.shape == boxes.shape
+    np.testing.assert_allclose(mapped[1, 2], geometry.box_to_model(boxes[1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(300, 200), (200, 300), (257, 123), (64, 64), (20, 33), (900, 1400)]
+)
+@pytest.mark.parametrize("size", [64, 96, 201])
+def test_a_drawn_rectangle_lands_where_the_box_says(height, width, size):
+    x, y, w, h = width // 5, height // 4, width // 3, height // 2
+    image = np.zeros((height, width), dtype=np.float32)
+    image[y : y + h, x : x + w] = 1000
+    prepared = prepare_image(image, PrepareSettings(size=size, clip=(0, 100)))
+    expected = SquareGeometry(height, width, size, size).box_to_model([x, y, w, h])
+    rows, columns = np.nonzero(prepared >= 128)
+    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    corners = [*expected[:2], *(expected[:2] + expected[2:])]
+    assert np.abs(np.array(found) - corners).max() <= 1
+
+
+@pytest.mark.parametrize("sides", [(0, 5, 4, 4), (5, 5, 4, 5), (5, 5, 0, 0)])
+def test_impossible_sides_are_refused(sides):
+    with pytest.raises(ValueError, match=r"side|crop"):
+        SquareGeometry(*sides)

@@ -1,0 +1,48 @@
+"""CheXpert tables."""
+
+import pytest
+
+from medclip_debias.data.labels import CHEX5, CHEXPERT_LABELS, read_labels
+from medclip_debias.errors import UserError
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_fourteen_labels_hold_the_five():
+    assert len(CHEXPERT_LABELS) == 14
+    assert set(CHEX5) < set(CHEXPERT_LABELS)
+
+
+def test_values_are_present_absent_uncertain_and_unmentioned(tmp_path):
+    table = "study_id,Edema,Pneumonia,other\n1,1.0,-1.0,x\n2,0,,y\n"
+    assert read_labels(write(tmp_path / "a.csv", table)) == {
+        "1": {"Edema": 1.0, "Pneumonia": -1.0},
+        "2": {"Edema": 0.0, "Pneumonia": None},
+    }
+
+
+def test_airspace_opacity_is_lung_opacity_and_a_bom_is_no_letter(tmp_path):
+    table = "\ufeffstudy_id,Airspace Opacity\r\n7,1\r\n"
+    assert read_labels(write(tmp_path / "a.csv", table)) == {"7": {"Lung Opacity": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("study,Edema\n1,1\n", r"column 'study_id' is missing; it has: study, Edema"),
+        ("study_id,Oedema\n1,1\n", r"no column is a CheXpert label .* study_id, Oedema"),
+        ("study_id,Edema\n1,1\n2,yes\n", r"row 3, column 'Edema': a label must be 1"),
+        ("study_id,Edema\n1,1\n1,0\n", r"row 3: its study was listed before"),
+        ("study_id,Edema\n1\n", r"row 2: has 1 cells where the header has 2"),
+        ("study_id,Edema,Edema\n1,1,1\n", r"column 'Edema' appears twice"),
+        ("", r"the table is empty"),
+    ],
+)
+def test_a_broken_table_is_named_with_its_row(tmp_path, table, sentence):
+    path = write(tmp_path / "a.csv", table)
+    with pytest.raises(UserError, match=sentence) as caught:
+        read_labels(path)
+    assert str(path) in str(caught.value)

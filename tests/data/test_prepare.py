@@ -1,0 +1,265 @@
+"""The whole way from a source to a prepared set."""
+
+import filecmp
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.funnel import table
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.images import prepare_image, read_image
+from medclip_debias.data.prepare import is_frontal, prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.store import FILES, PreparedSet
+from medclip_debias.errors import UserError
+
+SMALL = PrepareSettings(size=32)
+
+
+def counts(prepared):
+    return {row["step"]: (row["kept"], row["dropped"]) for row in prepared.funnel}
+
+
+@pytest.fixture
+def prepared(tiny_tree, tmp_path):
+    return prepare(tiny_tree.root, tmp_path / "out", SMALL, workers=1)
+
+
+class TestTinyTree:
+    def test_the_tables_hold_what_the_tree_holds(self, prepared):
+        assert prepared.images["image_id"].tolist() == ["a", "b", "d", "e"]
+        assert prepared.images["split"].tolist() == ["train", "held_out", "validate", "test"]
+        assert prepared.images[["height", "width"]].to_numpy().tolist() == [[48, 40]] * 4
+        studies = prepared.studies.set_index("study_id")
+        assert studies.loc["102", "split"] == "held_out"
+        assert studies.loc["104", "Edema"] == 1
+        assert np.isnan(studies.loc["103", "Edema"])
+        assert prepared.sentences[
+            ["study_id", "section", "position", "text"]
+        ].to_numpy().tolist() == [
+            ["101", "findings", 0, "Lungs are clear."],
+            ["101", "findings", 1, "Heart is normal."],
+            ["102", "impression", 0, "Left effusion."],
+            ["102", "impression", 1, "No pneumothorax."],
+            ["103", "findings", 0, "Mild edema."],
+            ["103", "impression", 1, "Edema."],
+            ["104", "last_paragraph", 0, "The heart is large."],
+        ]
+
+    def test_boxes_are_in_original_pixels(self, prepared):
+        (phrase,) = prepared.phrases.itertuples()
+        assert phrase.image_id == "b"
+        assert phrase.boxes == [[5, 10, 15, 20], [25, 30, 5, 5]]
+
+    def test_every_polarity_and_format_shows_the_same_picture(self, prepared, tiny_tree):
+        dicom, negative, jpg, _ = prepared.pixels.astype(int)
+        assert np.abs(dicom - negative).max() <= 1
+        assert np.abs(dicom - jpg).max() <= 4
+        expected = prepare_image(tiny_tree.picture.astype(np.float32), SMALL)
+        np.testing.assert_array_equal(dicom, expected)
+
+    def test_the_funnel_counts_every_step(self, prepared):
+        found = counts(prepared)
+        assert found["images listed"] == (5, 0)
+        assert found["view is frontal"] == (4, 1)
+        assert found["patient has no boxes (others move to held_out)"] == (2, 1)
+        assert "view is frontal" in table(prepared.funnel)
+
+    def test_progress_ends_at_its_total(self, tiny_tree, tmp_path):
+        seen = []
+        prepare(
+            tiny_tree.root, tmp_path / "o", SMALL, workers=2, progress=lambda *s: seen.append(s)
+        )
+        assert seen[-1] == (8, 8)
+        assert seen == sorted(seen)
+
+
+class TestDropped:
+    def test_an_unreadable_image_is_rejected_and_never_a_zero_row(self, tiny_tree, tmp_path):
+        for name in ("a", "d"):
+            path = tiny_tree.image(name)
+            path.write_bytes(path.read_bytes()[:-300])
+        result = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+        assert result.images["image_id"].tolist() == ["b", "e"]
+        assert (result.pixels.reshape(2, -1).max(axis=1) == 255).all()
+        rejected = pd.read_csv(result.folder / "rejected.csv")
+        assert rejected["image_id"].tolist() == ["a", "d"]
+        assert rejected["reason"].str.contains("truncated or damaged").all()
+        assert counts(result)["image is readable"] == (2, 2)
+        assert set(result.sentences["study_id"]) == {"102", "104"}
+
+    def test_an_empty_report_is_counted_and_listed(self, tiny_tree, tmp_path):
+        tiny_tree.report("101").write_text(" \n")
+        tiny_tree.report("103").unlink()
+        result = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+        assert counts(result)["report is not empty"] == (2, 1)
+        assert counts(result)["study has a report"] == (3, 1)
+        (row,) = pd.read_csv(result.folder / "rejected.csv").itertuples()
+        assert row.image_id == "a"
+        assert row.reason.endswith("s101.txt: the report is empty.")
+
+    def test_a_missing_image_file_of_a_partial_download_is_counted(self, tiny_tree, tmp_path):
+        tiny_tree.image("e").unlink()
+        result = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+        assert counts(result)["image file is there"] == (3, 1)
+
+    @pytest.mark.parametrize(
+        ("damage", "sentence"),
+        [
+            (lambda t: [p.unlink() for p in t.root.glob("files/*/*/*/*")], "'image file is there'"),
+            (
+                lambda t: [p.write_text("\n") for p in t.root.glob("files/*/*/s*.txt")],
+                "'report is not empty' dropped 4 of 4 studies; .*s101.txt: the report is empty",
+            ),
+            (
+                lambda t: [p.write_text("text") for p in t.root.glob("files/*/*/*/*")],
+                "'image is readable' dropped 4 of 4 images; .*a.dcm: this is not a DICOM",
+            ),
+        ],
+    )
+    def test_nothing_left_names_the_step_that_dropped_most(
+        self, tiny_tree, tmp_path, damage, sentence
+    ):
+        damage(tiny_tree)
+        with pytest.raises(UserError, match=sentence):
+            prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+        assert [path.name for path in tmp_path.iterdir()] == ["mimic"]
+
+
+class TestManifest:
+    def test_an_empty_report_names_file_and_row(self, tmp_path, write_dicom):
+        write_dicom(tmp_path / "in" / "a.dcm", np.arange(64, dtype=np.uint16).reshape(8, 8))
+        (tmp_path / "in" / "manifest.csv").write_text("image,report\na.dcm, \n")
+        with pytest.raises(UserError, match=r"manifest\.csv, row 2: the report is empty"):
+            prepare(tmp_path / "in", tmp_path / "o", SMALL, workers=1)
+
+    def test_a_patient_in_two_splits_stops(self, tmp_path, write_dicom):
+        for name in "ab":
+            write_dicom(tmp_path / "in" / f"{name}.dcm", np.eye(8, dtype=np.uint8))
+        rows = "image,report,patient_id,split\na.dcm,x,secret,train\nb.dcm,y,secret,test\n"
+        (tmp_path / "in" / "manifest.csv").write_text(rows)
+        with pytest.raises(
+            UserError, match=r"row 3: the patient .* test .* train .*row 2"
+        ) as caught:
+            prepare(tmp_path / "in", tmp_path / "o", SMALL, workers=1)
+        assert "secret" not in str(caught.value)
+
+    def test_the_real_set_is_prepared_whole(self, shared_data, tmp_path):
+        result = prepare(shared_data / "real_cxr", tmp_path / "o", SMALL, workers=2)
+        assert len(result) == 215
+        assert result.meta["counts"]["images_by_split"] == {
+            "train": 160,
+            "validate": 24,
+            "test": 31,
+        }
+        assert len(result.phrases) == 430
+        assert all(row["dropped"] == 0 for row in result.funnel)
+        # "Left lung." is right of "Right lung." on a radiograph that is not mirrored.
+        centre = result.phrases.assign(x=[b[0][0] + b[0][2] / 2 for b in result.phrases["boxes"]])
+        wide = centre.pivot_table(index="image_id", columns="text", values="x")
+        assert (wide["Left lung."] > wide["Right lung."]).mean() > 0.95
+
+
+class TestOutput:
+    def test_the_bytes_do_not_depend_on_the_number_of_workers(self, phantom_tree, tmp_path):
+        for workers in (1, 3):
+            prepare(phantom_tree, tmp_path / str(workers), SMALL, workers=workers)
+        names = [*FILES, "meta.json"]
+        match, *others = filecmp.cmpfiles(tmp_path / "1", tmp_path / "3", names, shallow=False)
+        assert (sorted(match), others) == (sorted(names), [[], []])
+
+    def test_the_content_hash_follows_pixels_and_text(self, tiny_tree, tmp_path):
+        first = prepare(tiny_tree.root, tmp_path / "1", SMALL, workers=1).content_hash
+        report = tiny_tree.report("101")
+        text = report.read_text()
+        report.write_text(text.replace("normal", "large"))
+        second = prepare(tiny_tree.root, tmp_path / "2", SMALL, workers=1).content_hash
+        report.write_text(text)
+        shutil.copy(tiny_tree.image("e"), tiny_tree.image("a"))
+        same = prepare(tiny_tree.root, tmp_path / "3", SMALL, workers=1).content_hash
+        other = prepare(tiny_tree.root, tmp_path / "4", PrepareSettings(size=33), workers=1)
+        assert first == same  # a and e hold the same picture
+        assert len({first, second, other.content_hash}) == 3
+
+    def test_an_existing_folder_is_kept_unless_told(self, tiny_tree, tmp_path):
+        out = tmp_path / "o"
+        prepare(tiny_tree.root, out, SMALL, workers=1)
+        with pytest.raises(UserError, match="is not empty"):
+            prepare(tiny_tree.root, out, SMALL, workers=1)
+        new = prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1, overwrite=True)
+        assert new.pixels.shape == (4, 16, 16)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["mimic", "o"]
+
+    def test_what_is_no_prepared_set_is_never_overwritten(self, tiny_tree):
+        with pytest.raises(UserError, match="is not a prepared set and will not"):
+            prepare(tiny_tree.root, tiny_tree.root, SMALL, overwrite=True)
+        assert tiny_tree.image("a").is_file()
+
+    def test_a_failed_run_leaves_an_older_set_alone(self, tiny_tree, tmp_path):
+        out = tmp_path / "o"
+        before = prepare(tiny_tree.root, out, SMALL, workers=1).content_hash
+        for path in tiny_tree.root.glob("files/*/*/*/*"):
+            path.write_bytes(b"damaged")
+        with pytest.raises(UserError, match="nothing is left"):
+            prepare(tiny_tree.root, out, SMALL, workers=1, overwrite=True)
+        assert PreparedSet.open(out).content_hash == before
+
+
+@pytest.mark.parametrize("view", ["AP", "PA", "AP Supine", "ap_supine", "AP-ERECT", "frontal"])
+def test_frontal_views(view):
+    assert is_frontal(view)
+
+
+@pytest.mark.parametrize("view", ["LATERAL", "LL", "", "AP AXIAL", "LAO"])
+def test_other_views(view):
+    assert not is_frontal(view)
+
+
+class TestPhantom:
+    def test_the_set_follows_the_tables(self, phantom_tree, prepared_phantom):
+        prepared = PreparedSet.open(prepared_phantom)
+        metadata = pd.read_csv(phantom_tree / "mimic-cxr-2.0.0-metadata.csv.gz", dtype=str)
+        split = pd.read_csv(phantom_tree / "mimic-cxr-2.0.0-split.csv.gz", dtype=str)
+        joined = metadata.merge(split, on="dicom_id").set_index("dicom_id")
+        frontal = joined[joined["ViewPosition"].isin(["AP", "PA"])]
+        images = prepared.images.set_index("image_id")
+        assert set(images.index) <= set(frontal.index)
+        assert len(images) >= 0.95 * len(frontal)
+        given = frontal.loc[images.index, "split"]
+        moved = images["split"] != given
+        assert (images["split"][moved] == "held_out").all()
+        rows = frontal.loc[images.index]
+        assert (images["height"] == rows["Rows"].astype(int)).all()
+        assert (images["width"] == rows["Columns"].astype(int)).all()
+
+    def test_no_patient_with_boxes_is_in_training(self, prepared_phantom):
+        prepared = PreparedSet.open(prepared_phantom)
+        images = prepared.images
+        boxed = images["image_id"].isin(prepared.phrases["image_id"])
+        training = images.loc[images["split"].isin(["train", "validate"]), "patient_id"]
+        assert boxed.any()
+        assert not set(images.loc[boxed, "patient_id"]) & set(training)
+
+    def test_boxes_are_those_of_the_json(self, phantom_tree, prepared_phantom):
+        coco = json.loads(next(phantom_tree.glob("MS_CXR*.json")).read_text())
+        phrases = PreparedSet.open(prepared_phantom).phrases
+        total = sum(len(boxes) for boxes in phrases["boxes"])
+        assert total == len(coco["annotations"])
+
+    def test_rows_are_the_images_of_their_files(self, phantom_tree, prepared_phantom):
+        prepared = PreparedSet.open(prepared_phantom)
+        paths = {i.image_id: i.path for i in detect(phantom_tree).images()}
+        for row in range(0, len(prepared), 17):
+            image = prepare_image(
+                read_image(paths[prepared.images["image_id"][row]]), prepared.settings
+            )
+            np.testing.assert_array_equal(prepared.pixels[row], image)
+            geometry = SquareGeometry(
+                *prepared.images.loc[row, ["height", "width"]], *[prepared.settings.size] * 2
+            )
+            inside = geometry.box_to_model([0, 0, geometry.width, geometry.height])
+            assert inside.max() <= prepared.settings.size

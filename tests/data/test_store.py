@@ -1,0 +1,105 @@
+"""Opening prepared sets, whole and damaged, and their scores."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from medclip_debias.data.store import FILES, PreparedSet, write_scores
+from medclip_debias.errors import UserError
+
+
+@pytest.fixture
+def folder(prepared_phantom, tmp_path):
+    """A copy of a prepared set, free to be damaged."""
+    return shutil.copytree(prepared_phantom, tmp_path / "set")
+
+
+def test_pixels_are_a_read_only_map_of_every_row(folder):
+    prepared = PreparedSet.open(folder)
+    assert prepared.pixels.shape == (len(prepared), prepared.settings.size, prepared.settings.size)
+    assert len(prepared.images) == len(prepared)
+    with pytest.raises(ValueError, match="read-only"):
+        prepared.pixels[0] = 0
+
+
+def test_tables_fit_together(folder):
+    prepared = PreparedSet.open(folder)
+    assert set(prepared.images["study_id"]) == set(prepared.studies["study_id"])
+    assert set(prepared.sentences["study_id"]) == set(prepared.studies["study_id"])
+    assert set(prepared.phrases["image_id"]) <= set(prepared.images["image_id"])
+    assert all(len(box) == 4 for boxes in prepared.phrases["boxes"] for box in boxes)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=rf"{name}: this file of the prepared set is missing"):
+        PreparedSet.open(folder)
+
+
+def test_a_short_image_file_is_refused(folder):
+    os.truncate(folder / "images.bin", 1000)
+    with pytest.raises(UserError, match=r"images\.bin: has 1000 bytes where"):
+        PreparedSet.open(folder)
+
+
+def test_another_format_version_is_refused(folder):
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | {"format_version": 99}))
+    with pytest.raises(UserError, match="format version 99, this program reads version 1"):
+        PreparedSet.open(folder)
+
+
+def test_what_is_no_prepared_set_is_refused(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="is not a prepared set"):
+        PreparedSet.open(tmp_path / "empty")
+    with pytest.raises(UserError, match="no such folder"):
+        PreparedSet.open(tmp_path / "none")
+    (folder / "meta.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read as JSON"):
+        PreparedSet.open(folder)
+
+
+def test_a_damaged_table_is_named_when_it_is_read(folder):
+    (folder / "images.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(UserError, match=r"images\.parquet: cannot be read as a table"):
+        _ = PreparedSet.open(folder).images
+
+
+class TestScores:
+    def write(self, folder, texts, model_hash="abc"):
+        values = -np.arange(1.0, len(texts) + 1)
+        write_scores(folder, texts, values, np.full(len(texts), 5), model_hash)
+
+    def test_they_come_back_by_sentence(self, folder):
+        prepared = PreparedSet.open(folder)
+        before = prepared.content_hash
+        self.write(folder, prepared.texts)
+        scores = PreparedSet.open(folder).scores("abc")
+        assert scores[prepared.texts[2]] == -3
+        assert len(scores) == prepared.sentences["text"].nunique()
+        assert PreparedSet.open(folder).content_hash == before
+
+    def test_none_yet_names_the_verb(self, folder):
+        with pytest.raises(UserError, match="have no scores yet; run 'score"):
+            PreparedSet.open(folder).scores()
+
+    def test_those_of_another_model_are_refused(self, folder):
+        prepared = PreparedSet.open(folder)
+        self.write(folder, prepared.texts)
+        with pytest.raises(UserError, match="come from the language model abc, not from xyz"):
+            prepared.scores("xyz")
+
+    def test_a_sentence_without_one_is_noticed(self, folder):
+        prepared = PreparedSet.open(folder)
+        self.write(folder, prepared.texts[1:])
+        with pytest.raises(UserError, match="1 sentences of the set have no score"):
+            prepared.scores()
+
+    def test_infinite_ones_are_not_written(self, folder):
+        with pytest.raises(ValueError, match="finite"):
+            write_scores(folder, ["a"], [float("-inf")], [1], "abc")
