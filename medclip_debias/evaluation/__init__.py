@@ -1,0 +1,1 @@
+"""The three protocols of the paper: zero-shot, phrase grounding, retrieval; with intervals."""

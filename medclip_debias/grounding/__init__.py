@@ -1,0 +1,1 @@
+"""Where in an image a sentence scores high: heatmaps, box features, pictures."""

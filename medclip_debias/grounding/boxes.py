@@ -1,0 +1,86 @@
+"""Boxes over images: as pixel masks, and as features read off the region grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from medclip_debias.data.geometry import SquareGeometry
+
+
+def box_mask(boxes: ArrayLike, height: int, width: int) -> NDArray[np.bool_]:
+    """Union of boxes as a mask: True where a pixel's centre lies inside a box.
+
+    Args:
+        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
+        height: rows of the mask.
+        width: columns of the mask.
+    """
+    mask = np.zeros((height, width), dtype=bool)
+    for x, y, w, h in as_boxes(boxes):
+        # Pixel j is inside when x <= j + .5 < x + w: whole-pixel boxes keep their exact area.
+        left, right = (int(np.ceil(edge - 0.5)) for edge in (x, x + w))
+        top, bottom = (int(np.ceil(edge - 0.5)) for edge in (y, y + h))
+        mask[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = True
+    return mask
+
+
+def as_boxes(boxes: ArrayLike) -> NDArray[np.float64]:
+    """Boxes as a ``[K, 4]`` array, also for K = 0 and for nested arrays as Parquet gives them."""
+    rows = [np.asarray(box, dtype=np.float64) for box in boxes]  # type: ignore[union-attr]
+    return np.stack(rows) if rows else np.zeros((0, 4))
+
+
+def visible_boxes(boxes: ArrayLike, geometry: SquareGeometry) -> NDArray[np.float64]:
+    """The parts of the boxes that the model saw, as x0, y0, x1, y1 in its input's pixels.
+
+    A box wholly outside the input is left out, so the result may have fewer rows, or none.
+    """
+    array = as_boxes(boxes)
+    if not len(array):
+        return array
+    moved = np.asarray(geometry.box_to_model(array), dtype=np.float64)
+    corners = np.concatenate([moved[:, :2], moved[:, :2] + moved[:, 2:]], axis=1)
+    corners = np.clip(corners, 0, geometry.input_size)
+    kept = (corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])
+    return np.asarray(corners[kept])
+
+
+def box_features(
+    regions: Tensor, grid: tuple[int, int], boxes: Sequence[ArrayLike], input_size: int
+) -> Tensor:
+    """RoIAlign feature of each image's boxes: the mean over the boxes of the union.
+
+    Every box is the average of the bilinearly interpolated regions inside it (``aligned=True``,
+    one bin, about one sample for each grid cell the box spans, ``spatial_scale`` = grid /
+    input). The result is not normalised.
+
+    Args:
+        regions: ``[B, N, D]``, N = rows x columns in row-major order.
+        grid: (rows, columns).
+        boxes: for each of the B images a ``[K, 4]`` array (K >= 1) of x0, y0, x1, y1 in pixels
+            of the model's input, as `visible_boxes` gives them.
+        input_size: side of the model's input in pixels.
+
+    Returns:
+        ``[B, D]``.
+    """
+    from torchvision.ops import roi_align
+
+    rows, columns = grid
+    features = regions.transpose(1, 2).reshape(len(regions), -1, rows, columns)
+    arrays = [np.asarray(array, dtype=np.float64).reshape(-1, 4) for array in boxes]
+    counts = [len(array) for array in arrays]
+    if len(counts) != len(regions) or min(counts, default=1) == 0:
+        raise ValueError("every image needs at least one box")
+    # Boxes are scaled here, each axis by its own grid, so that roi_align's single
+    # spatial_scale stays 1 and grids that are not square come out right as well.
+    scale = np.array([columns, rows, columns, rows]) / input_size
+    rois = [torch.as_tensor(array * scale).to(features) for array in arrays]
+    pooled: Tensor = roi_align(features, rois, output_size=1, spatial_scale=1.0, aligned=True)
+    parts = pooled.flatten(1).split(counts)
+    return torch.stack([part.mean(dim=0) for part in parts])

@@ -1,0 +1,88 @@
+"""From a grid of region scores to a heatmap over the original image's pixels.
+
+The model sees a square that was padded, scaled and cropped (`SquareGeometry`). Going back, the
+scores are interpolated bilinearly between the centres of the grid's cells, at the exact place
+of every original pixel centre; nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.errors import UserError
+
+Floats = NDArray[np.floating]
+
+
+def upsample_to_original(
+    grid_map: Floats, geometry: SquareGeometry, *, smoothing: float = 0.0
+) -> NDArray[np.float32]:
+    """Interpolate a score grid at every pixel centre of the original image.
+
+    Cell (row r, column c) of the grid has its centre at ``((c + .5) C / columns,
+    (r + .5) C / rows)`` of the model's input, C its side. Between centres the map is bilinear;
+    from the outermost centres to the input's edge it is constant.
+
+    Args:
+        grid_map: ``[rows, columns]``.
+        geometry: the image's way into the model.
+        smoothing: sigma of a Gaussian applied to the grid first, in cells; 0 for none.
+
+    Returns:
+        ``[height, width]``, NaN where the pixel's centre lies outside what the model saw.
+    """
+    grid_map = np.asarray(grid_map, dtype=np.float64)
+    if grid_map.ndim != 2:
+        raise ValueError(f"expected [rows, columns], got an array of shape {grid_map.shape}")
+    if smoothing:
+        grid_map = smooth(grid_map, smoothing)
+    # Bilinear interpolation on a regular grid is one small matrix for each axis.
+    rows, row_seen = _interpolation(geometry, "y", grid_map.shape[0])
+    columns, column_seen = _interpolation(geometry, "x", grid_map.shape[1])
+    # In double precision, so that pixels which are equal by symmetry stay equal when rounded.
+    heatmap = (rows @ grid_map @ columns.T).astype(np.float32)
+    heatmap[~row_seen] = np.nan
+    heatmap[:, ~column_seen] = np.nan
+    return heatmap
+
+
+def smooth(grid_map: Floats, sigma: float) -> NDArray[np.float64]:
+    """Blur a grid with a Gaussian of ``sigma`` cells; the border repeats its last cell."""
+    if not sigma > 0:
+        raise UserError(f"smoothing must be a positive number of grid cells, got {sigma}.")
+    from scipy.ndimage import gaussian_filter
+
+    blurred: NDArray[np.float64] = gaussian_filter(
+        np.asarray(grid_map, dtype=np.float64), sigma, mode="nearest"
+    )
+    return blurred
+
+
+def cell_centres(geometry: SquareGeometry, rows: int, columns: int) -> NDArray[np.float64]:
+    """Centres of the grid's cells in original coordinates: ``[rows, columns, 2]`` of (x, y)."""
+    side = geometry.input_size
+    x, y = np.meshgrid(
+        (np.arange(columns) + 0.5) * side / columns, (np.arange(rows) + 0.5) * side / rows
+    )
+    return np.asarray(geometry.to_original(np.stack([x, y], axis=-1)), dtype=np.float64)
+
+
+def _interpolation(
+    geometry: SquareGeometry, axis: str, cells: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Weights ``[pixels, cells]`` of one axis, and which of its pixels the model saw."""
+    length = geometry.width if axis == "x" else geometry.height
+    pad = geometry.pad_x if axis == "x" else geometry.pad_y
+    side = geometry.input_size
+    position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
+    seen = (position >= 0) & (position <= side)
+    place = np.clip(position * cells / side - 0.5, 0, cells - 1)
+    before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
+    weights = np.zeros((length, cells))
+    pixel = np.arange(length)
+    weights[pixel, before] = 1 - (place - before)
+    if cells > 1:
+        weights[pixel, before + 1] = place - before
+    return weights, seen

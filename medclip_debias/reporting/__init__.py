@@ -1,0 +1,1 @@
+"""Reports of a run that can be read without this program."""

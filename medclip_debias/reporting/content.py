@@ -1,0 +1,406 @@
+"""From a run's files to the words and tables of its report: no HTML here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.config import load_yaml
+from medclip_debias.errors import UserError
+from medclip_debias.reporting.definitions import (
+    CURVES,
+    HEADLINE,
+    METRICS,
+    PAPER,
+    PAPER_BASE,
+    PAPER_BEST,
+    Metric,
+)
+from medclip_debias.reporting.figures import curve, data_address
+
+NOTHING = "\N{EN DASH}"
+Table = list[list[str]]
+
+
+# -------------------------------------------------------------------------------- reading
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """Read what is there of ``settings.yaml``, ``metrics.csv``, ``results.json``, ``heatmaps/``.
+
+    Raises:
+        UserError: the folder is missing or no run, or one of its files is damaged.
+    """
+    if not run.is_dir():
+        raise UserError(f"{run}: there is no such folder; give the folder that 'train' wrote.")
+    settings, results = run / "settings.yaml", run / "results.json"
+    if not settings.is_file() and not results.is_file():
+        raise UserError(
+            f"{run}: is no run folder (it holds neither settings.yaml nor results.json); give the "
+            "folder that 'train' or 'evaluate' wrote."
+        )
+    return {
+        "settings": load_yaml(settings) if settings.is_file() else {},
+        "settings_text": settings.read_text(encoding="utf-8") if settings.is_file() else "",
+        "metrics": read_metrics(run / "metrics.csv"),
+        "results": read_json(results) if results.is_file() else {},
+        "heatmaps": read_heatmaps(run / "heatmaps"),
+    }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: is not a results file; run 'evaluate' again.")
+    return content
+
+
+def read_metrics(path: Path) -> dict[str, list[float | None]]:
+    """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    names = [name for name in (rows[0] if rows else {}) if name]
+    return {name: [_number(row.get(name)) for row in rows] for name in names}
+
+
+def read_heatmaps(folder: Path) -> list[dict[str, Any]]:
+    """The pictures that ``heatmaps/index.json`` lists, with their bytes as data addresses."""
+    if not (folder / "index.json").is_file():
+        return []
+    index = read_json(folder / "index.json")
+    items = []
+    for item in index.get("items", []):
+        path = folder / Path(str(item["file"])).name
+        if not path.is_file():
+            raise UserError(f"{path}: this picture is missing; run 'evaluate' again.")
+        facts = [
+            f"{title} {number(item.get(key), digits)}"
+            for key, title, digits in (("cnr_signed", "signed CNR", 2), ("miou", "mIoU", 3))
+        ]
+        if item.get("pointing_game") is not None:
+            facts.append("peak inside" if item["pointing_game"] >= 0.5 else "peak outside")
+        items.append(
+            {
+                "picture": data_address(path.read_bytes(), "image/png"),
+                "text": str(item.get("text", "")),
+                "category": str(item.get("category", "")),
+                "facts": ", ".join(facts),
+                "choice": str(index.get("choice", "")),
+            }
+        )
+    return items
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------------ formatting
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A figure with ``digits`` decimals; a dash for none."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{float(value):.{digits}f}"
+
+
+def interval(value: Sequence[float] | None, digits: int = 3) -> str:
+    """A 95% interval; a dash for none."""
+    if not value:
+        return NOTHING
+    return f"{number(float(value[0]), digits)} to {number(float(value[1]), digits)}"
+
+
+def duration(seconds: Any) -> str:
+    """Seconds as people say them.
+
+    >>> duration(75), duration(3.21)
+    ('1 min 15 s', '3.2 s')
+    """
+    if seconds is None:
+        return NOTHING
+    seconds = float(seconds)
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def dig(content: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path, or None.
+
+    >>> dig({"a": {"b": 1}}, "a.b")
+    1
+    """
+    value: Any = content
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def flat(content: Any, prefix: str = "") -> Table:
+    """Nested mappings as rows of dotted key and value."""
+    if isinstance(content, Mapping):
+        return [row for key, item in content.items() for row in flat(item, f"{prefix}{key}.")]
+    if isinstance(content, list):
+        text = ", ".join(str(item) for item in content)
+    else:
+        text = f"{content:,}" if type(content) is int else str(content)
+    return [[prefix.removesuffix("."), text]]
+
+
+# -------------------------------------------------------------------------------- sections
+
+
+def tiles(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The headline figures that the results hold."""
+    found = {(metric.section, metric.key): metric for metric in METRICS}
+    chosen = (found[name] for name in HEADLINE)
+    return [
+        {
+            "title": metric.title,
+            "value": number(dig(results, f"{metric.section}.{metric.key}"), metric.digits),
+            "interval": interval(_interval_of(results, metric), metric.digits),
+            "better": "lower is better" if metric.lower_is_better else "higher is better",
+        }
+        for metric in chosen
+        if dig(results, f"{metric.section}.{metric.key}") is not None
+    ]
+
+
+def metric_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Every figure with its interval, its floor and the paper's figures."""
+    rows = []
+    for metric in METRICS:
+        value = dig(results, f"{metric.section}.{metric.key}")
+        if value is None:
+            continue
+        digits = metric.digits
+        floor = metric.floor
+        if isinstance(floor, str):
+            floor = dig(results, f"{metric.section}.{floor}")
+        rows.append(
+            {
+                "title": metric.title,
+                "definition": metric.definition,
+                "value": number(value, digits),
+                "interval": interval(_interval_of(results, metric), digits),
+                "floor": number(floor, digits),
+                "base": _paper(metric, PAPER_BASE),
+                "best": _paper(metric, PAPER_BEST),
+            }
+        )
+    return rows
+
+
+def _interval_of(results: Mapping[str, Any], metric: Metric) -> Any:
+    return dig(results, f"{metric.section}.interval.{metric.key}")
+
+
+def _paper(metric: Metric, method: str) -> str:
+    return NOTHING if metric.paper is None else paper_value(PAPER[method], metric.paper)
+
+
+def paper_value(row: Sequence[float], column: int) -> str:
+    """One of the paper's figures with the decimals that it was printed with."""
+    return f"{row[column]:.0f}" if column == 5 else f"{row[column]:.2f}"
+
+
+def class_rows(results: Mapping[str, Any]) -> Table:
+    """Zero-shot figures per class: name, counts, then figures with intervals."""
+    rows = []
+    for name, c in (dig(results, "zero_shot.classes") or {}).items():
+        row = [name, number(c["positive"]), number(c["negative"]), number(c["left_out"])]
+        for key in ("auc", "accuracy", "balanced_accuracy"):
+            row += [number(c[key]), interval(dig(c, f"interval.{key}"))]
+        rows.append(row)
+    return rows
+
+
+def refused_lines(results: Mapping[str, Any]) -> list[str]:
+    """Sentences on the classes that could not be measured."""
+    return [
+        f"{name}: {c['reason']} ({c['positive']} present, {c['negative']} absent, "
+        f"{c['left_out']} left out)."
+        for name, c in (dig(results, "zero_shot.refused") or {}).items()
+    ]
+
+
+def category_rows(results: Mapping[str, Any]) -> Table:
+    """Phrase-grounding figures per category, then overall."""
+    grounding = results.get("grounding") or {}
+    groups = [*(grounding.get("categories") or {}).items()]
+    if len(groups) > 1:
+        groups.append(("All", grounding))
+    return [
+        [
+            name,
+            number(c["phrases"]),
+            number(c["area"], 2),
+            number(c["cnr"], 2),
+            interval(dig(c, "interval.cnr"), 2),
+            number(c["cnr_signed"], 2),
+            number(c["miou"]),
+            interval(dig(c, "interval.miou")),
+            number(c["miou_middle"]),
+            number(c["pointing_game"]),
+            interval(dig(c, "interval.pointing_game")),
+        ]
+        for name, c in groups
+    ]
+
+
+def retrieval_rows(results: Mapping[str, Any]) -> Table:
+    """Retrieval figures: strict and lenient, both ways."""
+    rows = []
+    titles = {"box_to_sentence": "box to sentence", "sentence_to_box": "sentence to box"}
+    for mode in ("strict", "lenient"):
+        part = dig(results, f"retrieval.{mode}") or {}
+        for way, title in titles.items():
+            if way in part:
+                recalls = [number(part[way][f"recall_at_{k}"]) for k in (10, 50, 100)]
+                rows.append([mode, title, *recalls, number(part[way]["median_rank"], 1)])
+    return rows
+
+
+def curves(metrics: Mapping[str, list[float | None]]) -> list[dict[str, str]]:
+    """Training curves of the columns that are there and hold numbers."""
+    count = len(next(iter(metrics.values()), []))
+    steps = [
+        float(index) if value is None else value
+        for index, value in enumerate(metrics.get("step", [None] * count))
+    ]
+    drawn = []
+    for column, title, line in CURVES:
+        values = metrics.get(column, [])
+        if all(value is None for value in values):
+            continue
+        second = metrics.get("negative_similarity") if column == "positive_similarity" else None
+        last = next(value for value in reversed(values) if value is not None)
+        drawn.append(
+            {
+                "title": title,
+                "definition": line,
+                "last": f"{last:.3g}",
+                "figure": curve(steps, values, second),
+            }
+        )
+    return drawn
+
+
+def funnel_rows(results: Mapping[str, Any]) -> Table:
+    """The funnel: step, unit, kept, dropped."""
+    return [
+        [
+            str(step.get("step", "")),
+            str(step.get("unit", "")),
+            number(step.get("kept")),
+            number(step.get("dropped")),
+        ]
+        for step in dig(results, "data.funnel") or []
+    ]
+
+
+def training_rows(
+    settings: Mapping[str, Any],
+    results: Mapping[str, Any],
+    metrics: Mapping[str, list[float | None]],
+) -> Table:
+    """What was trained on what, as rows of a name and a value."""
+    counts = dig(results, "data.counts") or {}
+    splits = dig(results, "data.splits") or {}
+    architecture = settings.get("model") or dig(results, "model.architecture") or {}
+    preprocessing = settings.get("preprocessing") or dig(results, "model.preprocessing") or {}
+    rows = [
+        ["Data source", dig(results, "data.source")],
+        ["Prepared set", settings.get("prepared")],
+        ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
+        ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
+        ["Image encoder", _image_encoder(architecture, results)],
+        ["Start of its weights", dig(architecture, "image.weights") or "random"],
+        ["Text encoder", dig(architecture, "text.folder")],
+        ["Similarity", _similarity(architecture)],
+        ["Input", _input(preprocessing)],
+        ["Loss", ", ".join(" ".join(row) for row in flat(settings.get("loss") or {}))],
+        ["Training", _training(settings.get("train") or {}, metrics)],
+    ]
+    return [[name, str(value)] for name, value in rows if value]
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _image_encoder(architecture: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    words = [str(dig(architecture, "image.arch") or "")]
+    grid = dig(results, "model.grid")
+    if grid:
+        words.append(f"{grid[0]} x {grid[1]} regions")
+    if dig(results, "model.parameters"):
+        words.append(f"{number(dig(results, 'model.parameters'))} parameters with the text encoder")
+    return ", ".join(word for word in words if word)
+
+
+def _similarity(architecture: Mapping[str, Any]) -> str:
+    parts = architecture.get("similarity") or {}
+    return ", ".join(f"{key} {value}" for key, value in parts.items())
+
+
+def _input(preprocessing: Mapping[str, Any]) -> str:
+    side, size = preprocessing.get("input_size"), dig(preprocessing, "prepare.size")
+    return f"{side} x {side} pixels out of {size} x {size}" if side and size else ""
+
+
+def _training(train: Mapping[str, Any], metrics: Mapping[str, list[float | None]]) -> str:
+    words = [
+        f"{title} {train[key]:g}" if isinstance(train[key], float) else f"{title} {train[key]}"
+        for key, title in (
+            ("steps", "steps"),
+            ("batch_size", "batch"),
+            ("sentences_per_study", "sentences a study"),
+            ("lr", "learning rate"),
+            ("warmup_steps", "warm-up"),
+            ("precision", "precision"),
+            ("seed", "seed"),
+        )
+        if key in train
+    ]
+    done = [step for step in metrics.get("step", []) if step is not None]
+    if done and train.get("steps") and done[-1] < train["steps"]:
+        words.append(f"last step logged {done[-1]:.0f}")
+    return ", ".join(words)
+
+
+def timing_rows(results: Mapping[str, Any]) -> Table:
+    """How long each part took."""
+    return [[name, duration(seconds)] for name, seconds in (results.get("timing") or {}).items()]
+
+
+def provenance_rows(results: Mapping[str, Any]) -> Table:
+    """Hashes, seed, options and versions: what somebody needs to repeat the figures."""
+    keys = ("data_hash", "model_hash", "split", "seed", "options", "prompts", "versions")
+    return [row for key in keys if key in results for row in flat(results[key], f"{key}.")]

@@ -1,0 +1,67 @@
+"""Write a run's report: one HTML file that needs nothing beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medclip_debias import __version__
+from medclip_debias.files import write_text
+from medclip_debias.reporting import content
+from medclip_debias.reporting.definitions import PAPER, PAPER_BASE, PAPER_BEST, PAPER_COLUMNS
+
+
+def write_report(run: Path) -> Path:
+    """Write ``report.html`` into a run folder and return its path.
+
+    Whatever the run has is shown; for what it lacks, the page says what to run.
+
+    Raises:
+        UserError: the folder is no run, or one of its files is damaged.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    run = Path(run)
+    parts = content.read_run(run)
+    settings, metrics, results = parts["settings"], parts["metrics"], parts["results"]
+    prepared = settings.get("prepared", "PREPARED")
+    environment = Environment(
+        loader=PackageLoader("medclip_debias.reporting", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2").render(
+        name=run.resolve().name,
+        version=__version__,
+        evaluated=bool(results),
+        trained=bool(metrics),
+        evaluate_command=f"medclip-debias evaluate {run}/model {prepared} --out {run}",
+        tiles=content.tiles(results),
+        training=content.training_rows(settings, results, metrics),
+        metrics=content.metric_rows(results),
+        paper_base=PAPER_BASE,
+        paper_best=PAPER_BEST,
+        paper_columns=PAPER_COLUMNS,
+        paper={
+            name: [content.paper_value(row, column) for column in range(len(row))]
+            for name, row in PAPER.items()
+        },
+        curves=content.curves(metrics),
+        classes=content.class_rows(results),
+        refused=content.refused_lines(results),
+        categories=content.category_rows(results),
+        retrieval=content.retrieval_rows(results),
+        retrieval_part=results.get("retrieval", {}),
+        split=results.get("split", "test"),
+        skipped=results.get("skipped", {}),
+        heatmaps=parts["heatmaps"],
+        funnel=content.funnel_rows(results),
+        timing=content.timing_rows(results),
+        provenance=content.provenance_rows(results),
+        settings_text=parts["settings_text"],
+        resamples=content.dig(results, "options.bootstrap.resamples"),
+    )
+    path = run / "report.html"
+    write_text(path, page)
+    return path

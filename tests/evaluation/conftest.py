@@ -1,0 +1,119 @@
+"""A small prepared set with labels and phrases, and a small untrained model that fits it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    PrepareSettings,
+    Preprocessing,
+    TextEncoderSettings,
+)
+from medclip_debias.data.prompts import default_prompts
+from medclip_debias.data.store import FORMAT_VERSION, PreparedSet, content_hash, write_json
+from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.models.dual_encoder import DualEncoder
+
+SIZE, INPUT = 48, 40
+CATEGORIES = ("Edema", "Pneumonia", "Pneumothorax")
+TEXTS = {
+    "Edema": ("Pulmonary edema", "Mild edema."),
+    "Pneumonia": ("Right lower pneumonia.", "Findings suggesting pneumonia"),
+    "Pneumothorax": ("Left apical pneumothorax.", "Small pneumothorax."),
+}
+
+
+def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), labels=True) -> Path:
+    """Write a prepared set of 36 images by hand: two images for each patient."""
+    rng = np.random.default_rng(5)
+    folder.mkdir(parents=True)
+    rows, studies, sentences, phrases = [], [], [], []
+    for i in range(36):
+        height, width = ((60, 90), (90, 60), (70, 70))[i % 3]
+        split = splits[i // 2 % len(splits)]
+        rows.append((f"i{i:02d}", f"s{i:02d}", f"p{i // 2}", "PA", split, height, width))
+        study = {"study_id": f"s{i:02d}", "patient_id": f"p{i // 2}", "split": split}
+        if labels:
+            study |= {"Edema": float(i % 2), "Pneumonia": rng.choice([1.0, 0.0, -1.0, np.nan])}
+            study |= {"Pneumothorax": 0.0}
+        studies.append(study)
+        kind = CATEGORIES[i % 3]
+        sentences.append((f"s{i:02d}", "findings", 0, TEXTS[kind][0]))
+        for number in range(2):
+            x, y = rng.uniform(5, width - 35), rng.uniform(5, height - 35)
+            boxes = [[float(x), float(y), 24.0, 20.0], [float(x) + 8, float(y), 20.0, 28.0]]
+            text = TEXTS[kind][number]
+            phrases.append((f"i{i:02d}/{number}", f"i{i:02d}", kind, text, boxes[: 1 + i % 2]))
+    tables = {
+        "images": pd.DataFrame(
+            rows,
+            columns=["image_id", "study_id", "patient_id", "view", "split", "height", "width"],
+        ),
+        "studies": pd.DataFrame(studies),
+        "sentences": pd.DataFrame(sentences, columns=["study_id", "section", "position", "text"]),
+        "phrases": pd.DataFrame(
+            phrases, columns=["phrase_id", "image_id", "category", "text", "boxes"]
+        ),
+    }
+    pixels = rng.integers(0, 256, (36, SIZE, SIZE), dtype=np.uint8)
+    (folder / "images.bin").write_bytes(pixels.tobytes())
+    for name, table in tables.items():
+        table.to_parquet(folder / f"{name}.parquet", index=False)
+    with (folder / "rejected.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerow(("image_id", "reason"))
+    funnel = [{"step": "images listed", "kept": 36, "dropped": 0, "unit": "images"}]
+    (folder / "funnel.json").write_text(json.dumps(funnel))
+    settings = PrepareSettings(size=SIZE)
+    write_json(
+        folder / "meta.json",
+        {
+            "format_version": FORMAT_VERSION,
+            "kind": "manifest",
+            "settings": settings.model_dump(mode="json"),
+            "counts": {"images": 36, "studies": 36, "phrases": len(phrases)},
+            "funnel": funnel,
+            "content_hash": content_hash(folder, tables, settings, "manifest"),
+        },
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_prepared():
+    return _write_prepared
+
+
+@pytest.fixture(scope="session")
+def small_prepared(tmp_path_factory) -> PreparedSet:
+    return PreparedSet.open(_write_prepared(tmp_path_factory.mktemp("data") / "prepared"))
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    corpus = [text for texts in TEXTS.values() for text in texts] * 4
+    lm = LanguageModelSettings(
+        vocabulary=80, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
+    )
+    train_masked_lm(corpus, folder / "lm", lm)
+    torch.manual_seed(0)
+    model = DualEncoder.create(
+        ModelSettings(
+            image=ImageEncoderSettings(arch="resnet_small"),
+            text=TextEncoderSettings(folder=folder / "lm", max_tokens=16),
+            dim=16,
+        ),
+        Preprocessing(prepare=PrepareSettings(size=SIZE), input_size=INPUT),
+    )
+    model.prompts = default_prompts()
+    model.save(folder / "model")
+    return folder / "model"

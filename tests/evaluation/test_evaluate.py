@@ -1,0 +1,261 @@
+"""The whole evaluation of an untrained model, against one image and one sentence at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+from torchvision.ops import roi_align
+
+from medclip_debias.config import PrepareSettings, Preprocessing
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.encoding import Phrase
+from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
+from medclip_debias.evaluation.pictures import choose_phrases
+from medclip_debias.models.dual_encoder import DualEncoder
+
+SIZE, INPUT = 48, 40  # of the fixtures' images and model
+
+
+@pytest.fixture(scope="module")
+def results(small_prepared, small_model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    seen = []
+    found = evaluate(
+        small_model,
+        small_prepared.folder,
+        out,
+        bootstrap=100,
+        batch_size=5,
+        heatmaps=13,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[-1] == (24, 24)  # test and held-out images, each once
+    return found, out
+
+
+@pytest.fixture(scope="module")
+def slow(small_prepared, small_model):
+    """The same figures the slow way: every image and sentence encoded on its own."""
+    model = DualEncoder.load(small_model)
+    images, phrases = small_prepared.images, small_prepared.phrases
+    cut = (SIZE - INPUT) // 2
+    regions = {}
+    with torch.no_grad():
+        for row, image_id in enumerate(images["image_id"]):
+            pixels = small_prepared.pixels[row, cut : cut + INPUT, cut : cut + INPUT].copy()
+            regions[image_id] = model.encode_images(torch.from_numpy(pixels)[None])[0]
+        texts = set(phrases["text"]) | set(model.prompts["chex5"]["classes"])
+        texts |= {"No pulmonary edema", "Pulmonary edema"}
+        vectors = {text: model.encode_sentences([text])[0] for text in texts}
+    return model, regions, vectors
+
+
+def test_zero_shot_figures_are_those_of_single_images(results, slow, small_prepared):
+    model, regions, vectors = slow
+    images = small_prepared.images
+    score, truth = [], []
+    labels = small_prepared.studies.set_index("study_id")["Edema"]
+    for image_id, study_id, split in zip(
+        images["image_id"], images["study_id"], images["split"], strict=True
+    ):
+        if split == "test":
+            pair = torch.stack([vectors["Pulmonary edema"], vectors["No pulmonary edema"]])
+            with torch.no_grad():
+                yes, no = model.similarity(regions[image_id][None], pair)[0].tolist()
+            score.append(yes - no)
+            truth.append(labels[study_id])
+    found = results[0]["zero_shot"]
+    assert found["images"] == len(score) == 12
+    edema = found["classes"]["Edema"]
+    assert edema["auc"] == pytest.approx(roc_auc_score(truth, score), abs=1e-9)
+    decided = (np.array(score) > 0) == (np.array(truth) == 1)
+    assert edema["accuracy"] == pytest.approx(decided.mean())
+    assert found["refused"]["Pneumothorax"]["negative"] == 12
+    assert found["refused"]["Cardiomegaly"]["reason"] == "no such label column"
+
+
+def test_grounding_and_retrieval_figures_are_those_of_single_phrases(results, slow, small_prepared):
+    model, regions, vectors = slow
+    images = small_prepared.images.set_index("image_id")
+    contrasts, hits, features, texts = [], [], [], []
+    for image_id, text, boxes in zip(
+        *(small_prepared.phrases[c] for c in ("image_id", "text", "boxes")), strict=True
+    ):
+        if images.loc[image_id, "split"] == "train":
+            continue
+        height, width = (int(images.loc[image_id, side]) for side in ("height", "width"))
+        geometry = SquareGeometry(height, width, SIZE, INPUT)
+        grid = (regions[image_id] @ vectors[text]).numpy().astype(float).reshape(model.grid)
+        inside, outside = [], []
+        for i in range(height):
+            for j in range(width):
+                x, y = geometry.to_model([j + 0.5, i + 0.5])
+                if not (0 <= x <= INPUT and 0 <= y <= INPUT):
+                    continue
+                u = np.clip(np.array([y, x]) * model.grid[0] / INPUT - 0.5, 0, model.grid[0] - 1)
+                a, b = (min(int(v), model.grid[0] - 2) for v in u)
+                s, t = u[0] - a, u[1] - b
+                value = (1 - s) * ((1 - t) * grid[a, b] + t * grid[a, b + 1])
+                value += s * ((1 - t) * grid[a + 1, b] + t * grid[a + 1, b + 1])
+                hit = any(
+                    x0 <= j + 0.5 < x0 + w and y0 <= i + 0.5 < y0 + h for x0, y0, w, h in boxes
+                )
+                (inside if hit else outside).append(value)
+        difference = np.mean(inside) - np.mean(outside)
+        contrasts.append(abs(difference) / np.sqrt(np.var(inside) + np.var(outside)))
+        inside, outside = np.float32(inside), np.float32(outside)
+        highest = max(inside.max(), outside.max())
+        ties = [(part == highest).sum() for part in (inside, outside)]
+        hits.append(ties[0] / sum(ties))
+        moved = geometry.box_to_model(np.array(boxes))
+        corners = np.concatenate([moved[:, :2], moved[:, :2] + moved[:, 2:]], axis=1)
+        field = regions[image_id].T.reshape(1, -1, *model.grid)
+        rois = torch.from_numpy(corners.clip(0, INPUT)).float()
+        pooled = roi_align(field, [rois], 1, spatial_scale=model.grid[0] / INPUT, aligned=True)
+        feature = pooled.flatten(1).mean(0)
+        features.append((feature / feature.norm()).numpy())
+        texts.append(text)
+    grounding = results[0]["grounding"]
+    assert grounding["phrases"] == len(contrasts) == 48
+    assert grounding["other_splits"] == 24
+    assert grounding["cnr"] == pytest.approx(np.mean(contrasts), rel=1e-4)
+    assert grounding["pointing_game"] == pytest.approx(np.mean(hits), abs=0.011)
+    scores = np.array(features) @ np.array([vectors[text].numpy() for text in texts]).T
+    ranks = [1 + (row > row[q]).sum() for q, row in enumerate(scores.T)]
+    found = results[0]["retrieval"]["strict"]["sentence_to_box"]
+    assert found["median_rank"] == pytest.approx(np.median(ranks), abs=1)
+    assert found["recall_at_10"] == pytest.approx(np.mean(np.array(ranks) <= 10), abs=0.05)
+
+
+def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
+    found, out = results
+    assert json.loads((out / "results.json").read_text()) == found
+    assert found["data_hash"] == small_prepared.content_hash
+    assert len(found["model_hash"]) == 16
+    assert found["seed"] == 0
+    assert found["options"]["labels"] == {"uncertain": "leave_out", "blank": "leave_out"}
+    assert found["prompts"]["name"] == "chex5"
+    assert found["counts"] == {"images": 24, "labelled_images": 12, "phrases": 48}
+    assert found["data"]["funnel"] == small_prepared.funnel
+    assert found["timing"]["evaluate"] > 0
+    low, high = found["grounding"]["interval"]["cnr"]
+    assert low < found["grounding"]["cnr"] < high
+
+
+def test_pictures_are_spread_over_categories_and_show_the_originals_shape(results, small_prepared):
+    index = json.loads((results[1] / "heatmaps" / "index.json").read_text())
+    items = index["items"]
+    assert len(items) == 13
+    assert "scores play no part" in index["choice"]
+    kinds = [item["category"] for item in items]
+    assert all(abs(kinds.count(k) - 13 / 3) < 1 for k in ("Edema", "Pneumonia", "Pneumothorax"))
+    assert len({item["image_id"] for item in items}) == 13
+    shapes = small_prepared.images.set_index("image_id")
+    for item in items:
+        assert item["boxes"]
+        picture = Image.open(results[1] / "heatmaps" / item["file"])
+        height, width = shapes.loc[item["image_id"], ["height", "width"]]
+        bar = 0.8 * 110  # inches of the colour bar
+        assert (picture.width - bar) / picture.height == pytest.approx(width / height, abs=0.02)
+
+
+def test_equal_runs_give_equal_results(results, small_prepared, small_model, tmp_path):
+    again = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=100, heatmaps=0)
+    drop = ("timing", "options")
+    assert not (tmp_path / "heatmaps").exists()
+    for part in ("zero_shot", "grounding", "retrieval"):
+        one, other = (json.dumps(r[part], sort_keys=True) for r in (again, results[0]))
+        one, other = json.loads(one), json.loads(other)
+        pd.testing.assert_frame_equal(
+            pd.json_normalize(one), pd.json_normalize(other), rtol=1e-5
+        )  # another batch size: the last bits may differ
+    assert set(again) - set(drop) == set(results[0]) - set(drop)
+
+
+def test_a_set_prepared_otherwise_is_refused(small_prepared, small_model, tmp_path):
+    model = DualEncoder.load(small_model)
+    model.preprocessing = Preprocessing(
+        prepare=PrepareSettings(size=64, equalize=True), input_size=INPUT
+    )
+    model.save(tmp_path / "model")
+    with pytest.raises(UserError, match="size 48 instead of 64, equalize False instead of True"):
+        evaluate(tmp_path / "model", small_prepared.folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_set_lacks_is_skipped_with_a_reason(write_prepared, small_model, tmp_path):
+    unlabelled = write_prepared(tmp_path / "a", labels=False)
+    found = evaluate(small_model, unlabelled, tmp_path / "run", bootstrap=10, heatmaps=0)
+    assert "no labels for Cardiomegaly" in found["skipped"]["zero_shot"]
+    assert "zero_shot" not in found
+    assert found["grounding"]["phrases"] == 48
+
+    only_held_out = write_prepared(tmp_path / "b", splits=("train", "held_out"))
+    found = evaluate(small_model, only_held_out, tmp_path / "run2", bootstrap=10, heatmaps=0)
+    assert "no image in the split 'test'" in found["skipped"]["zero_shot"]
+    assert found["grounding"]["phrases"] == 36
+
+
+def test_nothing_to_evaluate_is_one_sentence(write_prepared, small_model, tmp_path):
+    folder = write_prepared(tmp_path / "train", splits=("train",))
+    with pytest.raises(UserError, match="nothing to evaluate") as error:
+        evaluate(small_model, folder, tmp_path / "run")
+    assert "no image in the split 'test'" in str(error.value)
+    assert "36 in 'train'" in str(error.value)
+
+
+def test_a_label_policy_and_prompts_of_ones_own(small_prepared, small_model, tmp_path):
+    prompts = tmp_path / "own.yaml"
+    prompts.write_text(
+        "name: own\nclasses:\n  Pneumonia:\n    positive: [Small pneumothorax., Mild edema.]\n"
+        "    negative: [No signs of pneumonia]\n"
+    )
+    options = EvaluationOptions.model_validate(
+        {"labels": {"uncertain": "as_positive", "blank": "as_negative"}, "smoothing": 0.7}
+    )
+    found = evaluate(
+        small_model,
+        small_prepared.folder,
+        tmp_path / "run",
+        bootstrap=10,
+        heatmaps=0,
+        prompts=prompts,
+        options=options,
+    )
+    assert list(found["zero_shot"]["classes"]) == ["Pneumonia"]
+    assert found["zero_shot"]["classes"]["Pneumonia"]["left_out"] == 0
+    assert found["prompts"]["name"] == "own"
+    assert found["options"]["smoothing"] == 0.7
+
+
+def test_a_damaged_set_leaves_no_results(small_prepared, small_model, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(small_prepared.folder, folder)
+    (folder / "images.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"images\.bin"):
+        evaluate(small_model, folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pictures_fall_back_to_shown_images_only_when_they_must():
+    def phrase(name, row, kind):
+        return Phrase(name, row, kind, "x", 0, [[0, 0, 1, 1]], SquareGeometry(4, 4, 4, 4), "p")
+
+    phrases = [phrase("1", 0, "a"), phrase("2", 0, "b"), phrase("3", 1, "a"), phrase("4", 1, "b")]
+    assert choose_phrases(phrases, 2) == [0, 3]
+    assert sorted(choose_phrases(phrases, 9)) == [0, 1, 2, 3]
+    assert choose_phrases([], 5) == []
+
+
+def test_plain_values_can_always_be_written_as_json():
+    value = {"a": np.float32(0.5), "b": float("nan"), "c": (np.int64(3), float("inf")), "d": "x"}
+    assert plain(value) == {"a": 0.5, "b": None, "c": [3, None], "d": "x"}
+    assert plain(np.array([1.0, np.nan])) == [1.0, None]

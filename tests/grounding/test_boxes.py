@@ -1,0 +1,110 @@
+"""Box masks and RoIAlign features against pixel loops and hand-made fields."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.grounding.boxes import as_boxes, box_features, box_mask, visible_boxes
+
+side = st.floats(-5, 30).map(lambda v: round(v, 3))
+boxes_strategy = st.lists(st.tuples(side, side, st.floats(0, 30), st.floats(0, 30)), max_size=4)
+
+
+@given(boxes=boxes_strategy)
+def test_mask_holds_the_pixels_whose_centre_lies_in_a_box(boxes):
+    expected = np.zeros((20, 25), dtype=bool)
+    for i in range(20):
+        for j in range(25):
+            expected[i, j] = any(
+                x <= j + 0.5 < x + w and y <= i + 0.5 < y + h for x, y, w, h in boxes
+            )
+    mask = box_mask(boxes, 20, 25)
+    # A bound within rounding of a pixel centre may fall either way.
+    assert (mask != expected).sum() == 0 or any(
+        abs((v - 0.5) % 1 - r) < 1e-9
+        for x, y, w, h in boxes
+        for v in (x, y, x + w, y + h)
+        for r in (0, 1)
+    )
+
+
+def test_whole_pixel_boxes_keep_their_area_and_overlaps_count_once():
+    mask = box_mask([[2, 3, 4, 5], [4, 3, 4, 5]], 20, 20)
+    assert mask.sum() == 6 * 5
+    assert mask[3:8, 2:8].all()
+
+
+def test_boxes_come_as_nested_object_arrays_too():
+    nested = np.empty(2, dtype=object)
+    nested[0], nested[1] = np.array([1.0, 2, 3, 4]), [5.0, 6, 7, 8]
+    np.testing.assert_array_equal(as_boxes(nested), [[1, 2, 3, 4], [5, 6, 7, 8]])
+    assert as_boxes([]).shape == (0, 4)
+
+
+def test_visible_boxes_are_cut_at_the_input_and_dropped_outside_it():
+    geometry = SquareGeometry(100, 100, 50, 40)  # scale .5, 5 prepared pixels cut on each side
+    found = visible_boxes([[0, 0, 50, 50], [0, 0, 9, 9], [60, 60, 20, 10]], geometry)
+    np.testing.assert_allclose(found, [[0, 0, 20, 20], [25, 25, 35, 30]])
+
+
+def sampled_mean(field, x0, y0, x1, y1):
+    """RoIAlign's definition in cell units: mean of bilinear samples, ceil(extent) on an axis."""
+    rows, columns = field.shape[:2]
+    nx, ny = max(int(np.ceil(x1 - x0)), 1), max(int(np.ceil(y1 - y0)), 1)
+    total = np.zeros(field.shape[2:])
+    for a in range(ny):
+        for b in range(nx):
+            u = min(max(x0 + (b + 0.5) * (x1 - x0) / nx - 0.5, 0), columns - 1)
+            v = min(max(y0 + (a + 0.5) * (y1 - y0) / ny - 0.5, 0), rows - 1)
+            for r in range(rows):
+                for c in range(columns):
+                    total += max(0, 1 - abs(u - c)) * max(0, 1 - abs(v - r)) * field[r, c]
+    return total / nx / ny
+
+
+@pytest.mark.parametrize("grid", [(5, 5), (4, 6)])
+def test_box_features_equal_a_loop_over_samples(grid):
+    rng = np.random.default_rng(1)
+    rows, columns = grid
+    regions = rng.normal(size=(3, rows * columns, 7))
+    boxes = []
+    for count in (1, 3, 2):
+        start = rng.uniform(0, 60, (count, 2))
+        boxes.append(np.concatenate([start, start + rng.uniform(2, 35, (count, 2))], axis=1))
+    boxes = [np.clip(array, 0, 80) for array in boxes]
+    found = box_features(torch.from_numpy(regions), grid, boxes, 80)
+    for image in range(3):
+        field = regions[image].reshape(rows, columns, 7)
+        scale = np.array([columns, rows, columns, rows]) / 80
+        expected = np.mean([sampled_mean(field, *(box * scale)) for box in boxes[image]], axis=0)
+        np.testing.assert_allclose(found[image].numpy(), expected, atol=1e-10)
+
+
+def test_the_mean_of_a_linear_field_over_a_box_is_its_value_at_the_centre():
+    rows = columns = 8
+    y, x = np.mgrid[:rows, :columns]
+    field = torch.from_numpy(np.stack([(x + 0.5) * 10, (y + 0.5) * 10], axis=-1).reshape(1, -1, 2))
+    found = box_features(field.double(), (8, 8), [np.array([[12.0, 20, 45, 74]])], 80)
+    np.testing.assert_allclose(found[0].numpy(), [28.5, 47.0], atol=1e-9)
+
+
+def test_the_mean_over_a_fine_field_approaches_the_integral():
+    """A smooth field on a fine grid: RoIAlign's mean against the integral in closed form."""
+    n = 64
+    y, x = (np.mgrid[:n, :n] + 0.5) / n
+    field = torch.from_numpy((np.sin(3 * x) * y**2).reshape(1, -1, 1))
+    x0, y0, x1, y1 = 0.2, 0.3, 0.7, 0.9
+    integral = (np.cos(3 * x0) - np.cos(3 * x1)) / 3 * (y1**3 - y0**3) / 3
+    expected = integral / (x1 - x0) / (y1 - y0)
+    found = box_features(field, (n, n), [np.array([[x0, y0, x1, y1]]) * 512], 512)
+    assert found.item() == pytest.approx(expected, abs=2e-4)
+
+
+def test_an_image_without_a_box_is_refused():
+    with pytest.raises(ValueError, match="at least one box"):
+        box_features(torch.zeros(1, 4, 2), (2, 2), [np.zeros((0, 4))], 8)

@@ -1,0 +1,114 @@
+"""Heatmaps against a plain loop, and against where a single hot cell must land."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.heatmaps import cell_centres, smooth, upsample_to_original
+
+SHAPES = [(37, 61), (61, 37), (40, 40), (3, 5), (1, 1), (150, 20)]
+
+
+def by_loop(grid, geometry):
+    """The definition, one pixel at a time: locate, clamp, mix the four nearest centres."""
+    rows, columns = grid.shape
+    side = geometry.input_size
+    result = np.full((geometry.height, geometry.width), np.nan)
+    for i in range(geometry.height):
+        for j in range(geometry.width):
+            x, y = geometry.to_model([j + 0.5, i + 0.5])
+            if not (0 <= x <= side and 0 <= y <= side):
+                continue
+            u = min(max(x * columns / side - 0.5, 0), columns - 1)
+            v = min(max(y * rows / side - 0.5, 0), rows - 1)
+            total = 0.0
+            for r in range(rows):
+                for c in range(columns):
+                    weight = max(0, 1 - abs(u - c)) * max(0, 1 - abs(v - r))
+                    total += weight * grid[r, c]
+            result[i, j] = total
+    return result
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("cells", [(4, 4), (3, 5), (1, 1)])
+@pytest.mark.parametrize("sizes", [(32, 28), (32, 32), (64, 48)])
+def test_equals_a_loop_over_pixels(shape, cells, sizes):
+    geometry = SquareGeometry(*shape, *sizes)
+    grid = np.random.default_rng(0).uniform(-1, 1, cells)
+    result = upsample_to_original(grid, geometry)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, by_loop(grid, geometry), atol=2e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=st.integers(2, 3000),
+    width=st.integers(2, 3000),
+    cells=st.integers(3, 16),
+    size=st.integers(64, 512),
+    crop=st.floats(0.6, 1.0),
+    place=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place):
+    geometry = SquareGeometry(height, width, size, max(16, int(size * crop)))
+    # An inner cell: the outermost ones are held constant to the edge, so not symmetric.
+    row, column = (1 + int(p * (cells - 3)) for p in place)
+    x, y = cell_centres(geometry, cells, cells)[row, column]
+    cell = geometry.input_size / cells / geometry.scale
+    if not (cell <= x <= width - cell and cell <= y <= height - cell):
+        return  # the tent of this cell reaches beyond the image
+    grid = np.zeros((cells, cells))
+    grid[row, column] = 1
+    heat = np.nan_to_num(upsample_to_original(grid, geometry)).astype(np.float64)
+    if heat.sum() == 0:
+        assert cell < 1  # finer than pixels: the tent may fall between their centres
+        return
+    found_x = (heat.sum(axis=0) * (np.arange(width) + 0.5)).sum() / heat.sum()
+    found_y = (heat.sum(axis=1) * (np.arange(height) + 0.5)).sum() / heat.sum()
+    assert abs(found_x - x) <= 0.5
+    assert abs(found_y - y) <= 0.5
+
+
+def test_a_linear_field_comes_back_exactly_between_the_outer_centres():
+    geometry = SquareGeometry(90, 120, 64, 56)
+    centres = cell_centres(geometry, 7, 7)
+    heat = upsample_to_original(2 * centres[..., 0] - 3 * centres[..., 1], geometry)
+    rows, columns = np.mgrid[:90, :120] + 0.5
+    inside = (columns > centres[0, 0, 0]) & (columns < centres[0, -1, 0])
+    inside &= (rows > centres[0, 0, 1]) & (rows < centres[-1, 0, 1])
+    assert inside.sum() > 1000
+    np.testing.assert_allclose(heat[inside], (2 * columns - 3 * rows)[inside], atol=1e-3)
+
+
+def test_pixels_that_the_model_did_not_see_are_nan():
+    geometry = SquareGeometry(100, 100, 100, 80)
+    heat = upsample_to_original(np.ones((4, 4)), geometry)
+    seen = np.zeros((100, 100), dtype=bool)
+    seen[10:90, 10:90] = True
+    np.testing.assert_array_equal(np.isnan(heat), ~seen)
+
+
+def test_smoothing_keeps_a_flat_map_and_spreads_a_peak_like_a_gaussian():
+    np.testing.assert_allclose(smooth(np.full((6, 6), 0.3), 1.0), 0.3)
+    peak = np.zeros((21, 21))
+    peak[10, 10] = 1
+    blurred = smooth(peak, 1.5)
+    np.testing.assert_allclose(blurred.sum(), 1, atol=1e-6)
+    np.testing.assert_allclose(blurred[10, 12] / blurred[10, 10], math.exp(-4 / 4.5), rtol=1e-6)
+    geometry = SquareGeometry(21, 21, 21, 21)
+    np.testing.assert_allclose(
+        upsample_to_original(peak, geometry, smoothing=1.5), blurred, atol=1e-6
+    )
+
+
+def test_a_negative_smoothing_is_refused():
+    with pytest.raises(UserError, match="smoothing must be a positive number"):
+        upsample_to_original(np.zeros((2, 2)), SquareGeometry(4, 4, 4, 4), smoothing=-1)

@@ -1,0 +1,103 @@
+"""Pictures: aspect, place of the colours, boxes, unseen pixels, and no half-written file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.grounding.overlay import slug, thinned, value_range, write_overlay
+
+
+def read(path):
+    return np.asarray(Image.open(path).convert("RGB")).astype(int)
+
+
+@pytest.mark.parametrize("shape", [(60, 100), (100, 60), (3000, 2500), (400, 40), (7, 5)])
+def test_one_scale_for_both_axes(shape, tmp_path):
+    path = write_overlay(
+        tmp_path / "a.png", np.zeros(shape), np.zeros(shape, np.float32), colour_bar=False, dpi=100
+    )
+    height, width = read(path).shape[:2]
+    assert max(height, width) == pytest.approx(400, abs=1)
+    assert height / width == pytest.approx(max(shape[0], shape[1] / 10) / shape[1], rel=0.02)
+
+
+def test_colours_and_boxes_lie_where_they_belong(tmp_path):
+    heat = np.zeros((100, 200), np.float32)
+    heat[10:30, 150:180] = 1
+    heat[80:] = np.nan
+    path = write_overlay(
+        tmp_path / "new" / "a.png",
+        np.full((100, 200), 128.0),
+        heat,
+        boxes=[[20, 40, 60, 30]],
+        colour_bar=False,
+        dpi=100,
+    )
+    picture = read(path)  # 400 x 200: two pixels for each of the image's
+    colour = picture.max(axis=2) - picture.min(axis=2)
+    assert (colour[24:56, 304:356] > 40).all()
+    assert (colour[164:, :] == 0).all()  # unseen: grey
+    rows, columns = np.nonzero((picture[..., 2] > 230) & (picture[..., 0] < 120))
+    assert columns.min() == pytest.approx(40, abs=3)
+    assert columns.max() == pytest.approx(160, abs=3)
+    assert rows.min() == pytest.approx(80, abs=3)
+    assert rows.max() == pytest.approx(140, abs=3)
+
+
+def test_a_padded_picture_is_shown_in_the_originals_coordinates(tmp_path):
+    square = np.zeros((100, 100))
+    square[25:75] = 1  # a 100 x 50 image, padded above and below
+    heat = np.full((50, 100), np.nan, np.float32)
+    path = write_overlay(
+        tmp_path / "a.png", square, heat, image_extent=(0, -25, 100, 75), colour_bar=False
+    )
+    picture = read(path)
+    assert (picture[8:-8] > 250).all()
+
+
+def test_caption_and_colour_bar_add_room_but_do_not_stretch(tmp_path):
+    shape = (80, 120)
+    plain = read(
+        write_overlay(tmp_path / "a.png", np.zeros(shape), np.zeros(shape), colour_bar=False)
+    )
+    full = read(
+        write_overlay(
+            tmp_path / "b.png", np.zeros(shape), np.zeros(shape), caption="Small effusion. " * 8
+        )
+    )
+    assert full.shape[0] > plain.shape[0] + 20
+    assert full.shape[1] > plain.shape[1] + 50
+    np.testing.assert_allclose(
+        full[: plain.shape[0] - 2, : plain.shape[1] - 2], plain[:-2, :-2], atol=40
+    )
+
+
+def test_flat_and_unseen_maps_have_a_range():
+    assert value_range(np.full((2, 2), np.nan)) == (0, 1)
+    low, high = value_range(np.full((2, 2), 0.25))
+    assert low == 0.25 < high
+
+
+def test_thinning_keeps_places():
+    rows, columns = np.mgrid[:2500, :1300] + 0.5
+    small, (left, right, bottom, top) = thinned(columns, 0.0, 0.0, 1300.0, 2500.0)
+    assert max(small.shape) <= 1200
+    width = (right - left) / small.shape[1]
+    assert left + 0.5 * width == pytest.approx(small[0, 0], abs=0.51)
+    assert right - 0.5 * width == pytest.approx(small[0, -1], abs=0.51)
+    small, _ = thinned(rows, 0.0, 0.0, 1300.0, 2500.0)
+    assert bottom - 0.5 * (bottom - top) / small.shape[0] == pytest.approx(small[-1, 0], abs=0.51)
+
+
+def test_a_failed_picture_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="not enough values"):
+        write_overlay(tmp_path / "a.png", np.zeros((4, 4)), np.zeros((4, 4)), boxes=[[1, 2, 3]])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_names_come_from_words():
+    assert slug("Left lower lobe: 3 cm nodule!") == "left-lower-lobe-3-cm-nodule"
+    assert slug("???") == "sentence"
+    assert len(slug("word " * 30)) <= 40

@@ -1,0 +1,252 @@
+"""The report says what the run's files say, stands alone, and names what is missing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from medclip_debias.errors import UserError
+from medclip_debias.reporting.content import duration, interval, number, read_metrics
+from medclip_debias.reporting.report import write_report
+
+RESULTS = {
+    "format": 1,
+    "split": "test",
+    "zero_shot": {
+        "mean_auc": 0.91234,
+        "accuracy": 0.7,
+        "balanced_accuracy": 0.72,
+        "interval": {"mean_auc": [0.88, 0.94], "accuracy": None, "balanced_accuracy": None},
+        "classes": {
+            "Edema": {
+                "auc": 0.93456,
+                "accuracy": 0.75,
+                "balanced_accuracy": 0.74,
+                "interval": {"auc": [0.9, 0.97], "accuracy": [0.7, 0.8], "balanced_accuracy": None},
+                "images": 100,
+                "positive": 31,
+                "negative": 62,
+                "uncertain": 4,
+                "blank": 3,
+                "left_out": 7,
+            }
+        },
+        "refused": {
+            "Pneumonia": {
+                "reason": "one label value only",
+                "positive": 0,
+                "negative": 88,
+                "left_out": 12,
+            }
+        },
+    },
+    "grounding": {
+        "cnr": 1.2345,
+        "cnr_signed": 1.1,
+        "miou": 0.1784,
+        "miou_middle": 0.21,
+        "pointing_game": 0.5,
+        "miou_floor": 0.0891,
+        "pointing_game_floor": 0.174,
+        "interval": {
+            "cnr": [1.1, 1.4],
+            "cnr_signed": [1.0, 1.2],
+            "miou": [0.17, 0.19],
+            "miou_middle": [0.2, 0.22],
+            "pointing_game": [0.4, 0.6],
+        },
+        "phrases": 1162,
+        "area": 0.174,
+        "categories": {},
+    },
+    "skipped": {"retrieval": "Retrieval needs at least two phrases."},
+    "options": {"bootstrap": {"resamples": 1000}},
+    "data_hash": "abc123",
+    "model_hash": "feed0123",
+    "seed": 0,
+    "prompts": {"classes": {"Edema": {"positive": ["Pulmonary edema"], "negative": ["No edema"]}}},
+    "versions": {"torch": "2.0"},
+    "data": {
+        "source": "phantom",
+        "counts": {"images": 1531},
+        "splits": {"test": 100, "train": 1431},
+        "funnel": [{"step": "view is frontal", "unit": "images", "kept": 1541, "dropped": 175}],
+    },
+    "timing": {"evaluate": 75.0},
+}
+SETTINGS = """
+prepared: data/prepared
+out: runs/x
+model: {image: {arch: resnet18, weights: null}, text: {folder: lm}, dim: 128}
+loss: {kind: debiased, eta: {kind: language_model}}
+train: {steps: 1000, batch_size: 64, lr: 1.0e-5, seed: 0}
+"""
+
+
+class Page(HTMLParser):
+    """What a page refers to, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [v for k, v in attrs if k in ("src", "href", "srcset", "action") and v]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def write_run(folder: Path, results=RESULTS, settings=SETTINGS, heatmaps=13) -> Path:
+    folder.mkdir(parents=True)
+    if settings:
+        (folder / "settings.yaml").write_text(settings)
+        lines = ["step,loss,lr,scale,clamped,mean_eta,positive_similarity,negative_similarity"]
+        lines += [f"{20 * k},{4 - k / 10},1e-5,14,0.1,,0.{k},0.01" for k in range(1, 9)]
+        (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    if results:
+        (folder / "results.json").write_text(json.dumps(results))
+    if results and heatmaps:
+        (folder / "heatmaps").mkdir()
+        items = []
+        for k in range(heatmaps):
+            Image.new("RGB", (4, 4), (k, 0, 0)).save(folder / "heatmaps" / f"{k}.png")
+            items.append(
+                {"file": f"{k}.png", "text": f"Sentence {k} <b>&", "category": "Edema"}
+                | {"cnr": 1.0, "cnr_signed": 0.9, "miou": 0.2, "pointing_game": 1.0}
+            )
+        index = {"choice": "In the order of the ids.", "items": items}
+        (folder / "heatmaps" / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+def read(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_figures_stand_in_the_page(tmp_path):
+    path = write_report(write_run(tmp_path / "run"))
+    assert path == tmp_path / "run" / "report.html"
+    text = read(path).text
+    for words in (
+        "0.912",
+        "0.880 to 0.940",
+        "1.23",
+        "0.178",
+        "0.089",  # what an all-zero map gets
+        "0.935",  # Edema's AUC
+        "Pneumonia: one label value only (0 present, 88 absent, 12 left out).",
+        "Retrieval needs at least two phrases.",
+        "view is frontal",
+        "1,541",
+        "1 min 15 s",
+        "feed0123",
+        "abc123",
+        "Pulmonary edema",
+        "1,531 images",
+        "eta.kind language_model",
+        "not comparable",
+        "loss: {kind: debiased",
+        "In the order of the ids.",
+    ):
+        assert words in text, words
+
+
+def test_the_paper_stands_beside_its_own_metrics_only(tmp_path):
+    html = write_report(write_run(tmp_path / "run")).read_text()
+    rows = re.findall(r"<tr><th scope=\"row\">([^<]+)<span(.*?)</tr>", html, flags=re.S)
+    cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", rest) for name, rest in rows}
+    assert cells["CNR"][-2:] == ["1.40", "1.49"]
+    assert cells["mIoU"][-2:] == ["0.19", "0.20"]
+    assert cells["Zero-shot AUC"][-2:] == ["0.79", "0.86"]
+    assert cells["Balanced accuracy"][-2:] == ["\N{EN DASH}"] * 2
+    assert "BioViL" in html
+
+
+def test_the_page_needs_nothing_else(tmp_path):
+    page = read(write_report(write_run(tmp_path / "run")))
+    assert len(page.addresses) >= 13 + 5
+    for address in page.addresses:
+        kind, _, content = address.partition(";base64,")
+        assert kind in ("data:image/png", "data:image/svg+xml")
+        base64.b64decode(content, validate=True)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert "url(" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_sentences_are_shown_as_text_never_as_markup(tmp_path):
+    html = write_report(write_run(tmp_path / "run")).read_text()
+    assert "Sentence 3 &lt;b&gt;&amp;" in html
+    assert "<b>&" not in html
+
+
+def test_a_run_that_was_not_evaluated_says_what_to_run(tmp_path):
+    run = write_run(tmp_path / "run", results=None)
+    text = read(write_report(run)).text
+    assert f"medclip-debias evaluate {run}/model data/prepared --out {run}" in text
+    assert "Loss: 3.2 at the end" in text
+    assert "resnet18" in text
+
+
+def test_an_evaluation_without_training_still_reports(tmp_path):
+    run = write_run(tmp_path / "run", settings=None, heatmaps=0)
+    text = read(write_report(run)).text
+    assert "There is no metrics.csv" in text
+    assert "No heatmaps" in text
+    assert "0.912" in text
+
+
+def test_equal_runs_give_equal_bytes(tmp_path):
+    one = write_report(write_run(tmp_path / "a" / "run")).read_bytes()
+    two = write_report(write_run(tmp_path / "b" / "run")).read_bytes()
+    assert one.replace(b"/a/", b"/b/") == two
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no such folder"):
+        write_report(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="is no run folder"):
+        write_report(tmp_path / "empty")
+    run = write_run(tmp_path / "run")
+    (run / "results.json").write_text("{")
+    with pytest.raises(UserError, match=r"results\.json: cannot be read as JSON"):
+        write_report(run)
+    (run / "results.json").write_text(json.dumps(RESULTS))
+    (run / "heatmaps" / "3.png").unlink()
+    with pytest.raises(UserError, match=r"3\.png: this picture is missing"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_gaps_in_the_metrics_are_gaps_not_zeros(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss,eta\n1,2.5,\n2,nan,0.1\n")
+    assert read_metrics(path) == {"step": [1, 2], "loss": [2.5, None], "eta": [None, 0.1]}
+    path.write_text("step,loss\n")
+    assert read_metrics(path) == {}
+    assert read_metrics(tmp_path / "absent.csv") == {}
+
+
+def test_figures_are_written_as_people_read_them():
+    assert number(1234) == "1,234"
+    assert number(0.12345, 2) == "0.12"
+    assert number(None) == "\N{EN DASH}"
+    assert interval([0.1, 0.25], 2) == "0.10 to 0.25"
+    assert interval(None) == "\N{EN DASH}"
+    assert duration(3.21) == "3.2 s"
+    assert duration(3725) == "1 h 2 min"
