@@ -253,34 +253,46 @@ def losses(as_json: AsJson = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; turn what the user can mend into one sentence."""
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: list[str]) -> int:
+    """Run one command line; return its exit code, 2 with one sentence for what a user can mend.
+
+    Args:
+        words: the words after ``medclip-debias``.
+    """
     try:
-        app()
+        app(words, prog_name="medclip-debias")
+        return 0
+    except SystemExit as end:  # typer's own: words that do not parse (2), an interrupt (130)
+        code = end.code if isinstance(end.code, int) else 0
+        if code == 130:
+            _say("stopped; run the same command again to go on.", code)
+        return code
     except UserError as error:
-        _stop(str(error), EXIT_CODE)
-    except KeyboardInterrupt:
-        _stop("stopped; run the same command again to go on.", 130)
+        return _say(str(error), EXIT_CODE)
     except OSError as error:
         if _debugging():
             raise
-        _stop(f"{error.filename or 'a file'}: {error.strerror or type(error).__name__}.", EXIT_CODE)
+        name = error.filename or "a file"
+        return _say(f"{name}: {error.strerror or type(error).__name__}.", EXIT_CODE)
     except Exception as error:
         if _debugging():
             raise
-        _stop(
-            f"internal error ({type(error).__name__}); please report it with what "
-            "MEDCLIP_DEBIAS_DEBUG=1 prints.",
-            1,
-        )
+        kind = type(error).__name__
+        told = "please report it with what MEDCLIP_DEBIAS_DEBUG=1 prints."
+        return _say(f"internal error ({kind}); {told}", 1)
 
 
 def _debugging() -> bool:
     return bool(os.environ.get("MEDCLIP_DEBIAS_DEBUG"))
 
 
-def _stop(sentence: str, code: int) -> None:
+def _say(sentence: str, code: int) -> int:
     typer.echo(f"medclip-debias: {sentence}", err=True)
-    sys.exit(code)
+    return code
 
 
 @contextmanager

@@ -105,7 +105,11 @@ def encode(
                     for number in numbers:
                         phrase = phrases[number]
                         result.metrics[number] = score_phrase(
-                            result.grids[number], phrase.boxes, phrase.geometry, smoothing=smoothing
+                            result.grids[number],
+                            phrase.boxes,
+                            phrase.geometry,
+                            model.grid,
+                            smoothing=smoothing,
                         )
             if progress:
                 progress(start + len(batch), len(rows))
@@ -130,13 +134,12 @@ def _ground(
             regions.expand(len(seen), -1, -1),
             model.grid,
             [boxes[place] for place in seen],
-            model.preprocessing.input_size,
         )
         if seen
         else None
     )
     for place, number in enumerate(numbers):
-        result.grids[number] = grids[place].reshape(model.grid)
+        result.grids[number] = grids[place].reshape(model.grid.shape)
         result.features[number] = None
     if features is not None:
         for place, vector in zip(seen, to_numpy(features), strict=True):

@@ -171,6 +171,7 @@ def evaluate(
             encoded.grids,
             encoded.metrics,
             heatmaps,
+            model.grid,
             smoothing=options.smoothing,
         )
     images = len(set(prompt_rows) | {phrase.row for phrase in phrases})
@@ -398,7 +399,7 @@ def _describe_model(model: DualEncoder) -> dict[str, Any]:
     return {
         "hash": model.content_hash,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "grid": list(model.grid),
+        "grid": list(model.grid.shape),
         "architecture": model.settings.model_dump(mode="json"),
         "preprocessing": model.preprocessing.model_dump(mode="json"),
         "provenance": model.provenance,

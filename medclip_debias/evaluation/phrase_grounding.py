@@ -13,6 +13,7 @@ from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_me
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, Split
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.float64]
 METRICS = ("cnr", "cnr_signed", "miou", "miou_middle", "pointing_game")
@@ -22,6 +23,7 @@ def score_phrase(
     grid_map: NDArray[np.floating],
     boxes: ArrayLike,
     geometry: SquareGeometry,
+    grid: RegionGrid,
     *,
     smoothing: float = 0.0,
 ) -> dict[str, float]:
@@ -31,12 +33,13 @@ def score_phrase(
         grid_map: region-sentence cosines ``[rows, columns]``.
         boxes: ``[K, 4]`` of x, y, width, height in original pixels; their union is the truth.
         geometry: the image's way into the model.
+        grid: where the regions lie in the model's input.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
 
     Returns:
         `METRICS`, and ``area``: the truth's share of the image.
     """
-    heatmap = upsample_to_original(grid_map, geometry, smoothing=smoothing)
+    heatmap = upsample_to_original(grid_map, geometry, grid, smoothing=smoothing)
     mask = box_mask(boxes, geometry.height, geometry.width)
     split = Split.of(heatmap, mask)
     contrast = split.cnr(signed=True)

@@ -16,6 +16,7 @@ from medclip_debias.grounding.overlay import slug, write_overlay
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.region_grid import RegionGrid
 
 CHOICE = (
     "One phrase of each category in turn, in the order of the phrase ids, each image once as long "
@@ -53,6 +54,7 @@ def write_heatmaps(
     grids: Mapping[int, NDArray[np.float32]],
     metrics: Mapping[int, Mapping[str, float]],
     count: int,
+    grid: RegionGrid,
     *,
     smoothing: float = 0.0,
 ) -> list[dict[str, Any]]:
@@ -70,7 +72,7 @@ def write_heatmaps(
             write_overlay(
                 temporary / name,
                 np.asarray(prepared.pixels[phrase.row]),
-                upsample_to_original(grids[number], geometry, smoothing=smoothing),
+                upsample_to_original(grids[number], geometry, grid, smoothing=smoothing),
                 boxes=phrase.boxes,
                 # The prepared square reaches beyond the original by its padding.
                 image_extent=(

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.models.region_grid import RegionGrid
 
 
 def box_mask(boxes: ArrayLike, height: int, width: int) -> NDArray[np.bool_]:
@@ -50,37 +51,31 @@ def visible_boxes(boxes: ArrayLike, geometry: SquareGeometry) -> NDArray[np.floa
     return np.asarray(corners[kept])
 
 
-def box_features(
-    regions: Tensor, grid: tuple[int, int], boxes: Sequence[ArrayLike], input_size: int
-) -> Tensor:
+def box_features(regions: Tensor, grid: RegionGrid, boxes: Sequence[ArrayLike]) -> Tensor:
     """RoIAlign feature of each image's boxes: the mean over the boxes of the union.
 
     Every box is the average of the bilinearly interpolated regions inside it (``aligned=True``,
-    one bin, about one sample for each grid cell the box spans, ``spatial_scale`` = grid /
-    input). The result is not normalised.
+    one bin, about one sample for each grid cell the box spans). The result is not normalised.
 
     Args:
         regions: ``[B, N, D]``, N = rows x columns in row-major order.
-        grid: (rows, columns).
+        grid: where the regions lie in the model's input.
         boxes: for each of the B images a ``[K, 4]`` array (K >= 1) of x0, y0, x1, y1 in pixels
             of the model's input, as `visible_boxes` gives them.
-        input_size: side of the model's input in pixels.
 
     Returns:
         ``[B, D]``.
     """
     from torchvision.ops import roi_align
 
-    rows, columns = grid
-    features = regions.transpose(1, 2).reshape(len(regions), -1, rows, columns)
+    features = regions.transpose(1, 2).reshape(len(regions), -1, *grid.shape)
     arrays = [np.asarray(array, dtype=np.float64).reshape(-1, 4) for array in boxes]
     counts = [len(array) for array in arrays]
     if len(counts) != len(regions) or min(counts, default=1) == 0:
         raise ValueError("every image needs at least one box")
-    # Boxes are scaled here, each axis by its own grid, so that roi_align's single
-    # spatial_scale stays 1 and grids that are not square come out right as well.
-    scale = np.array([columns, rows, columns, rows]) / input_size
-    rois = [torch.as_tensor(array * scale).to(features) for array in arrays]
+    # In roi_align's units cell j covers [j, j + 1], so its centre is j + .5. A spatial_scale of
+    # grid / input would do for patches only, so the boxes are moved here and it stays 1.
+    rois = [torch.as_tensor(grid.place(array) + 0.5).to(features) for array in arrays]
     pooled: Tensor = roi_align(features, rois, output_size=1, spatial_scale=1.0, aligned=True)
     parts = pooled.flatten(1).split(counts)
     return torch.stack([part.mean(dim=0) for part in parts])

@@ -68,16 +68,18 @@ def ground_image(
     with torch.inference_mode():
         regions = model.encode_images(pixels)
         vectors = model.encode_sentences(sentences)
-        scores = model.similarity(regions, vectors)[0].float().cpu().numpy()
-        grids = model.region_scores(regions, vectors)[0].float().cpu().numpy()
+        totals = model.similarity(regions, vectors)[0].float().cpu().numpy()
+        maps = model.region_scores(regions, vectors)[0].float().cpu().numpy()
     return [
         Grounding(
             text,
-            float(score),
-            grid.reshape(model.grid),
-            upsample_to_original(grid.reshape(model.grid), geometry, smoothing=smoothing),
+            float(total),
+            scores,
+            upsample_to_original(scores, geometry, model.grid, smoothing=smoothing),
         )
-        for text, score, grid in zip(sentences, scores, grids, strict=True)
+        for text, total, scores in zip(
+            sentences, totals, maps.reshape(-1, *model.grid.shape), strict=True
+        )
     ]
 
 

@@ -1,8 +1,8 @@
 """From a grid of region scores to a heatmap over the original image's pixels.
 
 The model sees a square that was padded, scaled and cropped (`SquareGeometry`). Going back, the
-scores are interpolated bilinearly between the centres of the grid's cells, at the exact place
-of every original pixel centre; nothing is rounded on the way.
+scores are interpolated bilinearly between the centres of the regions, at the exact place of
+every original pixel centre; nothing is rounded on the way.
 """
 
 from __future__ import annotations
@@ -12,35 +12,37 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
+from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.floating]
 
 
 def upsample_to_original(
-    grid_map: Floats, geometry: SquareGeometry, *, smoothing: float = 0.0
+    grid_map: Floats, geometry: SquareGeometry, grid: RegionGrid, *, smoothing: float = 0.0
 ) -> NDArray[np.float32]:
     """Interpolate a score grid at every pixel centre of the original image.
 
-    Cell (row r, column c) of the grid has its centre at ``((c + .5) C / columns,
-    (r + .5) C / rows)`` of the model's input, C its side. Between centres the map is bilinear;
-    from the outermost centres to the input's edge it is constant.
+    Each score belongs to the centre of its region, as ``grid`` places it in the model's input.
+    Between centres the map is bilinear; from the outermost centres to the input's edge it is
+    constant.
 
     Args:
         grid_map: ``[rows, columns]``.
         geometry: the image's way into the model.
+        grid: where the regions lie in the model's input.
         smoothing: sigma of a Gaussian applied to the grid first, in cells; 0 for none.
 
     Returns:
         ``[height, width]``, NaN where the pixel's centre lies outside what the model saw.
     """
     grid_map = np.asarray(grid_map, dtype=np.float64)
-    if grid_map.ndim != 2:
-        raise ValueError(f"expected [rows, columns], got an array of shape {grid_map.shape}")
+    if grid_map.shape != grid.shape:
+        raise ValueError(f"expected a map of {grid.shape}, got one of {grid_map.shape}")
     if smoothing:
         grid_map = smooth(grid_map, smoothing)
     # Bilinear interpolation on a regular grid is one small matrix for each axis.
-    rows, row_seen = _interpolation(geometry, "y", grid_map.shape[0])
-    columns, column_seen = _interpolation(geometry, "x", grid_map.shape[1])
+    rows, row_seen = _interpolation(geometry, "y", grid, grid.rows)
+    columns, column_seen = _interpolation(geometry, "x", grid, grid.columns)
     # In double precision, so that pixels which are equal by symmetry stay equal when rounded.
     heatmap = (rows @ grid_map @ columns.T).astype(np.float32)
     heatmap[~row_seen] = np.nan
@@ -60,17 +62,13 @@ def smooth(grid_map: Floats, sigma: float) -> NDArray[np.float64]:
     return blurred
 
 
-def cell_centres(geometry: SquareGeometry, rows: int, columns: int) -> NDArray[np.float64]:
-    """Centres of the grid's cells in original coordinates: ``[rows, columns, 2]`` of (x, y)."""
-    side = geometry.input_size
-    x, y = np.meshgrid(
-        (np.arange(columns) + 0.5) * side / columns, (np.arange(rows) + 0.5) * side / rows
-    )
-    return np.asarray(geometry.to_original(np.stack([x, y], axis=-1)), dtype=np.float64)
+def region_centres(geometry: SquareGeometry, grid: RegionGrid) -> NDArray[np.float64]:
+    """Centres of the regions in original coordinates: ``[rows, columns, 2]`` of (x, y)."""
+    return np.asarray(geometry.to_original(grid.centres()), dtype=np.float64)
 
 
 def _interpolation(
-    geometry: SquareGeometry, axis: str, cells: int
+    geometry: SquareGeometry, axis: str, grid: RegionGrid, cells: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Weights ``[pixels, cells]`` of one axis, and which of its pixels the model saw."""
     length = geometry.width if axis == "x" else geometry.height
@@ -78,7 +76,7 @@ def _interpolation(
     side = geometry.input_size
     position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
     seen = (position >= 0) & (position <= side)
-    place = np.clip(position * cells / side - 0.5, 0, cells - 1)
+    place = np.clip(grid.place(position), 0, cells - 1)
     before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
     weights = np.zeros((length, cells))
     pixel = np.arange(length)

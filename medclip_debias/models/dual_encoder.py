@@ -16,6 +16,7 @@ from medclip_debias.config import ModelSettings, Preprocessing, json_hash, valid
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
 from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
+from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_json
 
@@ -84,10 +85,11 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return self.similarity.log_scale.device
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of the region grid of one input."""
-        side = -(-self.preprocessing.input_size // self.image_encoder.stride)
-        return side, side
+    def grid(self) -> RegionGrid:
+        """Where the regions of one input lie."""
+        stride = self.image_encoder.stride
+        side = -(-self.preprocessing.input_size // stride)
+        return RegionGrid(side, side, stride, self.image_encoder.first_centre)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Crop prepared images centrally and normalise them as ``preprocessing`` says.
@@ -132,26 +134,38 @@ class DualEncoder(nn.Module, ModelHubMixin):
         distinct = list(dict.fromkeys(sentences))
         if not distinct:
             return torch.zeros(0, self.settings.dim, device=self.device)
-        encoded = self.tokenizer.encode(distinct, self.settings.text.max_tokens)
-        # By length, so that little of a batch is padding.
-        order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
+        ids = self.tokenizer.encode(distinct, self.settings.text.max_tokens)
+        vectors = self.encode_ids(ids, batch_size)
+        place = {sentence: row for row, sentence in enumerate(distinct)}
+        return vectors[[place[sentence] for sentence in sentences]]
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], group: int = 64) -> Tensor:
+        """Unit vectors ``[T, D]`` of tokenised sentences of any length.
+
+        Equal sentences are encoded once, and sentences of like length together, so that little
+        of the work is padding.
+        """
+        distinct = sorted({tuple(row) for row in ids}, key=lambda row: (len(row), row))
         parts = []
-        for start in range(0, len(order), batch_size):
-            rows = [encoded[number] for number in order[start : start + batch_size]]
-            ids, mask = self.tokenizer.pad(rows)
-            parts.append(self.encode_tokens(ids.to(self.device), mask.to(self.device)))
-        place = {distinct[number]: row for row, number in enumerate(order)}
-        return torch.cat(parts)[[place[sentence] for sentence in sentences]]
+        for start in range(0, len(distinct), group):
+            padded, mask = self.tokenizer.pad(distinct[start : start + group])
+            parts.append(self.encode_tokens(padded.to(self.device), mask.to(self.device)))
+        place = {row: number for number, row in enumerate(distinct)}
+        return torch.cat(parts)[[place[tuple(row)] for row in ids]]
 
     def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """Cosines ``[B, T, N]`` of regions ``[B, N, D]`` and sentences ``[T, D]``."""
         return region_scores(regions, sentences)
 
-    def forward(self, images: Tensor, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar)."""
-        regions = self.encode_images(images)
-        sentences = self.encode_tokens(ids, mask)
-        return self.similarity(regions, sentences), self.similarity.scale
+    def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar).
+
+        Args:
+            images: as for `encode_images`.
+            ids: T tokenised sentences.
+        """
+        similarity: Tensor = self.similarity(self.encode_images(images), self.encode_ids(ids))
+        return similarity, self.similarity.scale
 
     # -------------------------------------------------------------------------- the folder
 

@@ -51,6 +51,8 @@ class ResNetRegions(nn.Module):
     Attributes:
         width: channels C of a region.
         stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small).
+        first_centre: centre of the first region's receptive field. Every layer pads so that its
+            first output is centred on its first input, so it is the centre of the first pixel.
 
     Shape: grey images ``[B, 1, H, W]`` to ``[B, C, ceil(H / stride), ceil(W / stride)]``.
     """
@@ -62,6 +64,7 @@ class ResNetRegions(nn.Module):
         spec = ARCHITECTURES[arch]
         block = BasicBlock if spec.block == "basic" else Bottleneck
         self.arch = arch
+        self.first_centre = 0.5
         self.conv1 = nn.Conv2d(
             1,
             spec.stem_width,

@@ -226,11 +226,11 @@ class _Run:
         torch.manual_seed(int(np.random.SeedSequence([s.seed, step]).generate_state(1)[0]))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        ids, mask = self.model.tokenizer.pad([self.tokens[number] for number in batch.texts])
+        ids = [self.tokens[number] for number in batch.texts.tolist()]
         images = self.model.normalise(batch.images)
         half = torch.autocast(self.device.type, torch.bfloat16)
         with half if s.precision == "bf16" else nullcontext():
-            similarity, scale = self.model(images, ids.to(self.device), mask.to(self.device))
+            similarity, scale = self.model(images, ids)
         texts = batch.texts.to(self.device)
         given = {name: values[texts] for name, values in self.per_text.items()}
         try:

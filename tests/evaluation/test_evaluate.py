@@ -93,15 +93,16 @@ def test_grounding_and_retrieval_figures_are_those_of_single_phrases(results, sl
             continue
         height, width = (int(images.loc[image_id, side]) for side in ("height", "width"))
         geometry = SquareGeometry(height, width, SIZE, INPUT)
-        grid = (regions[image_id] @ vectors[text]).numpy().astype(float).reshape(model.grid)
+        grid = (regions[image_id] @ vectors[text]).numpy().astype(float).reshape(model.grid.shape)
         inside, outside = [], []
         for i in range(height):
             for j in range(width):
                 x, y = geometry.to_model([j + 0.5, i + 0.5])
                 if not (0 <= x <= INPUT and 0 <= y <= INPUT):
                     continue
-                u = np.clip(np.array([y, x]) * model.grid[0] / INPUT - 0.5, 0, model.grid[0] - 1)
-                a, b = (min(int(v), model.grid[0] - 2) for v in u)
+                cells = model.grid.rows
+                u = np.clip((np.array([y, x]) - 0.5) / 8, 0, cells - 1)
+                a, b = (min(int(v), cells - 2) for v in u)
                 s, t = u[0] - a, u[1] - b
                 value = (1 - s) * ((1 - t) * grid[a, b] + t * grid[a, b + 1])
                 value += s * ((1 - t) * grid[a + 1, b] + t * grid[a + 1, b + 1])
@@ -117,9 +118,10 @@ def test_grounding_and_retrieval_figures_are_those_of_single_phrases(results, sl
         hits.append(ties[0] / sum(ties))
         moved = geometry.box_to_model(np.array(boxes))
         corners = np.concatenate([moved[:, :2], moved[:, :2] + moved[:, 2:]], axis=1)
-        field = regions[image_id].T.reshape(1, -1, *model.grid)
-        rois = torch.from_numpy(corners.clip(0, INPUT)).float()
-        pooled = roi_align(field, [rois], 1, spatial_scale=model.grid[0] / INPUT, aligned=True)
+        field = regions[image_id].T.reshape(1, -1, *model.grid.shape)
+        # In roi_align's units the first region's centre, half a pixel into the input, is at .5.
+        rois = torch.from_numpy(corners.clip(0, INPUT) + 3.5).float()
+        pooled = roi_align(field, [rois], 1, spatial_scale=1 / 8, aligned=True)
         feature = pooled.flatten(1).mean(0)
         features.append((feature / feature.norm()).numpy())
         texts.append(text)

@@ -9,6 +9,7 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.phrase_grounding import score_phrase, summarise_phrases
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
 
 BOXES = [[12, 20, 30.5, 25], [30, 60, 20, 10]]
 
@@ -17,8 +18,9 @@ BOXES = [[12, 20, 30.5, 25], [30, 60, 20, 10]]
 def test_a_phrase_is_scored_as_the_definitions_say(shape):
     geometry = SquareGeometry(*shape, 64, 56)
     grid = np.random.default_rng(0).uniform(-0.5, 0.9, (7, 7)).astype(np.float32)
-    found = score_phrase(grid, BOXES, geometry)
-    heat = upsample_to_original(grid, geometry).astype(np.float64)
+    places = RegionGrid(7, 7, stride=8.0, first=0.5)
+    found = score_phrase(grid, BOXES, geometry, places)
+    heat = upsample_to_original(grid, geometry, places).astype(np.float64)
     mask = box_mask(BOXES, *shape)
     inside, outside = heat[mask & ~np.isnan(heat)], heat[~mask & ~np.isnan(heat)]
     contrast = (inside.mean() - outside.mean()) / np.sqrt(inside.var() + outside.var())
@@ -38,7 +40,8 @@ def test_a_map_on_the_box_beats_its_mirror_image():
     grid = np.zeros((8, 8), np.float32)
     grid[2:4, 1:3] = 0.6
     box = [[10, 20, 20, 20]]
-    right, wrong = score_phrase(grid, box, geometry), score_phrase(grid[:, ::-1], box, geometry)
+    places = RegionGrid.patches(8, 8, 80)
+    right, wrong = (score_phrase(g, box, geometry, places) for g in (grid, grid[:, ::-1]))
     assert right["pointing_game"] == 1
     assert wrong["pointing_game"] == 0
     assert right["cnr_signed"] > 2
@@ -48,7 +51,8 @@ def test_a_map_on_the_box_beats_its_mirror_image():
 
 def test_a_box_out_of_view_scores_zero():
     geometry = SquareGeometry(100, 100, 100, 60)
-    found = score_phrase(np.random.default_rng(1).random((6, 6)), [[0, 0, 15, 15]], geometry)
+    scores = np.random.default_rng(1).random((6, 6))
+    found = score_phrase(scores, [[0, 0, 15, 15]], geometry, RegionGrid.patches(6, 6, 60))
     assert found["cnr"] == found["miou"] == found["pointing_game"] == 0
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.grounding.boxes import as_boxes, box_features, box_mask, visible_boxes
+from medclip_debias.models.region_grid import RegionGrid
 
 side = st.floats(-5, 30).map(lambda v: round(v, 3))
 boxes_strategy = st.lists(st.tuples(side, side, st.floats(0, 30), st.floats(0, 30)), max_size=4)
@@ -68,7 +69,8 @@ def sampled_mean(field, x0, y0, x1, y1):
 
 
 @pytest.mark.parametrize("grid", [(5, 5), (4, 6)])
-def test_box_features_equal_a_loop_over_samples(grid):
+@pytest.mark.parametrize("first", [0.5, 8.0])
+def test_box_features_equal_a_loop_over_samples(grid, first):
     rng = np.random.default_rng(1)
     rows, columns = grid
     regions = rng.normal(size=(3, rows * columns, 7))
@@ -77,11 +79,12 @@ def test_box_features_equal_a_loop_over_samples(grid):
         start = rng.uniform(0, 60, (count, 2))
         boxes.append(np.concatenate([start, start + rng.uniform(2, 35, (count, 2))], axis=1))
     boxes = [np.clip(array, 0, 80) for array in boxes]
-    found = box_features(torch.from_numpy(regions), grid, boxes, 80)
+    places = RegionGrid(rows, columns, stride=16.0, first=first)
+    found = box_features(torch.from_numpy(regions), places, boxes)
     for image in range(3):
         field = regions[image].reshape(rows, columns, 7)
-        scale = np.array([columns, rows, columns, rows]) / 80
-        expected = np.mean([sampled_mean(field, *(box * scale)) for box in boxes[image]], axis=0)
+        moved = [(box - first) / 16 + 0.5 for box in boxes[image]]
+        expected = np.mean([sampled_mean(field, *box) for box in moved], axis=0)
         np.testing.assert_allclose(found[image].numpy(), expected, atol=1e-10)
 
 
@@ -89,7 +92,7 @@ def test_the_mean_of_a_linear_field_over_a_box_is_its_value_at_the_centre():
     rows = columns = 8
     y, x = np.mgrid[:rows, :columns]
     field = torch.from_numpy(np.stack([(x + 0.5) * 10, (y + 0.5) * 10], axis=-1).reshape(1, -1, 2))
-    found = box_features(field.double(), (8, 8), [np.array([[12.0, 20, 45, 74]])], 80)
+    found = box_features(field.double(), RegionGrid.patches(8, 8, 80), [[[12.0, 20, 45, 74]]])
     np.testing.assert_allclose(found[0].numpy(), [28.5, 47.0], atol=1e-9)
 
 
@@ -101,10 +104,11 @@ def test_the_mean_over_a_fine_field_approaches_the_integral():
     x0, y0, x1, y1 = 0.2, 0.3, 0.7, 0.9
     integral = (np.cos(3 * x0) - np.cos(3 * x1)) / 3 * (y1**3 - y0**3) / 3
     expected = integral / (x1 - x0) / (y1 - y0)
-    found = box_features(field, (n, n), [np.array([[x0, y0, x1, y1]]) * 512], 512)
+    grid = RegionGrid.patches(n, n, 512)
+    found = box_features(field, grid, [np.array([[x0, y0, x1, y1]]) * 512])
     assert found.item() == pytest.approx(expected, abs=2e-4)
 
 
 def test_an_image_without_a_box_is_refused():
     with pytest.raises(ValueError, match="at least one box"):
-        box_features(torch.zeros(1, 4, 2), (2, 2), [np.zeros((0, 4))], 8)
+        box_features(torch.zeros(1, 4, 2), RegionGrid.patches(2, 2, 8), [np.zeros((0, 4))])

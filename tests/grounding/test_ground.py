@@ -61,7 +61,7 @@ def test_a_change_in_the_image_changes_the_map_in_the_same_place(model, shape, c
     rows, columns = np.mgrid[:height, :width] + 0.5
     y, x = ((change * axis).sum() / change.sum() for axis in (rows, columns))
     # An untrained network answers most where its receptive field is hit.
-    cell = 80 / model.grid[0] * max(shape) / 96
+    cell = model.grid.stride * max(shape) / 96
     assert abs(y - (top + side / 2)) < 1.5 * cell
     assert abs(x - (left + side / 2)) < 1.5 * cell
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.heatmaps import cell_centres, smooth, upsample_to_original
+from medclip_debias.grounding.heatmaps import region_centres, smooth, upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
 
 SHAPES = [(37, 61), (61, 37), (40, 40), (3, 5), (1, 1), (150, 20)]
 
 
-def by_loop(grid, geometry):
+def by_loop(scores, geometry, stride, first):
     """The definition, one pixel at a time: locate, clamp, mix the four nearest centres."""
-    rows, columns = grid.shape
+    rows, columns = scores.shape
     side = geometry.input_size
     result = np.full((geometry.height, geometry.width), np.nan)
     for i in range(geometry.height):
@@ -26,13 +27,13 @@ def by_loop(grid, geometry):
             x, y = geometry.to_model([j + 0.5, i + 0.5])
             if not (0 <= x <= side and 0 <= y <= side):
                 continue
-            u = min(max(x * columns / side - 0.5, 0), columns - 1)
-            v = min(max(y * rows / side - 0.5, 0), rows - 1)
+            u = min(max((x - first) / stride, 0), columns - 1)
+            v = min(max((y - first) / stride, 0), rows - 1)
             total = 0.0
             for r in range(rows):
                 for c in range(columns):
                     weight = max(0, 1 - abs(u - c)) * max(0, 1 - abs(v - r))
-                    total += weight * grid[r, c]
+                    total += weight * scores[r, c]
             result[i, j] = total
     return result
 
@@ -40,12 +41,14 @@ def by_loop(grid, geometry):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("cells", [(4, 4), (3, 5), (1, 1)])
 @pytest.mark.parametrize("sizes", [(32, 28), (32, 32), (64, 48)])
-def test_equals_a_loop_over_pixels(shape, cells, sizes):
+@pytest.mark.parametrize("first", [0.5, 4.0])
+def test_equals_a_loop_over_pixels(shape, cells, sizes, first):
     geometry = SquareGeometry(*shape, *sizes)
-    grid = np.random.default_rng(0).uniform(-1, 1, cells)
-    result = upsample_to_original(grid, geometry)
+    scores = np.random.default_rng(0).uniform(-1, 1, cells)
+    grid = RegionGrid(*cells, stride=8.0, first=first)
+    result = upsample_to_original(scores, geometry, grid)
     assert result.dtype == np.float32
-    np.testing.assert_allclose(result, by_loop(grid, geometry), atol=2e-6)
+    np.testing.assert_allclose(result, by_loop(scores, geometry, 8.0, first), atol=2e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,13 +64,15 @@ def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place)
     geometry = SquareGeometry(height, width, size, max(16, int(size * crop)))
     # An inner cell: the outermost ones are held constant to the edge, so not symmetric.
     row, column = (1 + int(p * (cells - 3)) for p in place)
-    x, y = cell_centres(geometry, cells, cells)[row, column]
-    cell = geometry.input_size / cells / geometry.scale
+    # The grid of a ResNet: the first region's centre is the first pixel's.
+    grid = RegionGrid(cells, cells, geometry.input_size / cells, 0.5)
+    x, y = region_centres(geometry, grid)[row, column]
+    cell = grid.stride / geometry.scale
     if not (cell <= x <= width - cell and cell <= y <= height - cell):
         return  # the tent of this cell reaches beyond the image
-    grid = np.zeros((cells, cells))
-    grid[row, column] = 1
-    heat = np.nan_to_num(upsample_to_original(grid, geometry)).astype(np.float64)
+    scores = np.zeros((cells, cells))
+    scores[row, column] = 1
+    heat = np.nan_to_num(upsample_to_original(scores, geometry, grid)).astype(np.float64)
     if heat.sum() == 0:
         assert cell < 1  # finer than pixels: the tent may fall between their centres
         return
@@ -79,8 +84,9 @@ def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place)
 
 def test_a_linear_field_comes_back_exactly_between_the_outer_centres():
     geometry = SquareGeometry(90, 120, 64, 56)
-    centres = cell_centres(geometry, 7, 7)
-    heat = upsample_to_original(2 * centres[..., 0] - 3 * centres[..., 1], geometry)
+    grid = RegionGrid.patches(7, 7, 56)
+    centres = region_centres(geometry, grid)
+    heat = upsample_to_original(2 * centres[..., 0] - 3 * centres[..., 1], geometry, grid)
     rows, columns = np.mgrid[:90, :120] + 0.5
     inside = (columns > centres[0, 0, 0]) & (columns < centres[0, -1, 0])
     inside &= (rows > centres[0, 0, 1]) & (rows < centres[-1, 0, 1])
@@ -90,7 +96,7 @@ def test_a_linear_field_comes_back_exactly_between_the_outer_centres():
 
 def test_pixels_that_the_model_did_not_see_are_nan():
     geometry = SquareGeometry(100, 100, 100, 80)
-    heat = upsample_to_original(np.ones((4, 4)), geometry)
+    heat = upsample_to_original(np.ones((4, 4)), geometry, RegionGrid.patches(4, 4, 80))
     seen = np.zeros((100, 100), dtype=bool)
     seen[10:90, 10:90] = True
     np.testing.assert_array_equal(np.isnan(heat), ~seen)
@@ -105,10 +111,18 @@ def test_smoothing_keeps_a_flat_map_and_spreads_a_peak_like_a_gaussian():
     np.testing.assert_allclose(blurred[10, 12] / blurred[10, 10], math.exp(-4 / 4.5), rtol=1e-6)
     geometry = SquareGeometry(21, 21, 21, 21)
     np.testing.assert_allclose(
-        upsample_to_original(peak, geometry, smoothing=1.5), blurred, atol=1e-6
+        upsample_to_original(peak, geometry, RegionGrid.patches(21, 21, 21), smoothing=1.5),
+        blurred,
+        atol=1e-6,
     )
 
 
 def test_a_negative_smoothing_is_refused():
     with pytest.raises(UserError, match="smoothing must be a positive number"):
-        upsample_to_original(np.zeros((2, 2)), SquareGeometry(4, 4, 4, 4), smoothing=-1)
+        smooth(np.zeros((2, 2)), -1)
+
+
+def test_a_map_that_is_not_of_the_grid_is_refused():
+    geometry, grid = SquareGeometry(4, 4, 4, 4), RegionGrid.patches(2, 2, 4)
+    with pytest.raises(ValueError, match=r"\(2, 2\)"):
+        upsample_to_original(np.zeros((2, 3)), geometry, grid)

@@ -76,7 +76,7 @@ def test_embeddings_are_unit_vectors_on_the_grid(model):
     with torch.no_grad():
         regions = model.encode_images(pixels())
         sentences = model.encode_sentences(SENTENCES)
-    assert regions.shape == (3, model.grid[0] * model.grid[1], 8)
+    assert regions.shape == (3, model.grid.rows * model.grid.columns, 8)
     torch.testing.assert_close(regions.norm(dim=-1), torch.ones(3, 16))
     torch.testing.assert_close(sentences.norm(dim=-1), torch.ones(3))
     assert torch.equal(sentences[0], sentences[2])
