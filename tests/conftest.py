@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+# Before torch is imported: tests run side by side, and a forked child has no thread pool to lose.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPO = Path(__file__).parents[1]
 SHARED_DATA = REPO.parent / "shared" / "data"

@@ -11,6 +11,7 @@ radiology.
 from __future__ import annotations
 
 import re
+import warnings
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -270,6 +271,8 @@ def _joined_titles(pieces: list[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _segmenter() -> Any:
-    import pysbd
+    with warnings.catch_warnings():  # its regular expressions predate raw strings
+        warnings.simplefilter("ignore")
+        import pysbd
 
     return pysbd.Segmenter(language="en", clean=False)

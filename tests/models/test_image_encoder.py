@@ -80,18 +80,18 @@ def test_a_pickle_with_code_in_it_is_refused(tmp_path):
 @pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "resnet50"])
 def test_a_region_is_centred_where_the_encoder_says(arch):
     """With all weights equal, the gradient's centroid is the receptive field's centre."""
-    encoder = ResNetRegions(arch).double().eval()
+    encoder = ResNetRegions(arch).eval()
     if not isinstance(encoder.maxpool, torch.nn.Identity):
         # The same field; but max breaks ties by position, which would move the centroid.
         encoder.maxpool = torch.nn.AvgPool2d(3, 2, 1)
     for parameter in encoder.parameters():
         parameter.data = torch.full_like(parameter, 1.0 / parameter[0].numel())
-    image = torch.ones(1, 1, 1024, 1024, dtype=torch.float64, requires_grad=True)
+    image = torch.ones(1, 1, 640, 640, requires_grad=True)
     features = encoder(image)
     row, column = features.shape[2] // 2, features.shape[3] // 2 + 1
     features[0, :, row, column].sum().backward()
     weight = image.grad[0, 0]
-    pixel = torch.arange(1024, dtype=torch.float64) + 0.5
+    pixel = torch.arange(640) + 0.5
     x = (weight.sum(0) * pixel).sum() / weight.sum()
     y = (weight.sum(1) * pixel).sum() / weight.sum()
     assert x.item() == pytest.approx(encoder.first_centre + encoder.stride * column, abs=0.5)
