@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -43,7 +44,7 @@ class ImageFormat(StrEnum):
 @app.command()
 def phantom(
     out: Annotated[Path, typer.Argument(help="Folder to write, as a MIMIC-CXR tree.")],
-    studies: Annotated[int, typer.Option(help="Number of studies.", min=1)] = 3000,
+    studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
     seed: Seed = 0,
     image_format: Annotated[ImageFormat, typer.Option("--format")] = ImageFormat.dicom,
     dials: Annotated[
@@ -57,7 +58,7 @@ def phantom(
     from medclip_debias.data.phantom import PhantomSettings, generate
 
     content = {"studies": studies, "seed": seed, "format": image_format.value}
-    settings = validate(PhantomSettings, apply_overrides(content, dials or []), "--set")
+    settings = validate(PhantomSettings, apply_overrides(content, dials or []), "the command line")
     with _progress("Studies") as advance:
         figures = generate(out, settings, progress=advance, workers=workers)
     _show({"phantom": str(out), **figures}, as_json)
@@ -223,7 +224,8 @@ def ground(
     from medclip_debias.models.dual_encoder import DualEncoder, best_device
 
     encoder = DualEncoder.load(model, best_device(device))
-    _show({"maps": run(encoder, image, text, out)}, as_json)
+    maps = run(encoder, image, text, out)
+    _show({"maps": maps} if as_json else {m["text"]: m["picture"] for m in maps}, as_json)
 
 
 @app.command()
@@ -297,8 +299,16 @@ def _say(sentence: str, code: int) -> int:
 
 @contextmanager
 def _progress(unit: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error: share done, rate, time left, and a loss if given."""
+    """Progress on standard error: done, time taken, time left, and a loss if given.
+
+    A bar in a terminal; in a log file one line each half minute.
+    """
     from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _log_lines(unit)
+        return
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -317,8 +327,7 @@ def _progress(unit: str) -> Iterator[Callable[..., None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[loss]}"),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console) as bars:
         task = bars.add_task(unit, total=None, loss="")
 
         def advance(done: int, total: int, loss: float | None = None) -> None:
@@ -326,6 +335,22 @@ def _progress(unit: str) -> Iterator[Callable[..., None]]:
             bars.update(task, completed=done, total=total, loss=shown)
 
         yield advance
+
+
+def _log_lines(unit: str, every: float = 30.0) -> Callable[..., None]:
+    began = last = time.monotonic()
+
+    def advance(done: int, total: int, loss: float | None = None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < every or not done:
+            return
+        last = now
+        left = (now - began) / done * (total - done)
+        shown = "" if loss is None or loss != loss else f", loss {loss:.4f}"
+        typer.echo(f"{unit} {done} of {total}, {left:.0f} s left{shown}", err=True)
+
+    return advance
 
 
 def _show(

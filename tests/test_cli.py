@@ -1,0 +1,259 @@
+"""The console command: the whole way, its figures, and one sentence for each kind of bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.cli import run
+from medclip_debias.data.store import PreparedSet, write_scores
+
+REPO = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def told(capsys):
+    """Run a command line that must fail, and return its one sentence."""
+
+    def _told(*words):
+        capsys.readouterr()
+        code = run([str(word) for word in words])
+        captured = capsys.readouterr()
+        assert code == 2
+        assert captured.out == ""
+        assert captured.err.startswith("medclip-debias: ")
+        assert captured.err.count("\n") == 1
+        assert "Traceback" not in captured.err
+        return captured.err
+
+    return _told
+
+
+@pytest.fixture
+def figures(capsys):
+    """Run a command line with --json and return what it printed."""
+
+    def _figures(*words):
+        capsys.readouterr()
+        assert run([*(str(word) for word in words), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return _figures
+
+
+@pytest.fixture(scope="module")
+def trained(prepared_phantom, tmp_path_factory):
+    """A prepared, scored phantom and a model trained on it for four steps, by the commands."""
+    root = tmp_path_factory.mktemp("cli")
+    shutil.copytree(prepared_phantom, root / "prepared")
+    small = ["hidden=16", "heads=2", "layers=1", "steps=4", "vocabulary=400", "batch_size=16"]
+    assert run(["language-model", f"{root}/prepared", f"{root}/lm", *small]) == 0
+    assert run(["score", f"{root}/prepared", "--language-model", f"{root}/lm"]) == 0
+    assert run(["train", *run_words(root)]) == 0
+    return root
+
+
+def run_words(root, *more):
+    words = [
+        f"prepared={root}/prepared",
+        f"out={root}/run",
+        f"model.text.folder={root}/lm",
+        "train.steps=4",
+        "train.batch_size=8",
+        "train.log_every=2",
+        "train.workers=0",
+    ]
+    return [str(REPO / "configs" / "phantom" / "demo.yaml"), *words, *more]
+
+
+def test_help_answers_without_loading_anything_heavy():
+    code = (
+        "import sys, medclip_debias.cli as c; c.run(['--help']); "
+        "heavy = {'torch', 'torchvision', 'transformers', 'albumentations', 'pandas', 'numpy', "
+        "'matplotlib', 'sklearn', 'pydicom', 'pydantic'} & set(sys.modules); "
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for verb in ("phantom", "prepare", "language-model", "score", "train", "evaluate", "ground"):
+        assert verb in done.stdout
+
+
+def test_the_whole_way_ends_in_a_report(trained, figures):
+    root = trained
+    results = figures(
+        "evaluate",
+        root / "run" / "model",
+        root / "prepared",
+        "--out",
+        root / "run",
+        "--bootstrap",
+        20,
+        "--heatmaps",
+        12,
+    )
+    assert results == json.loads((root / "run" / "results.json").read_text())
+    assert 0 <= results["zero_shot"]["mean_auc"] <= 1
+    assert {"accuracy", "mean_auc"} <= set(results["zero_shot"])
+    assert {"cnr", "miou"} <= set(results["grounding"])
+    assert {"recall", "median_rank"} <= set(results["retrieval"])
+    report = figures("report", root / "run")["report"]
+    page = Path(report).read_text()
+    assert page.count("data:image/png;base64,") >= 12
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+
+
+def test_phantom_prepare_and_losses_print_their_figures(figures, tmp_path):
+    made = figures("phantom", tmp_path / "tree", "--studies", 24, "--format", "jpg", "--seed", 5)
+    assert made["studies"] == 24
+    prepared = figures("prepare", tmp_path / "tree", tmp_path / "set", "--size", 32)
+    assert prepared["images"] == len(PreparedSet.open(tmp_path / "set"))
+    assert prepared["funnel"] == json.loads((tmp_path / "set" / "funnel.json").read_text())
+    listing = figures("losses")["losses"]
+    assert {"debiased", "infonce"} <= {entry["kind"] for entry in listing}
+    assert all(entry["formula"] and entry["paper"] for entry in listing)
+
+
+def test_ground_writes_a_picture_and_a_map_for_each_sentence(trained, figures, tmp_path):
+    grey = np.random.default_rng(0).integers(0, 255, (90, 130), dtype=np.uint8)
+    Image.fromarray(grey).save(tmp_path / "film.png")
+    model = trained / "run" / "model"
+    words = ["ground", model, tmp_path / "film.png", "--text", "Left lung.", "--text", "Nodule."]
+    maps = figures(*words, "--out", tmp_path / "out")["maps"]
+    assert [entry["text"] for entry in maps] == ["Left lung.", "Nodule."]
+    for entry in maps:
+        assert np.load(entry["map"], allow_pickle=False).shape == (90, 130)
+        assert Image.open(entry["picture"]).format == "PNG"
+
+
+def test_a_run_can_be_repeated_and_resumed_by_the_same_command(trained, figures):
+    again = figures("train", *run_words(trained))
+    assert again["resumed_at"] == again["steps"] == 4
+
+
+# ------------------------------------------------------------------------------ bad input
+
+
+def test_a_missing_folder_is_named(told, tmp_path):
+    assert str(tmp_path / "none") in told("prepare", tmp_path / "none", tmp_path / "out")
+    assert str(tmp_path / "none") in told("report", tmp_path / "none")
+    assert str(tmp_path / "none") in told(
+        "evaluate", tmp_path / "none", tmp_path / "none", "--out", tmp_path / "out"
+    )
+    assert str(tmp_path / "none") in told("score", tmp_path / "none", "--language-model", tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_table_is_named(told, tiny_tree, tmp_path):
+    for table in tiny_tree.root.glob("*metadata.csv*"):
+        table.unlink()
+    sentence = told("prepare", tiny_tree.root, tmp_path / "out")
+    assert "metadata" in sentence
+    assert not (tmp_path / "out").exists()
+
+
+def manifest(folder, rows, columns=("image", "report", "patient_id")):
+    path = folder / "manifest.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def film(tmp_path):
+    grey = np.arange(40 * 50, dtype=np.uint16).reshape(40, 50) // 8
+    Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "film.jpg")
+    return "film.jpg"
+
+
+def test_wrong_columns_are_named(told, film, tmp_path):
+    path = manifest(tmp_path, [[film, "Clear.", "p1"]], ("picture", "report", "patient_id"))
+    sentence = told("prepare", path, tmp_path / "out")
+    assert "'image'" in sentence
+    assert "manifest.csv" in sentence
+
+
+def test_an_image_missing_from_a_manifest_is_named_with_its_row(told, film, tmp_path):
+    path = manifest(tmp_path, [[film, "Clear.", "p1"], ["gone.png", "Clear.", "p2"]])
+    sentence = told("prepare", path, tmp_path / "out")
+    assert "gone.png" in sentence
+    assert "row 3" in sentence
+
+
+def test_reports_without_text_leave_nothing_and_say_so(told, film, tmp_path):
+    path = manifest(tmp_path, [[film, " ", "p1"]])
+    assert "report" in told("prepare", path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["truncated jpg", "truncated dicom", "no image"])
+def test_a_file_that_cannot_be_read_is_a_sentence(told, film, tmp_path, trained, write_dicom, kind):
+    path = tmp_path / "bad.dcm" if "dicom" in kind else tmp_path / "bad.jpg"
+    if kind == "truncated dicom":
+        write_dicom(path, np.arange(64 * 64, dtype=np.uint16).reshape(64, 64))
+        path.write_bytes(path.read_bytes()[:-3000])
+    elif kind == "truncated jpg":
+        path.write_bytes((tmp_path / film).read_bytes()[:-200])
+    else:
+        path.write_text("this is a letter, not an image")
+    sentence = told("prepare", manifest(tmp_path, [[path.name, "Clear.", "p1"]]), tmp_path / "out")
+    assert "readable" in sentence or path.name in sentence
+    model = trained / "run" / "model"
+    sentence = told("ground", model, path, "--text", "Left lung.", "--out", tmp_path / "maps")
+    assert path.name in sentence
+    assert not (tmp_path / "maps").exists()
+
+
+def test_an_unknown_setting_names_key_and_file(told, trained):
+    sentence = told("train", *run_words(trained, "train.learning_rate=1"))
+    assert "'train.learning_rate'" in sentence
+    assert "demo.yaml" in sentence
+    assert "'vocabulry'" in told(
+        "language-model", trained / "prepared", trained / "lm2", "vocabulry=5"
+    )
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(told, trained, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(trained, root)
+    settings = root / "run" / "settings.yaml"
+    words = run_words(root, "model.dim=32")
+    assert "model.dim" in told("train", *words)
+    # With settings.yaml gone, only the checkpoint itself can tell.
+    settings.unlink()
+    assert "another architecture" in told("train", *words)
+
+
+def test_scores_from_another_language_model_are_refused(told, trained, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(trained, root)
+    data = PreparedSet.open(root / "prepared")
+    write_scores(
+        data.folder, data.texts, np.zeros(len(data.texts)), np.ones(len(data.texts), int), "other"
+    )
+    assert "other" in told("train", *run_words(root, f"out={root}/new"))
+
+
+def test_a_model_is_never_used_with_another_preprocessing(told, trained, phantom_tree, tmp_path):
+    assert run(["prepare", str(phantom_tree), f"{tmp_path}/other", "--size", "80"]) == 0
+    sentence = told(
+        "evaluate", trained / "run" / "model", tmp_path / "other", "--out", tmp_path / "out"
+    )
+    assert "size" in sentence
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_words_that_do_not_parse_exit_with_2(capsys):
+    for words in (["bogus"], ["train"], ["phantom", "out", "--studies", "none"]):
+        assert run(words) == 2
+        assert "Traceback" not in capsys.readouterr().err
