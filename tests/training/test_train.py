@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from medclip_debias.config import (
     RunSettings,
     TextEncoderSettings,
     TrainSettings,
+    load_settings,
 )
 from medclip_debias.data.loader import StepBatches, TrainingStudies, iterate, training_corpus
 from medclip_debias.data.store import PreparedSet, write_scores
@@ -30,6 +32,7 @@ from medclip_debias.language.masked_lm import (
     train_masked_lm,
 )
 from medclip_debias.language.scoring import score_prepared
+from medclip_debias.losses.registry import loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.schedule import learning_rate
@@ -236,6 +239,21 @@ def test_a_table_of_eta_is_used_sentence_by_sentence(settings, scored, tmp_path)
     missing = table.model_copy(update={"loss": {"kind": "debiased", "eta": {"kind": "table"}}})
     with pytest.raises(UserError, match=r"loss\.eta\.path"):
         train(missing)
+
+
+def test_bfloat16_training_stays_close_to_float32(settings, tmp_path):
+    full = train(changed(settings, steps=2))
+    half = settings.model_copy(update={"out": tmp_path / "half"})
+    assert train(changed(half, steps=2, precision="bf16")).loss == pytest.approx(
+        full.loss, rel=0.02
+    )
+
+
+def test_every_published_config_is_valid(scored):
+    root = Path(__file__).parents[2] / "configs"
+    for path in root.rglob("*.yaml"):
+        run = load_settings(RunSettings, path)
+        loss_settings(run.loss, str(path))
 
 
 def test_settings_that_do_not_fit_the_prepared_set_are_refused(settings):
