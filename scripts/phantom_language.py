@@ -2,8 +2,10 @@
 
     python scripts/phantom_language.py NLMCXR_reports.tgz PHANTOM_FOLDER
 
-Both sides go through the same sentence splitter (pysbd), the same word splitter, and the same
-add-one trigram model: fitted on half of the reports, it scores the sentences of the other half.
+Both sides go through the same sentence splitter (pysbd), the same word splitter, and the same two
+language models, each fitted on half of the reports and scoring the sentences of the other half: an
+add-one trigram, and (with --masked-lm STEPS) a small masked language model by its
+pseudo-log-likelihood, as the training itself uses it.
 The larger side is cut to the smaller one's number of reports, since every share of distinct
 sentences depends on how many there are.
 """
@@ -16,6 +18,7 @@ import math
 import random
 import re
 import tarfile
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -95,23 +98,51 @@ class Trigram:
         )
 
 
+def masked_lm_scores(fit: list[str], score: list[str], steps: int, seed: int) -> list[float]:
+    """Pseudo-log-likelihood of ``score`` under a small BERT trained on ``fit``."""
+    from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+    from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
+    from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
+
+    settings = LanguageModelSettings(
+        vocabulary=1500, hidden=64, heads=2, batch_size=64, steps=steps, lr=3e-3, seed=seed
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "model"
+        train_masked_lm(fit, out, settings)
+        model, tokenizer = load_masked_lm(out), SentenceTokenizer.load(out)
+        return pseudo_log_likelihood(model, tokenizer, score)[0].tolist()
+
+
+def spread(name: str, scores: list[float]) -> dict[str, float]:
+    """Mean, standard deviation and percentiles of log probabilities."""
+    mean = sum(scores) / len(scores)
+    return {
+        f"{name}, mean": mean,
+        f"{name}, sd": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores)),
+        f"{name}, 5%": quantile(scores, 0.05),
+        f"{name}, 50%": quantile(scores, 0.5),
+        f"{name}, 95%": quantile(scores, 0.95),
+    }
+
+
 def quantile(values: list[float], q: float) -> float:
     """Quantile by nearest rank."""
     ordered = sorted(values)
     return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
 
 
-def figures(reports: list[str], limit: int, seed: int) -> dict[str, float]:
+def figures(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[str, float]:
     """All figures of one side, from ``limit`` reports chosen at random."""
     chosen = split(random.Random(seed).sample(reports, limit))
     sentences = [s for report in chosen for s in report]
     counts = Counter(s.lower() for s in sentences)
     lengths = [len(WORD.findall(s.lower())) for s in sentences]
     half = len(chosen) // 2
-    model = Trigram([s for report in chosen[:half] for s in report])
-    scores = [model.log_prob(s) for report in chosen[half:] for s in report]
-    mean = sum(scores) / len(scores)
-    return {
+    fit = [s for report in chosen[:half] for s in report]
+    score = [s for report in chosen[half:] for s in report]
+    trigram = Trigram(fit)
+    result = {
         "reports": len(chosen),
         "sentences": len(sentences),
         "sentences per report": len(sentences) / len(chosen),
@@ -122,12 +153,11 @@ def figures(reports: list[str], limit: int, seed: int) -> dict[str, float]:
         "tokens per sentence, 5%": quantile([float(n) for n in lengths], 0.05),
         "tokens per sentence, 50%": quantile([float(n) for n in lengths], 0.5),
         "tokens per sentence, 95%": quantile([float(n) for n in lengths], 0.95),
-        "log p, mean": mean,
-        "log p, sd": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores)),
-        "log p, 5%": quantile(scores, 0.05),
-        "log p, 50%": quantile(scores, 0.5),
-        "log p, 95%": quantile(scores, 0.95),
+        **spread("trigram log p", [trigram.log_prob(s) for s in score]),
     }
+    if masked_lm:
+        result |= spread("masked LM log p", masked_lm_scores(fit, score, masked_lm, seed))
+    return result
 
 
 def main() -> None:
@@ -137,12 +167,16 @@ def main() -> None:
     parser.add_argument("phantom", type=Path, help="folder of a phantom")
     parser.add_argument("--reports", type=int, help="reports on each side (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--masked-lm", type=int, default=0, help="training steps; 0 for none")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     sides = {"Open-i": openi_reports(options.openi), "phantom": phantom_reports(options.phantom)}
     limit = min(len(reports) for reports in sides.values())
     limit = min(limit, options.reports or limit)
-    table = {name: figures(reports, limit, options.seed) for name, reports in sides.items()}
+    table = {
+        name: figures(reports, limit, options.seed, options.masked_lm)
+        for name, reports in sides.items()
+    }
     if options.json:
         print(json.dumps(table, indent=1))
         return
