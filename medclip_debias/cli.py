@@ -249,7 +249,7 @@ def losses(as_json: AsJson = False) -> None:
         _show({"losses": listing}, as_json)
         return
     for entry in listing:
-        typer.echo(f"{entry['kind']}\n  {entry['formula']}\n  {entry['paper']}")
+        typer.echo(f"{entry['kind']} ({entry['role']})\n  {entry['formula']}\n  {entry['paper']}")
         for name, default in entry["settings"].items():
             typer.echo(f"    {name} = {default}")
 

@@ -90,7 +90,11 @@ class TextEncoderSettings(Settings):
 
 
 class SimilaritySettings(Settings):
-    """LSE+NL similarity (methods.md, section 1)."""
+    """LSE+NL similarity (methods.md, section 1).
+
+    ``chunk``: images whose region scores are held at a time: a number, 0 for the whole batch, or
+    none to choose by size. It changes memory and speed, not the result.
+    """
 
     aggregator: Literal["lse_nl", "lse", "nl", "global", "max", "mean"] = "lse_nl"
     non_local: Literal["critical_region", "self_attention", "mean"] = "critical_region"
@@ -98,6 +102,7 @@ class SimilaritySettings(Settings):
     temperature: float = Field(10.0, gt=0)
     local_weight: float = Field(0.5, ge=0, le=1)
     initial_scale: float = Field(14.0, ge=1, le=100)
+    chunk: int | None = Field(None, ge=0)
 
 
 class ModelSettings(Settings):

@@ -6,6 +6,7 @@ it is debiased contrastive learning (Chuang et al. 2020), with eta 0 it is InfoN
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -16,9 +17,8 @@ from medclip_debias.losses.base import (
     ContrastiveBatch,
     LossOutput,
     LossSettings,
-    Objective,
-    image_anchors,
-    text_anchors,
+    masked_logsumexp,
+    same_study,
 )
 from medclip_debias.losses.eta import (
     ETA_MAX,
@@ -28,18 +28,21 @@ from medclip_debias.losses.eta import (
     TableEta,
     eta_of,
 )
+from medclip_debias.losses.negatives import ContrastiveCore, CoreSettings
 
 
 def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of each anchor, in the form that neither overflows nor cancels to NaN.
 
-    With ``pos = exp(s+)``, ``neg = sum_n exp(s_n)`` over N negatives and ``g2`` the scale::
+    With ``pos = exp(s+)``, ``neg = sum_n W_n exp(s_n)`` over negatives of total weight
+    ``N = sum_n W_n``, ``v`` the mean of ``exp(s_m)`` over the M positives of
+    ``anchors.positives`` (``pos`` itself when that is None) and ``g2`` the scale::
 
-        Ng   = max((neg - N eta pos) / (1 - eta), N exp(-g2))
+        Ng   = max((neg - N eta v) / (1 - eta), N exp(-g2))
         loss = -log(pos / (pos + Ng))
 
-    computed as ``m + log A - log(1 - eta)`` with ``l = logsumexp_n(s_n - s+)``,
-    ``m = max(l, 0)`` held constant, and ``A = max(exp(l - m) - N eta exp(-m),
+    computed as ``m + log A - log(1 - eta)`` with ``l = log(neg / pos)``, ``p = log(v / pos)``,
+    ``m = max(l, p, 0)`` held constant, and ``A = max(exp(l - m) - N eta exp(p - m),
     (1 - eta) exp(log N - g2 - s+ - m)) + (1 - eta) exp(-m)``: one logarithm of a strictly
     positive number (as ``log1p`` where m = 0, for losses near 0). The floor is the paper's
     (section 2.2, A.1; its figure 5 omits it) and is differentiated through ``g2``.
@@ -52,16 +55,20 @@ def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
         Losses ``[A]`` (0, with gradient 0, for an anchor without negatives) and a bool ``[A]``
         that says where the floor took over.
     """
-    count = anchors.negatives.sum(dim=1)
-    valid = count > 0
-    n = count.clamp(min=1).to(anchors.logits.dtype)
+    valid = anchors.negatives.any(dim=1)
+    n = torch.where(valid, anchors.mass, torch.ones_like(anchors.positive))
     relative = anchors.logits - anchors.positive[:, None]
-    # A finite fill for rows without negatives: logsumexp of nothing but -inf has a NaN gradient.
-    fill = torch.where(valid, -torch.inf, 0.0).to(relative.dtype)[:, None]
-    l = torch.logsumexp(torch.where(anchors.negatives, relative, fill), dim=1)  # noqa: E741
-    m = l.detach().clamp(min=0)
+    weighted = relative
+    if anchors.weights is not None:
+        weighted = relative + torch.where(anchors.negatives, anchors.weights, 1.0).log()
+    l = masked_logsumexp(weighted, anchors.negatives)  # noqa: E741
+    p = torch.zeros_like(l)
+    if anchors.positives is not None:
+        count = anchors.positives.sum(dim=1).to(l.dtype)
+        p = masked_logsumexp(relative, anchors.positives) - count.log()
+    m = torch.maximum(l, p).detach().clamp(min=0)
     keep = 1 - eta
-    corrected = (l - m).exp() - n * eta * (-m).exp()
+    corrected = (l - m).exp() - n * eta * (p - m).exp()
     floor = keep * (n.log() - anchors.scale - anchors.positive - m).exp()
     mass = torch.maximum(corrected, floor)
     large = m + (mass + keep * (-m).exp()).log() - torch.log1p(-eta)
@@ -70,15 +77,19 @@ def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(valid, loss, torch.zeros_like(loss)), (corrected < floor) & valid
 
 
-class DebiasedSettings(LossSettings):
-    """Settings of `DebiasedContrastive`."""
+class DebiasedSettings(CoreSettings):
+    """Settings of `DebiasedContrastive`.
+
+    ``positives: study`` corrects with every image and sentence of the anchor's own study in the
+    batch (M > 1 ``v_m`` of equation 8) instead of the pair alone; none of them is a negative.
+    """
 
     kind: Literal["debiased"] = "debiased"
     eta: EtaSettings = LanguageModelEta()
-    direction: Literal["text_to_image", "image_to_text", "symmetric"] = "text_to_image"
+    positives: Literal["pair", "study"] = "pair"
 
 
-class DebiasedContrastive(Objective):
+class DebiasedContrastive(ContrastiveCore):
     """Debiased contrastive loss; ``eta`` constant, from a language model, or from a table.
 
     Args:
@@ -107,50 +118,51 @@ class DebiasedContrastive(Objective):
 
     @property
     def requires(self) -> frozenset[str]:
-        """``log_prob`` or ``eta``, by the kind of eta."""
+        """What the policies, the kind of eta and the kind of positives read."""
+        found = super().requires
+        if self.settings.positives == "study":
+            found |= {"sample_ids"}
         match self.settings.eta:
             case LanguageModelEta():
-                return frozenset({"log_prob"})
+                found |= {"log_prob"}
             case TableEta():
-                return frozenset({"eta"})
-        return frozenset()
+                found |= {"eta"}
+        return found
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         raw = eta_of(self.settings.eta, batch)
         eta = raw.clamp(0, ETA_MAX)
-        directions = {
-            "text_to_image": [text_anchors],
-            "image_to_text": [image_anchors],
-            "symmetric": [text_anchors, image_anchors],
-        }[self.settings.direction]
+        sets, diagnostics = self.anchors(batch)
         losses, clamped = [], []
-        for make in directions:
-            loss, floored = debiased_per_anchor(make(batch), eta)
+        for anchors in sets:
+            if self.settings.positives == "study":
+                anchors = with_study_positives(anchors, batch)
+            loss, floored = debiased_per_anchor(anchors, eta)
             losses.append(loss)
             clamped.append(floored.to(loss.dtype))
         with torch.no_grad():
-            own = torch.arange(batch.similarity.shape[0], device=batch.similarity.device)
-            paired = own[:, None] == batch.owners[None, :]
-            diagnostics = {
+            diagnostics |= {
                 "clamped": torch.stack(clamped).mean(),
                 "mean_eta": eta.mean(),
                 "eta_clipped": (raw > ETA_MAX).sum(),
-                "positive_similarity": batch.similarity[paired].mean(),
-                "negative_similarity": _mean(batch.similarity[~paired]),
             }
         return LossOutput(torch.stack(losses).mean(dim=0), diagnostics)
 
 
-def _mean(values: Tensor) -> Tensor:
-    return values.mean() if values.numel() else values.new_zeros(())
+def with_study_positives(anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
+    """Make every candidate of the anchor's own study a positive ``v_m``, none a negative."""
+    positives = same_study(anchors, batch, "positives: study")
+    weights = None if anchors.weights is None else anchors.weights * ~positives
+    return replace(
+        anchors, positives=positives, negatives=anchors.negatives & ~positives, weights=weights
+    )
 
 
-class InfoNCESettings(LossSettings):
+class InfoNCESettings(CoreSettings):
     """Settings of `InfoNCE`."""
 
     kind: Literal["infonce"] = "infonce"
-    direction: Literal["text_to_image", "image_to_text", "symmetric"] = "text_to_image"
 
 
 class InfoNCE(DebiasedContrastive):
@@ -166,6 +178,11 @@ class InfoNCE(DebiasedContrastive):
     formula: ClassVar[str] = "-log pos / (pos + neg)"
     paper: ClassVar[str] = "van den Oord et al. (2018); sample-specific debiasing, eq. 3"
 
-    def __init__(self, settings: InfoNCESettings | None = None) -> None:
-        direction = (settings or InfoNCESettings()).direction
-        super().__init__(DebiasedSettings(eta=ConstantEta(value=0.0), direction=direction))
+    def __init__(self, settings: CoreSettings | None = None) -> None:
+        given = settings or self.settings_class()
+        assert isinstance(given, CoreSettings)
+        super().__init__(
+            DebiasedSettings(
+                eta=ConstantEta(value=0.0), direction=given.direction, negatives=given.negatives
+            )
+        )

@@ -2,17 +2,28 @@
 
 Symbols: ``h_n = <x_n, y>`` cosine of region n and the sentence; ``k`` sharpness of the local
 stream; ``t`` temperature of the non-local one; ``w`` weight of the local stream.
+
+The plain form holds every ``h`` of the batch at once, ``[B, T, N]``, several times over. Large
+batches go through `chunked_similarity` instead, which holds those of a few images.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.config import SimilaritySettings
+
+# Bytes of all h up to which they are formed at once, and bytes of h formed at a time beyond. On a
+# CPU a block that stays in the cache is fastest; an accelerator wants larger ones.
+_ON_CPU = 2**25, 2**23
+_ELSEWHERE = 2**28, 2**28
+# But no more blocks than this: threads wait for each other several times a block.
+_BLOCKS = 16
 
 
 def region_scores(regions: Tensor, sentences: Tensor) -> Tensor:
@@ -54,6 +65,140 @@ def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tens
     likeness = regions @ regions.transpose(1, 2)
     rows = torch.gather(likeness, 1, best.unsqueeze(-1).expand(-1, -1, likeness.shape[-1]))
     return (torch.softmax(temperature * rows, dim=-1) * scores).sum(dim=-1)
+
+
+class _Chunked(torch.autograd.Function):
+    """``w L + (1 - w) G``, a few images at a time, with the gradient written out.
+
+    What makes it cheap: ``G_ij = <P_ic, y_j>`` with the context vectors ``P = softmax(t X X^T) X``
+    of an image, so the weights are needed once a region and not once a region and sentence. Only
+    ``L`` and ``c`` are kept for the backward pass, which forms ``h`` again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        regions: Tensor,
+        sentences: Tensor,
+        k: float,
+        temperature: float | None,
+        weight: float,
+        chunk: int,
+    ) -> Tensor:
+        images, n, _ = regions.shape
+        out = regions.new_empty(images, len(sentences))
+        local = torch.empty_like(out) if weight > 0 else out.new_empty(0)
+        best = torch.empty(out.shape, dtype=torch.int32, device=out.device)
+        buffer = out.new_empty(min(chunk, images), len(sentences), n)
+        for start in range(0, images, chunk):
+            x = regions[start : start + chunk]
+            part = slice(start, start + len(x))
+            h = _scores_into(buffer[: len(x)], x, sentences)
+            top, where = h.max(dim=-1)
+            best[part] = where
+            total = torch.zeros_like(top)
+            if weight > 0:
+                mass = h.sub_(top[..., None]).mul_(k).exp_().sum(dim=-1)
+                local[part] = top + (mass.log() - math.log(n)) / k
+                total += weight * local[part]
+            if weight < 1:
+                context = x if temperature is None else _context(x, temperature)[1]
+                total += (1 - weight) * (_pick(context, where) * sentences).sum(dim=-1)
+            out[part] = total
+        ctx.save_for_backward(regions, sentences, local, best)
+        ctx.options = k, temperature, weight, chunk
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        regions, sentences, local, best = ctx.saved_tensors
+        k, temperature, weight, chunk = ctx.options
+        images, n, dim = regions.shape
+        upstream = upstream.contiguous()  # a loss over text anchors hands back a transpose
+        to_regions = torch.zeros_like(regions)
+        to_sentences = torch.zeros_like(sentences)
+        buffer = regions.new_empty(min(chunk, images) if weight > 0 else 0, len(sentences), n)
+        for start in range(0, images, chunk):
+            x = regions[start : start + chunk]
+            part = slice(start, start + len(x))
+            gradient = to_regions[part]
+            if weight > 0:
+                h = _scores_into(buffer[: len(x)], x, sentences)
+                # d(w L)/dh_n = w softmax_n(k h), whose normaliser is already in L.
+                h.sub_(local[part][..., None]).mul_(k).sub_(math.log(n)).exp_()
+                h.mul_((weight * upstream[part])[..., None])
+                gradient += h.transpose(1, 2) @ sentences
+                to_sentences.addbmm_(h, x)
+            if weight < 1:
+                weights, context = (None, x) if temperature is None else _context(x, temperature)
+                share = ((1 - weight) * upstream[part])[..., None]
+                where = best[part].long()
+                to_sentences += (share * _pick(context, where)).sum(dim=0)
+                to_context = torch.zeros_like(x).view(-1, dim)
+                to_context.index_add_(
+                    0, _flat(where, n).view(-1), (share * sentences).view(-1, dim)
+                )
+                to_context = to_context.view_as(x)
+                if weights is None:
+                    gradient += to_context
+                else:
+                    gradient += weights.transpose(1, 2) @ to_context
+                    slope = to_context @ x.transpose(1, 2)
+                    slope = weights * (slope - (weights * slope).sum(dim=-1, keepdim=True))
+                    gradient += temperature * ((slope + slope.transpose(1, 2)) @ x)
+        return to_regions, to_sentences, None, None, None, None
+
+
+def _scores_into(buffer: Tensor, regions: Tensor, sentences: Tensor) -> Tensor:
+    """`region_scores` written into ``buffer``: fresh memory a chunk costs more than the sums."""
+    left = sentences.expand(len(regions), -1, -1)
+    return torch.bmm(left, regions.transpose(1, 2), out=buffer)
+
+
+def _context(regions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Weights ``softmax_n(t <x_n, x_c>)`` ``[B, N, N]`` for every c, and the mix they give."""
+    weights = torch.softmax(temperature * (regions @ regions.transpose(1, 2)), dim=-1)
+    return weights, weights @ regions
+
+
+def _flat(where: Tensor, n: int) -> Tensor:
+    """Region numbers ``[B, T]`` as rows of ``[B * n, D]``."""
+    return where + n * torch.arange(len(where), device=where.device)[:, None]
+
+
+def _pick(vectors: Tensor, where: Tensor) -> Tensor:
+    """The vector of region ``where[b, t]`` of image b: ``[B, T, D]``."""
+    return F.embedding(_flat(where, vectors.shape[1]), vectors.flatten(0, 1))
+
+
+def chunked_similarity(
+    regions: Tensor,
+    sentences: Tensor,
+    *,
+    chunk: int,
+    weight: float,
+    k: float = 1.0,
+    temperature: float | None = None,
+) -> Tensor:
+    """``w L_ij + (1 - w) G_ij`` with memory for ``chunk`` images' ``h`` only.
+
+    Equal to the sum of `log_sum_exp` and `critical_region` up to rounding, in value and in
+    gradient; it can be differentiated once.
+
+    Args:
+        regions: ``[B, N, D]``.
+        sentences: ``[T, D]``.
+        chunk: images at a time.
+        weight: ``w`` in [0, 1].
+        k: sharpness of the local stream (unused where ``w`` is 0).
+        temperature: ``t``; None is its limit to infinity, where ``G`` is the largest ``h``.
+
+    Returns:
+        ``[B, T]``.
+    """
+    result: Tensor = _Chunked.apply(regions, sentences, k, temperature, weight, chunk)
+    return result
 
 
 class NonLocalBlock(nn.Module):
@@ -119,12 +264,14 @@ class Similarity(nn.Module):
             s = self.settings
             if s.aggregator == "global":
                 return pooled_cosine(regions, sentences)
+            if s.aggregator == "mean":
+                return regions.mean(dim=1) @ sentences.T
+            if chunk := self._chunk(regions, sentences):
+                return self._in_chunks(regions, sentences, chunk)
             scores = region_scores(regions, sentences)
             match s.aggregator:
                 case "max":
                     return scores.amax(dim=-1)
-                case "mean":
-                    return scores.mean(dim=-1)
                 case "lse":
                     return log_sum_exp(scores, s.k)
                 case "nl":
@@ -133,9 +280,39 @@ class Similarity(nn.Module):
             mixed = self._global(regions, sentences, scores)
             return s.local_weight * local + (1 - s.local_weight) * mixed
 
+    def _chunk(self, regions: Tensor, sentences: Tensor) -> int:
+        """Images at a time, or 0 for all at once."""
+        if self.settings.chunk is not None:
+            return self.settings.chunk
+        image = len(sentences) * regions.shape[1] * regions.element_size()
+        at_once, block = _ON_CPU if regions.device.type == "cpu" else _ELSEWHERE
+        if image * len(regions) <= at_once:
+            return 0
+        return max(block // image, math.ceil(len(regions) / _BLOCKS))
+
+    def _in_chunks(self, regions: Tensor, sentences: Tensor, chunk: int) -> Tensor:
+        s = self.settings
+        if s.aggregator == "max":
+            return chunked_similarity(regions, sentences, chunk=chunk, weight=0.0)
+        critical = s.aggregator != "lse" and s.non_local == "critical_region"
+        if critical:
+            weight = s.local_weight if s.aggregator == "lse_nl" else 0.0
+            return chunked_similarity(
+                regions, sentences, chunk=chunk, weight=weight, k=s.k, temperature=s.temperature
+            )
+        if s.aggregator == "nl":
+            return self._pooled(regions, sentences)
+        local = chunked_similarity(regions, sentences, chunk=chunk, weight=1.0, k=s.k)
+        if s.aggregator == "lse":
+            return local
+        return s.local_weight * local + (1 - s.local_weight) * self._pooled(regions, sentences)
+
     def _global(self, regions: Tensor, sentences: Tensor, scores: Tensor) -> Tensor:
         if self.settings.non_local == "critical_region":
             return critical_region(regions, scores, self.settings.temperature)
+        return self._pooled(regions, sentences)
+
+    def _pooled(self, regions: Tensor, sentences: Tensor) -> Tensor:
         if self.non_local is not None:
             regions = self.non_local(regions)
         return pooled_cosine(regions, sentences)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +25,20 @@ from medclip_debias.config import RunSettings
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies, iterate
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_text
-from medclip_debias.language.class_probability import eta_table, log_probabilities
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.losses.base import ContrastiveBatch, Objective
-from medclip_debias.losses.eta import LanguageModelEta, TableEta
 from medclip_debias.losses.registry import build_objective, loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.logs import MetricsLog, Window
+from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.schedule import learning_rate
+
+# First word of the seed of what is masked, so that it shares no stream with the batches.
+_MASK = 3
 
 Progress = Callable[[int, int, float], None]
 
@@ -109,31 +112,28 @@ class _Run:
         torch.manual_seed(settings.train.seed)
         self.model = DualEncoder.create(settings.model, settings.preprocessing).to(self.device)
         self.objective: Objective = build_objective(self.loss_settings).to(self.device)
-        self.optimizer = _optimizer(self.model, settings)
+        term = self.objective.masked_lm
+        self.masked_lm = (
+            MaskedLMTerm(term, settings.model.text.folder, self.model) if term else None
+        )
+        modules = [self.model, self.objective, *([self.masked_lm] if self.masked_lm else [])]
+        # The term's output layer is the text encoder's embedding: once is enough.
+        self.parameters = list(dict.fromkeys(p for m in modules for p in m.parameters()))
+        self.optimizer = _optimizer(self.parameters, settings)
         self.tokens = self.model.tokenizer.encode(
             self.studies.texts, settings.model.text.max_tokens
         )
-        self.per_text = self._per_text()
+        self.fields = BatchFields(
+            self.objective,
+            self.loss_settings,
+            prepared=self.prepared,
+            studies=self.studies,
+            text_folder=settings.model.text.folder,
+            max_tokens=settings.model.text.max_tokens,
+            device=self.device,
+            where=where,
+        )
         self.language_model_hash = language_model_hash(settings.model.text.folder)
-
-    def _per_text(self) -> dict[str, Tensor]:
-        """What the objective asks for, per distinct sentence: ``log_prob`` or ``eta``."""
-        eta = getattr(self.loss_settings, "eta", None)
-        texts = self.studies.texts
-        values: dict[str, Any] = {}
-        if "log_prob" in self.objective.requires:
-            folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
-            folder = folder or self.settings.model.text.folder
-            values["log_prob"] = log_probabilities(self.prepared, texts, folder)
-        if "eta" in self.objective.requires:
-            if not isinstance(eta, TableEta) or eta.path is None:
-                raise UserError(
-                    f"{self.where}: setting 'loss.eta.path' is missing; name the table of eta."
-                )
-            values["eta"] = eta_table(eta.path, texts)
-        return {
-            name: torch.from_numpy(value).float().to(self.device) for name, value in values.items()
-        }
 
     # ----------------------------------------------------------------------- the folder
 
@@ -169,7 +169,11 @@ class _Run:
     def _restore(self, path: Path) -> int:
         state = load_checkpoint(path)
         load_state(self.model, state["model"], str(path))
-        load_state(self.objective, state["objective"], str(path))
+        # Not load_state: tables of per-sample state take the size that they had.
+        with explained(f"{path}: its objective's state does not fit", RuntimeError):
+            self.objective.load_state_dict(state["objective"])
+        if self.masked_lm is not None:
+            load_state(self.masked_lm, state.get("masked_lm", {}), str(path))
         self.optimizer.load_state_dict(state["optimizer"])
         return int(state["step"])
 
@@ -179,6 +183,8 @@ class _Run:
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
+        if self.masked_lm is not None:
+            state["masked_lm"] = self.masked_lm.state_dict()
         save_checkpoint(self.checkpoint_folder, step, state)
 
     # ------------------------------------------------------------------------- the loop
@@ -223,7 +229,8 @@ class _Run:
     def _step(self, step: int, batch: Batch, rate: float) -> dict[str, Tensor]:
         s = self.settings.train
         # Dropout depends on the seed and the step alone, as the batch does.
-        torch.manual_seed(int(np.random.SeedSequence([s.seed, step]).generate_state(1)[0]))
+        seed = int(np.random.SeedSequence([s.seed, step]).generate_state(1)[0])
+        torch.manual_seed(seed)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         ids = [self.tokens[number] for number in batch.texts.tolist()]
@@ -231,8 +238,10 @@ class _Run:
         half = torch.autocast(self.device.type, torch.bfloat16)
         with half if s.precision == "bf16" else nullcontext():
             similarity, scale = self.model(images, ids)
-        texts = batch.texts.to(self.device)
-        given = {name: values[texts] for name, values in self.per_text.items()}
+            masked = None
+            if self.masked_lm is not None:
+                masked = self.masked_lm(self.model, ids, np.random.default_rng([_MASK, seed]))
+        given = self.fields.of(batch, seed)
         try:
             contrast = ContrastiveBatch(similarity, scale, batch.owners.to(self.device), **given)
             output = self.objective(contrast)
@@ -240,15 +249,19 @@ class _Run:
             raise UserError(
                 f"step {step}: {error}; lower train.lr, set train.clip_norm, or train in fp32."
             ) from error
+        loss, figures = output.loss, dict(output.diagnostics)
+        if masked is not None and self.masked_lm is not None:
+            figures |= {"contrastive_loss": loss, "masked_lm_loss": masked}
+            loss = loss + self.masked_lm.settings.weight * masked
         self.optimizer.zero_grad(set_to_none=True)
-        output.loss.backward()
+        loss.backward()
         limit = s.clip_norm or math.inf
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit)
         self.optimizer.step()
         return {
-            "loss": output.loss,
+            "loss": loss,
             "scale": scale,
-            **output.diagnostics,
+            **figures,
             "gradient_norm": norm,
         }
 
@@ -259,10 +272,10 @@ class _Run:
         self.model.save(self.settings.out / "model")
 
 
-def _optimizer(model: nn.Module, settings: RunSettings) -> torch.optim.AdamW:
+def _optimizer(parameters: Sequence[nn.Parameter], settings: RunSettings) -> torch.optim.AdamW:
     """AdamW; biases, norms and the logit scale are not decayed."""
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
+    decayed = [p for p in parameters if p.ndim > 1]
+    others = [p for p in parameters if p.ndim <= 1]
     groups = [
         {"params": decayed, "weight_decay": settings.train.weight_decay},
         {"params": others, "weight_decay": 0.0},

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.models.similarity import Similarity, log_sum_exp
+from medclip_debias.models.similarity import Similarity, chunked_similarity, log_sum_exp
 
 
 def vectors(seed, images=3, regions=7, sentences=4, dim=5):
@@ -102,3 +102,77 @@ def test_autocast_does_not_round_the_similarity():
         island = similarity(x.float(), y.float())
     assert island.dtype == torch.float32
     assert torch.equal(exact, island)
+
+
+CHOICES = [
+    ("lse_nl", "critical_region"),
+    ("lse_nl", "self_attention"),
+    ("lse_nl", "mean"),
+    ("lse", "critical_region"),
+    ("nl", "critical_region"),
+    ("nl", "mean"),
+    ("max", "critical_region"),
+    ("mean", "critical_region"),
+    ("global", "critical_region"),
+]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 100])
+@pytest.mark.parametrize(("aggregator", "non_local"), CHOICES)
+def test_in_chunks_the_result_and_the_gradients_are_those_of_the_whole(
+    aggregator, non_local, chunk
+):
+    x, y = vectors(5, images=5)
+    weights = torch.arange(5.0, dtype=torch.float64)
+    results = []
+    for size in (0, chunk):
+        torch.manual_seed(0)
+        options = SimilaritySettings(
+            aggregator=aggregator, non_local=non_local, k=4.0, local_weight=0.3, chunk=size
+        )
+        regions, sentences = x.clone().requires_grad_(), y.clone().requires_grad_()
+        result = Similarity(options, dim=5).double()(regions, sentences)
+        # Through a transpose, as text anchors do.
+        (result.T @ weights).pow(3).sum().backward()
+        results.append((result.detach(), regions.grad, sentences.grad))
+    for whole, parts in zip(*results, strict=True):
+        torch.testing.assert_close(parts, whole, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("temperature", [None, 3.0])
+@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
+def test_the_gradient_in_chunks_is_the_numerical_one(temperature, weight):
+    x, y = vectors(6, images=3, regions=4, sentences=3, dim=3)
+    inputs = x.requires_grad_(), y.requires_grad_()
+
+    def chunked(regions, sentences):
+        return chunked_similarity(
+            regions, sentences, chunk=2, weight=weight, k=4.0, temperature=temperature
+        )
+
+    assert torch.autograd.gradcheck(chunked, inputs)
+
+
+def test_a_float32_batch_in_chunks_agrees_to_a_millionth():
+    x, y = vectors(7, images=9, regions=50, sentences=8, dim=16)
+    whole, parts = (
+        Similarity(SimilaritySettings(chunk=chunk), dim=16)(x.float(), y.float())
+        for chunk in (0, 4)
+    )
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=0)
+
+
+def test_very_sharp_local_streams_stay_finite_in_chunks():
+    x, y = vectors(8)
+    inputs = x.float().requires_grad_(), y.float().requires_grad_()
+    result = Similarity(SimilaritySettings(k=1000.0, chunk=1), dim=5)(*inputs)
+    result.sum().backward()
+    assert torch.isfinite(result).all()
+    assert all(torch.isfinite(part.grad).all() for part in inputs)
+
+
+def test_large_batches_are_chunked_by_themselves():
+    similarity = Similarity(SimilaritySettings(), dim=2)
+    regions, sentences = torch.zeros(1024, 225, 2), torch.zeros(1024, 2)
+    assert 1 <= similarity._chunk(regions, sentences) <= 64
+    assert similarity._chunk(regions[:64], sentences[:64]) == 0

@@ -1,0 +1,189 @@
+"""Negatives from every process: gather what each process holds into one batch.
+
+Each process keeps its images' regions. It scores them against the sentences of all processes,
+and the rows of scores are gathered, so the objective sees the whole ``[I, T]`` matrix everywhere::
+
+    ranks = Ranks.current()
+    batch = gather_batch(regions, sentences, model.similarity, model.similarity.scale, ranks,
+                         image_of_sentence=owners, sample_ids=ids)
+    objective(batch).loss.backward()
+
+Every process computes the same loss. Averaging the gradients of all parameters over the
+processes, as ``DistributedDataParallel`` does, gives the gradient of one process with the whole
+batch: what is gathered hands each process the sum of all processes' gradients, n times its part,
+and a parameter that only enters after gathering (the scale, a bias) has the same full gradient
+everywhere. State of an objective (thresholds, moving averages) sees the same numbers in every
+process, so its copies stay bit for bit equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from medclip_debias.losses.base import ContrastiveBatch, TwoViewBatch
+
+_PER_SENTENCE = ("log_prob", "eta", "text_ids", "keywords")
+_PER_IMAGE = ("sample_ids", "labels")
+_SQUARE = ("text_similarity", "graph")
+_EQUAL = ("label_names", "seed")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is.
+
+    Attributes:
+        rank: this process, counted from 0 within ``group``.
+        world: number of processes; 1 makes every function here do nothing.
+        group: of torch.distributed; None is all processes.
+    """
+
+    rank: int = 0
+    world: int = 1
+    group: Any = None
+
+    @classmethod
+    def current(cls) -> Ranks:
+        """All processes of torch.distributed, or a single one where it was not started."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes, in order; backward sums the gradients of all processes.
+
+    torch.distributed.nn.functional.all_gather does the same for equal row counts, but is
+    deprecated.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: list[int], ranks: Ranks) -> Tensor:
+        ctx.counts, ctx.ranks = counts, ranks
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded, group=ranks.group)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        # A copy: the gradient may be shared with other nodes of the graph.
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.ranks.group)
+        start = sum(ctx.counts[: ctx.ranks.rank])
+        return total[start : start + ctx.counts[ctx.ranks.rank]], None, None
+
+
+def row_counts(rows: Tensor, ranks: Ranks) -> list[int]:
+    """Number of rows that each process holds."""
+    if ranks.world == 1:
+        return [len(rows)]
+    mine = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.empty_like(mine) for _ in range(ranks.world)]
+    dist.all_gather(counts, mine, group=ranks.group)
+    return [int(count) for count in counts]
+
+
+def gather_rows(rows: Tensor, ranks: Ranks, counts: list[int] | None = None) -> Tensor:
+    """Rows of all processes, by rank; differentiable, also with unequal numbers of rows.
+
+    Args:
+        rows: ``[n, ...]``; n may differ between the processes, nothing else may.
+        ranks: which process this is.
+        counts: `row_counts`, when they are known already.
+
+    Returns:
+        ``[sum of n, ...]``, the same in every process.
+
+    Example:
+        >>> gather_rows(torch.eye(2), Ranks())
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    if ranks.world == 1:
+        return rows
+    result: Tensor = _Gather.apply(rows, counts or row_counts(rows, ranks), ranks)
+    return result
+
+
+def gather_batch(
+    regions: Tensor,
+    sentences: Tensor,
+    score: Callable[[Tensor, Tensor], Tensor],
+    scale: Tensor,
+    ranks: Ranks,
+    *,
+    image_of_sentence: Tensor | None = None,
+    text_vectors: Tensor | None = None,
+    **fields: Any,
+) -> ContrastiveBatch:
+    """The batch of all processes, from what each holds.
+
+    Every process must pass the same fields. Only sentence vectors, rows of scores and the fields
+    travel; regions stay.
+
+    Args:
+        regions: of this process's images, as ``score`` takes them: ``[I, N, D]``, or ``[I, D]``.
+        sentences: vectors of this process's sentences ``[T, D]``.
+        score: similarities of images and sentences on the cosine scale, as
+            `medclip_debias.models.similarity.Similarity`.
+        scale: ``g2``, the same in every process.
+        ranks: which process this is.
+        image_of_sentence: ``[T]`` index among this process's images.
+        text_vectors: ``[T, E]`` frozen text embeddings as unit vectors; their cosines become the
+            batch's ``text_similarity``.
+        **fields: other attributes of the batch, for this process's images and sentences.
+            ``text_similarity`` and ``graph`` are this process's rows of the whole matrix;
+            ``label_names`` and ``seed`` must be equal everywhere.
+    """
+    unknown = set(fields) - {*_PER_SENTENCE, *_PER_IMAGE, *_SQUARE, *_EQUAL}
+    if unknown:
+        raise TypeError(f"gather_batch knows no field '{min(unknown)}'")
+    images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
+    everyone = gather_rows(sentences, ranks, texts)
+    similarity = gather_rows(score(regions, everyone), ranks, images)
+    if image_of_sentence is None:
+        if len(regions) != len(sentences):
+            raise ValueError("say in image_of_sentence which image each sentence belongs to")
+        image_of_sentence = torch.arange(len(sentences), device=sentences.device)
+    owners = image_of_sentence + sum(images[: ranks.rank])
+    whole: dict[str, Any] = {"image_of_sentence": gather_rows(owners, ranks, texts)}
+    for name, value in fields.items():
+        if value is None or name in _EQUAL:
+            whole[name] = value
+        else:
+            whole[name] = gather_rows(value, ranks, images if name in _PER_IMAGE else texts)
+    if text_vectors is not None:
+        vectors = gather_rows(text_vectors, ranks, texts)
+        whole["text_similarity"] = (vectors @ vectors.T).clamp(-1, 1)
+    return ContrastiveBatch(similarity, scale, **whole)
+
+
+def gather_views(
+    first: Tensor, second: Tensor, scale: Tensor | float, ranks: Ranks, **fields: Any
+) -> TwoViewBatch:
+    """The two-view batch of all processes, from the embeddings that each holds.
+
+    Args:
+        first: ``[n, D]`` of this process's images.
+        second: ``[n, D]`` of the same images.
+        scale: ``1 / tau``, the same in every process.
+        ranks: which process this is.
+        **fields: attributes with one row an image; ``text_similarity`` and ``graph`` are this
+            process's rows of the whole matrix.
+    """
+    counts = row_counts(first, ranks)
+    whole = {
+        name: gather_rows(value, ranks, counts) if isinstance(value, Tensor) else value
+        for name, value in fields.items()
+    }
+    first, second = (gather_rows(view, ranks, counts) for view in (first, second))
+    return TwoViewBatch.from_views(first, second, scale, **whole)

@@ -1,0 +1,125 @@
+"""Keyword classes of sentences, by word lists in YAML.
+
+A list has a ``name`` and ``classes``, each with the words or phrases that name it. A sentence
+that names one class belongs to it; ``several`` says what happens with more than one:
+
+- ``none``: no class, since it could be either (the default),
+- ``first``: the one named first,
+- ``combine``: a class of its own for each combination.
+
+With ``negations`` a class that is denied ("no effusion") is another class than the same one
+affirmed. A negation reaches to the end of its clause; ``not_negations`` are phrases that look
+like one but deny nothing ("no change").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.errors import UserError
+
+Word = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1)]
+
+_CLAUSE_ENDS = re.compile(r"[.;:]|\b(?:but|however|although|except)\b")
+
+
+class KeywordList(Settings):
+    """One list of keyword classes.
+
+    Example:
+        >>> words = KeywordList(name="sides", classes={"left": ("left",), "right": ("right",)})
+        >>> words.classify(["Left effusion.", "Clear lungs.", "Left and right effusions."])
+        [1, 0, 0]
+    """
+
+    name: str = Field(min_length=1)
+    classes: dict[str, tuple[Word, ...]] = Field(min_length=1)
+    several: Literal["none", "first", "combine"] = "none"
+    negations: tuple[Word, ...] = ()
+    not_negations: tuple[Word, ...] = ()
+
+    def classify(self, sentences: Sequence[str]) -> list[int]:
+        """Class number of each sentence, from 1; 0 for none.
+
+        Numbers follow the order of ``classes``, then their denied forms, then combinations in
+        order of first use: equal numbers mean equal classes within one call.
+        """
+        names = list(self.classes)
+        numbers: dict[tuple[str, ...], int] = {(n,): i for i, n in enumerate(names, start=1)}
+        numbers |= {(f"no {n}",): i for i, n in enumerate(names, start=len(names) + 1)}
+        result = []
+        for sentence in sentences:
+            key = self.named(sentence)
+            result.append(numbers.setdefault(key, len(numbers) + 1) if key else 0)
+        return result
+
+    def named(self, sentence: str) -> tuple[str, ...]:
+        """The class of one sentence: its name, ``no <name>`` if denied, or a combination."""
+        text = " ".join(sentence.lower().split())
+        found: dict[str, None] = {}
+        for match in self._pattern.finditer(text):
+            name = self._class_of[match.group()]
+            denied = self._denied(text[: match.start()])
+            found[f"no {name}" if denied else name] = None
+        if len(found) > 1:
+            if self.several == "none":
+                return ()
+            return tuple(found)[:1] if self.several == "first" else tuple(sorted(found))
+        return tuple(found)
+
+    @cached_property
+    def _class_of(self) -> dict[str, str]:
+        owner: dict[str, str] = {}
+        for name, words in self.classes.items():
+            for word in words:
+                if owner.setdefault(word, name) != name:
+                    raise UserError(
+                        f"keyword list '{self.name}': '{word}' stands in the classes "
+                        f"'{owner[word]}' and '{name}'; keep one."
+                    )
+        return owner
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return _any_of(self._class_of)
+
+    def _denied(self, before: str) -> bool:
+        if not self.negations:
+            return False
+        clause = _CLAUSE_ENDS.split(before)[-1]
+        if self.not_negations:
+            clause = _any_of(self.not_negations).sub(" ", clause)
+        return bool(_any_of(self.negations).search(clause))
+
+
+def _any_of(words: Sequence[str] | Mapping[str, Any]) -> re.Pattern[str]:
+    """Any of the words, whole, the longest first."""
+    ordered = sorted(words, key=len, reverse=True)
+    return re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, ordered)) + r")(?![\w-])")
+
+
+def load_keywords(source: Path | str) -> KeywordList:
+    """Read a keyword list.
+
+    Args:
+        source: name of a list that comes with the package, or path of a YAML file.
+
+    Raises:
+        UserError: there is no such list, or it is not one.
+    """
+    packaged = files(__package__) / f"{source}.yaml"
+    if isinstance(source, str) and packaged.is_file():
+        with as_file(packaged) as path:
+            words = validate(KeywordList, load_yaml(path), str(source))
+    else:
+        words = validate(KeywordList, load_yaml(Path(source)), str(source))
+    words._class_of  # noqa: B018  a word in two classes is an error now, not in the middle of a run
+    return words

@@ -1,0 +1,169 @@
+"""State with one entry for each training sample: thresholds, moving averages, visits.
+
+The tables are buffers: part of the checkpoint, moved with the module. Each process holds the whole
+table; processes that see the same gathered batch make the same update, so the copies stay equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medclip_debias.losses.base import Anchors, ContrastiveBatch
+
+
+class SampleTable(nn.Module):
+    """Named columns, one row a training sample, 4 bytes an entry.
+
+    A table starts empty and makes room when a sample is first seen, so that a side that is never
+    an anchor costs nothing; loading a checkpoint brings it to the size it had.
+
+    Attributes:
+        steps: number of training batches that updated the table.
+
+    Args:
+        columns: initial value of each column. An integer makes an int32 column, a float a
+            float32 one.
+        samples: rows to make room for at once; without it the table grows by a quarter each
+            time it is too small.
+
+    Example:
+        >>> table = SampleTable({"average": 0.0, "visits": 0}, samples=3)
+        >>> table.reserve(torch.tensor([2]))
+        >>> table.bytes_per_sample, table["average"]
+        (8, tensor([0., 0., 0.]))
+    """
+
+    steps: Tensor
+
+    def __init__(self, columns: Mapping[str, float | int], samples: int | None = None) -> None:
+        super().__init__()
+        self.columns = dict(columns)
+        self.samples = samples or 0
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        for name, value in self.columns.items():
+            kind = torch.int32 if isinstance(value, int) else torch.float32
+            self.register_buffer(name, torch.empty(0, dtype=kind))
+
+    def __getitem__(self, column: str) -> Tensor:
+        """One column, to read and to write into."""
+        return self.get_buffer(column)
+
+    @property
+    def bytes_per_sample(self) -> int:
+        """Memory of one row."""
+        return sum(self[name].element_size() for name in self.columns)
+
+    def __len__(self) -> int:
+        return len(self[next(iter(self.columns))])
+
+    def reserve(self, ids: Tensor) -> None:
+        """Make room for the samples ``ids``."""
+        if not ids.numel():
+            return
+        lowest, highest = (int(value) for value in torch.aminmax(ids))
+        if lowest < 0:
+            raise ValueError(f"sample_ids holds {lowest}; ids count from 0")
+        if highest >= len(self):
+            self._resize(max(highest + 1, self.samples, len(self) * 5 // 4), ids.device)
+
+    def _resize(self, rows: int, device: torch.device) -> None:
+        self.steps = self.steps.to(device)
+        for name, value in self.columns.items():
+            old = self[name]
+            new = torch.full((rows,), value, dtype=old.dtype, device=device)
+            new[: len(old)] = old[:rows]
+            setattr(self, name, new)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampleTable:  # noqa: ARG002
+        # The state follows the module to a device, but stays float32 when the module is cast:
+        # moments of 1e-6 are lost in half precision.
+        device = fn(torch.empty(0, device=self.steps.device)).device
+        for name in ("steps", *self.columns):
+            setattr(self, name, self[name].to(device))
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name in self.columns:
+            saved = state_dict.get(prefix + name)
+            if isinstance(saved, Tensor) and saved.ndim == 1 and len(saved) != len(self):
+                self._resize(len(saved), self.steps.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class PerSide(nn.Module):
+    """A `SampleTable` for each kind of anchor: ``text``, ``image``, and ``view``."""
+
+    def __init__(self, make: Callable[[], SampleTable]) -> None:
+        super().__init__()
+        self.text, self.image, self.view = make(), make(), make()
+
+    def of(self, anchors: Anchors) -> SampleTable:
+        """The table of these anchors."""
+        table: SampleTable = getattr(self, anchors.side)
+        return table
+
+
+class Groups:
+    """The anchors of one batch by the sample they belong to.
+
+    Several anchors share a sample when a study brought several sentences, when it was drawn
+    twice, or when both views of an image are anchors: the state moves once, by their mean.
+
+    Args:
+        ids: ``[A]`` sample of each anchor.
+        valid: ``[A]`` anchors that count.
+    """
+
+    def __init__(self, ids: Tensor, valid: Tensor) -> None:
+        self.valid = valid
+        self.samples, self.place = torch.unique(ids[valid], return_inverse=True)
+        self.count = torch.bincount(self.place, minlength=len(self.samples))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over each sample's anchors of ``values`` ``[A]``, in float64."""
+        total = torch.zeros(len(self.samples), dtype=torch.float64, device=values.device)
+        return total.index_add_(0, self.place, values[self.valid].double()) / self.count
+
+    def log_mean_exp(self, values: Tensor) -> Tensor:
+        """Logarithm of the mean of ``exp(values)``, in float64."""
+        chosen = values[self.valid].double()
+        top = torch.full((len(self.samples),), -torch.inf, dtype=torch.float64).to(chosen.device)
+        top = top.scatter_reduce(0, self.place, chosen, "amax")
+        total = torch.zeros_like(top).index_add_(0, self.place, (chosen - top[self.place]).exp())
+        return top + (total / self.count).log()
+
+
+class Adam:
+    """One step of Adam on a column, bias-corrected by each sample's own number of steps."""
+
+    def __init__(self, lr: float, betas: tuple[float, float], eps: float = 1e-8) -> None:
+        self.lr, self.betas, self.eps = lr, betas, eps
+
+    def step(
+        self, m: Tensor, v: Tensor, gradient: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Moments after the step, and what to subtract; ``count`` includes this step."""
+        first, second = self.betas
+        m = first * m + (1 - first) * gradient
+        v = second * v + (1 - second) * gradient**2
+        # Rows that have not stepped yet (count 0) are masked by the caller; keep them finite.
+        taken = count.clamp(min=1).to(m.dtype)
+        unbiased = (v / (1 - second**taken)).sqrt() + self.eps
+        return m, v, self.lr * (m / (1 - first**taken)) / unbiased
+
+
+def cosines(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    """``[A, C]`` similarities of anchors and candidates before any scale."""
+    if anchors.side == "text":
+        return batch.similarity.T
+    return batch.similarity if anchors.side == "view" else batch.similarity[batch.owners]
+
+
+def anchor_samples(anchors: Anchors, batch: ContrastiveBatch, reader: str) -> Tensor:
+    """``[A]`` training sample of each anchor."""
+    ids: Tensor = batch.needed("sample_ids", reader)
+    return ids[anchors.images(batch)[0]].long()

@@ -1,0 +1,31 @@
+"""Cross-entropy to a target distribution over the candidates (X-CLR, SupCon)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from medclip_debias.losses.base import Anchors, masked_logsumexp
+
+
+def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
+    """``sum_k q_k (log Z - s_k)`` with ``Z = exp(s+) + sum_n W_n exp(s_n)``.
+
+    Args:
+        anchors: logits and weighted negatives.
+        target: ``[A, C]`` rows that sum to 1; what lies outside positives counts as well.
+
+    Returns:
+        ``[A]``; 0 with gradient 0 where the positive is the only candidate.
+    """
+    relative = anchors.logits - anchors.positive[:, None]
+    weighted = relative
+    if anchors.weights is not None:
+        weighted = relative + torch.where(anchors.negatives, anchors.weights, 1.0).log()
+    log_z = masked_logsumexp(weighted, anchors.negatives | anchors.is_own)
+    return log_z - (target * relative).sum(dim=1)
+
+
+def soft_targets(similarity: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    """``softmax(similarity / temperature)`` over the candidates in ``mask``, 0 elsewhere."""
+    return torch.softmax((similarity / temperature).masked_fill(~mask, -torch.inf), dim=1)

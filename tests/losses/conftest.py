@@ -1,0 +1,75 @@
+"""A batch with every optional field, of images and sentences or of two views."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
+
+OWNERS = [0, 0, 1, 2, 3, 3, 4, 5]
+"""8 sentences of 6 images; images 2 and 5 are two views of one study."""
+
+NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax", "Fracture")
+
+
+def fields(seed: int, images: int, sentences: int, dtype: torch.dtype) -> dict[str, object]:
+    """Random values of the optional fields."""
+    g = torch.Generator().manual_seed(seed + 1000)
+    vectors = torch.nn.functional.normalize(
+        torch.randn(sentences, 4, generator=g, dtype=torch.float64), dim=-1
+    )
+    labels = torch.tensor([1.0, 0.0, -1.0, float("nan")])[
+        torch.randint(0, 4, (images, len(NAMES)), generator=g)
+    ]
+    return {
+        "log_prob": (-torch.rand(sentences, generator=g, dtype=torch.float64) * 20).to(dtype),
+        "eta": (torch.rand(sentences, generator=g, dtype=torch.float64) * 0.9).to(dtype),
+        "text_ids": torch.randint(0, sentences // 2 + 1, (sentences,), generator=g),
+        "sample_ids": torch.tensor([7, 8, 9, 10, 11, 9])[:images],
+        "labels": labels,
+        "label_names": NAMES,
+        "text_similarity": (vectors @ vectors.T).clamp(-1, 1).to(dtype),
+        "graph": torch.rand(sentences, sentences, generator=g, dtype=torch.float64).to(dtype),
+        "keywords": torch.randint(0, 4, (sentences,), generator=g),
+        "seed": seed,
+    }
+
+
+def full_batch(
+    draw: int = 0,
+    scale: float = 3.0,
+    dtype: torch.dtype = torch.float64,
+    similarity: torch.Tensor | None = None,
+    **changes: object,
+) -> ContrastiveBatch:
+    """6 images, 8 sentences, every optional field."""
+    g = torch.Generator().manual_seed(draw)
+    drawn = torch.rand(6, len(OWNERS), generator=g, dtype=torch.float64) * 2 - 1
+    given = fields(draw, 6, len(OWNERS), dtype) | changes
+    return ContrastiveBatch(
+        drawn.to(dtype) if similarity is None else similarity,
+        torch.tensor(scale, dtype=dtype),
+        torch.tensor(OWNERS),
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def view_batch(draw: int = 0, scale: float = 3.0, **changes: object) -> TwoViewBatch:
+    """Two views of 5 images in float64, with the fields that make sense there."""
+    g = torch.Generator().manual_seed(draw)
+    first, second = torch.randn(2, 5, 6, generator=g, dtype=torch.float64)
+    given = fields(draw, 5, 5, torch.float64) | changes
+    return TwoViewBatch.from_views(first, second, scale, **given)
+
+
+@pytest.fixture(scope="session")
+def make_batch():
+    """`full_batch`."""
+    return full_batch
+
+
+@pytest.fixture(scope="session")
+def make_views():
+    """`view_batch`."""
+    return view_batch

@@ -1,0 +1,284 @@
+"""Two and four processes against one with the whole batch: loss, gradients, scale and state."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+
+from medclip_debias.config import SimilaritySettings
+from medclip_debias.losses.base import ContrastiveBatch, TwoViewBatch
+from medclip_debias.losses.distributed import Ranks, gather_batch, gather_rows, gather_views
+from medclip_debias.losses.negatives import policies
+from medclip_debias.losses.registry import build_objective, loss_settings, objectives
+from medclip_debias.models.similarity import Similarity
+
+WORLDS = (2, 4)
+STEPS = 3
+OWNERS = torch.tensor([0, 0, 1, 2, 3, 3, 4, 5, 6, 7, 7, 7])
+STUDIES = torch.tensor([7, 8, 9, 10, 11, 9, 12, 13])
+NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
+EXTRA = {
+    "debiased": {"eta": {"kind": "table"}, "direction": "symmetric"},
+    "sogclr": {"gamma": 0.6},
+}
+POLICY_EXTRA = {
+    "glofnd": {"alpha": 0.3, "init": "quantile"},
+    "fnc": {"alpha": 0.3},
+    "remove_by_text": {"threshold": 0.3},
+}
+IMAGE_ONLY = ("infonce", "debiased", "sogclr", "xclr")
+
+
+def cases():
+    """Name of a case, and its loss settings."""
+    found = {kind: {"kind": kind} | EXTRA.get(kind, {}) for kind in objectives()}
+    for kind in policies():
+        policy = {"kind": kind} | POLICY_EXTRA.get(kind, {})
+        found[f"infonce + {kind}"] = {
+            "kind": "infonce",
+            "direction": "symmetric",
+            "negatives": [policy],
+        }
+    glofnd = {"kind": "glofnd"} | POLICY_EXTRA["glofnd"]
+    for temperature in ("robust", "modality", "individual"):
+        found[f"sogclr, {temperature}, glofnd"] = {
+            "kind": "sogclr",
+            "temperature": temperature,
+            "negatives": [glofnd],
+        }
+    found |= {f"{kind}, two views": found[kind] for kind in IMAGE_ONLY}
+    found["infonce + glofnd, two views"] = found["infonce + glofnd"]
+    return found
+
+
+class Pair(nn.Module):
+    """Two linear encoders and the package's similarity."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(0)
+        self.images, self.texts = nn.Linear(5, 4), nn.Linear(6, 4)
+        self.similarity = Similarity(SimilaritySettings(k=3.0, temperature=2.0), dim=4)
+        self.to(dtype)
+
+    def regions(self, x):
+        return F.normalize(self.images(x), dim=-1)
+
+    def sentences(self, y):
+        return F.normalize(self.texts(y), dim=-1)
+
+
+def data(step, dtype):
+    """One whole batch: inputs, fields of an image and of a sentence."""
+    g = torch.Generator().manual_seed(step)
+    x = torch.randn(8, 3, 5, generator=g, dtype=torch.float64).to(dtype)
+    y = torch.randn(12, 6, generator=g, dtype=torch.float64).to(dtype)
+    vectors = F.normalize(torch.randn(12, 4, generator=g, dtype=torch.float64), dim=-1).to(dtype)
+    graph = torch.rand(12, 12, generator=g, dtype=torch.float64).to(dtype)
+    pick = torch.randint(0, 4, (8, len(NAMES)), generator=g)
+    per_image = {
+        "sample_ids": STUDIES,
+        "labels": torch.tensor([1.0, 0.0, -1.0, float("nan")])[pick],
+    }
+    per_sentence = {
+        "log_prob": -torch.rand(12, generator=g, dtype=torch.float64).to(dtype) * 20,
+        "eta": torch.rand(12, generator=g, dtype=torch.float64).to(dtype) * 0.9,
+        "text_ids": torch.randint(0, 6, (12,), generator=g),
+        "keywords": torch.randint(0, 3, (12,), generator=g),
+        "graph": graph,
+    }
+    return x, y, vectors, per_image, per_sentence
+
+
+def whole_batch(model, step, two_views, dtype):
+    x, y, vectors, per_image, per_sentence = data(step, dtype)
+    scale = model.similarity.scale
+    equal = {"label_names": NAMES, "seed": step}
+    if two_views:
+        first, second = (model.regions(x[:, n]) for n in (0, 1))
+        cosine = vectors[:8] @ vectors[:8].T
+        fields = per_image | {"eta": per_sentence["eta"][:8], "text_similarity": cosine}
+        return TwoViewBatch.from_views(first, second, scale, **fields, **equal)
+    similarity = model.similarity(model.regions(x), model.sentences(y))
+    cosine = (vectors @ vectors.T).clamp(-1, 1)
+    fields = per_image | per_sentence | {"text_similarity": cosine}
+    return ContrastiveBatch(similarity, scale, OWNERS, **fields, **equal)
+
+
+def gathered_batch(model, step, two_views, dtype, ranks):
+    """The same from this process's part: 8 / world images and their sentences."""
+    x, y, vectors, per_image, per_sentence = data(step, dtype)
+    size = 8 // ranks.world
+    images = slice(ranks.rank * size, (ranks.rank + 1) * size)
+    part = torch.arange(images.start, images.stop)
+    mine = torch.isin(OWNERS, part)
+    fields = {name: value[images] for name, value in per_image.items()}
+    scale = model.similarity.scale
+    equal = {"label_names": NAMES, "seed": step}
+    if two_views:
+        first, second = (model.regions(x[images, n]) for n in (0, 1))
+        cosine = (vectors[:8] @ vectors[:8].T)[images]
+        fields |= {"eta": per_sentence["eta"][images], "text_similarity": cosine}
+        return gather_views(first, second, scale, ranks, **fields, **equal)
+    fields |= {name: value[mine] for name, value in per_sentence.items()}
+    return gather_batch(
+        model.regions(x[images]),
+        model.sentences(y[mine]),
+        model.similarity,
+        scale,
+        ranks,
+        image_of_sentence=OWNERS[mine] - images.start,
+        text_vectors=vectors[mine],
+        **fields,
+        **equal,
+    )
+
+
+def learned(model, objective):
+    return [*model.parameters(), *objective.parameters()]
+
+
+def relative(a, b):
+    """Largest difference of two lists of tensors against the largest entry."""
+    size = max((t.abs().max().item() for t in b if t.numel()), default=0.0)
+    gap = max(
+        ((s - t).abs().max().item() for s, t in zip(a, b, strict=True) if t.numel()), default=0
+    )
+    return gap / size if size else gap
+
+
+def compare(content, two_views, dtype, ranks):
+    """Largest relative differences over some steps of plain descent."""
+    sides = []
+    for _ in range(2):
+        model = Pair(dtype)
+        sides.append((model, build_objective(loss_settings(content, "test")).to(dtype)))
+    worst = {"loss": 0.0, "gradient": 0.0, "state": 0.0, "ranks": 0.0}
+    for step in range(STEPS):
+        losses, gradients = [], []
+        for number, (model, objective) in enumerate(sides):
+            single = number == 0
+            batch = (
+                whole_batch(model, step, two_views, dtype)
+                if single
+                else gathered_batch(model, step, two_views, dtype, ranks)
+            )
+            loss = objective(batch).loss
+            loss.backward()
+            parameters = learned(model, objective)
+            found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            if not single:  # as DistributedDataParallel does
+                for gradient in found:
+                    dist.all_reduce(gradient, group=ranks.group)
+                    gradient /= ranks.world
+            with torch.no_grad():
+                for p, gradient in zip(parameters, found, strict=True):
+                    p -= 0.05 * gradient
+                    p.grad = None
+            losses.append([loss.detach()])
+            gradients.append(found)
+        worst["loss"] = max(worst["loss"], relative(losses[1], losses[0]))
+        worst["gradient"] = max(worst["gradient"], relative(gradients[1], gradients[0]))
+    one, many = ([b.double() for b in objective.buffers()] for _, objective in sides)
+    worst["state"] = relative(many, one)
+    for buffer in many:
+        copies = [torch.empty_like(buffer) for _ in range(ranks.world)]
+        dist.all_gather(copies, buffer, group=ranks.group)
+        if not all(torch.equal(copy, buffer) for copy in copies):
+            worst["ranks"] = 1.0
+    return worst
+
+
+def gathering(ranks):
+    """Unequal rows; each process weights the gathered rows by its own number."""
+    x = torch.full((ranks.rank + 1, 2), float(ranks.rank), requires_grad=True)
+    rows = gather_rows(x, ranks)
+    (rows * (ranks.rank + 1)).sum().backward()
+    return {"rows": rows[:, 0].tolist(), "gradient": x.grad[0, 0].item()}
+
+
+def worker(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(WORLDS)
+    )
+    found = {}
+    groups = {world: dist.new_group(list(range(world))) for world in WORLDS}
+    for world, group in groups.items():
+        if rank >= world:
+            continue
+        ranks = Ranks(rank, world, group)
+        found[f"{world} gathering"] = gathering(ranks)
+        for name, content in cases().items():
+            views = name.endswith("two views")
+            found[f"{world} {name}"] = compare(content, views, torch.float64, ranks)
+        single = {"kind": "clip"}
+        found[f"{world} float32"] = compare(single, False, torch.float32, ranks)
+    assert Ranks.current() == Ranks(rank, max(WORLDS))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What each process found; one start of processes for every case."""
+    folder = tmp_path_factory.mktemp("ranks")
+    # Without it each process resolves its host name, which some machines cannot.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    mp.start_processes(worker, args=(folder,), nprocs=max(WORLDS), start_method="spawn")
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(WORLDS))]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", cases())
+def test_many_processes_compute_what_one_does_with_the_whole_batch(results, name, world):
+    for rank in range(world):
+        found = results[rank][f"{world} {name}"]
+        assert found["loss"] <= 1e-9
+        assert found["gradient"] <= 1e-9
+        # float32 tables, on similarities that differ in their last digits
+        assert found["state"] <= 1e-5
+        assert found["ranks"] == 0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_in_float32_they_agree_to_a_hundred_thousandth(results, world):
+    for rank in range(world):
+        found = results[rank][f"{world} float32"]
+        assert found["loss"] <= 1e-5
+        assert found["gradient"] <= 1e-5
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_unequal_rows_are_gathered_in_order_and_gradients_are_summed(results, world):
+    rows = [float(rank) for rank in range(world) for _ in range(rank + 1)]
+    for rank in range(world):
+        found = results[rank][f"{world} gathering"]
+        assert found["rows"] == rows
+        assert found["gradient"] == sum(range(1, world + 1))
+
+
+def test_one_process_gathers_nothing():
+    x = torch.randn(3, 2)
+    assert gather_rows(x, Ranks()) is x
+    assert Ranks.current() == Ranks(0, 1)
+    model = Pair(torch.float64)
+    alone = gathered_batch(model, 0, False, torch.float64, Ranks())
+    whole = whole_batch(model, 0, False, torch.float64)
+    assert torch.equal(alone.similarity, whole.similarity)
+    assert torch.equal(alone.owners, whole.owners)
+
+
+def test_an_unknown_field_or_a_missing_owner_is_named():
+    x, y = torch.eye(3)[:2], torch.eye(3)
+    with pytest.raises(TypeError, match="log_probs"):
+        gather_batch(x, x, torch.matmul, torch.tensor(1.0), Ranks(), log_probs=x)
+    with pytest.raises(ValueError, match="image_of_sentence"):
+        gather_batch(x, y, lambda a, b: a @ b.T, torch.tensor(1.0), Ranks())

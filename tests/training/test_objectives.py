@@ -1,0 +1,243 @@
+"""Runs with every kind of objective: what they are fed, that they resume, what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    Preprocessing,
+    RunSettings,
+    TextEncoderSettings,
+    TrainSettings,
+)
+from medclip_debias.data.loader import Batch, TrainingStudies, training_corpus
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.losses.keywords import load_keywords
+from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
+from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
+from medclip_debias.training.fields import BatchFields, frozen_embeddings
+from medclip_debias.training.train import train
+
+
+@pytest.fixture(scope="module")
+def language_model(prepared_phantom, tmp_path_factory):
+    """A tiny language model of the phantom's sentences."""
+    out = tmp_path_factory.mktemp("objectives") / "lm"
+    small = LanguageModelSettings(
+        vocabulary=500, hidden=16, layers=1, heads=2, steps=5, batch_size=16, max_tokens=32
+    )
+    train_masked_lm(training_corpus(PreparedSet.open(prepared_phantom)), out, small)
+    return out
+
+
+@pytest.fixture
+def settings(prepared_phantom, language_model, tmp_path):
+    size = PreparedSet.open(prepared_phantom).settings
+    return RunSettings(
+        prepared=prepared_phantom,
+        out=tmp_path / "run",
+        preprocessing=Preprocessing(prepare=size, input_size=size.size - 8),
+        model=ModelSettings(
+            image=ImageEncoderSettings(arch="resnet_small"),
+            text=TextEncoderSettings(folder=language_model, max_tokens=32),
+            dim=16,
+        ),
+        train=TrainSettings(
+            steps=3,
+            batch_size=8,
+            sentences_per_study=2,
+            lr=1e-2,
+            warmup_steps=1,
+            log_every=1,
+            checkpoint_every=2,
+            workers=0,
+        ),
+    )
+
+
+def rows(out):
+    with (out / "metrics.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+RUNS = {
+    "all text policies": {
+        "kind": "infonce",
+        "negatives": [
+            {"kind": "mask_same_study"},
+            {"kind": "mask_identical_text"},
+            {"kind": "remove_by_text", "threshold": 0.99},
+            {"kind": "reweight_by_text"},
+            {"kind": "resample_by_text"},
+        ],
+    },
+    "labels": {
+        "kind": "debiased",
+        "eta": {"kind": "constant", "value": 0.1},
+        "positives": "study",
+        "negatives": [{"kind": "remove_by_label"}, {"kind": "fnc", "alpha": 0.1}],
+    },
+    "supcon": {"kind": "supcon"},
+    "xclr": {"kind": "xclr"},
+    "siglip": {"kind": "siglip"},
+    "biovil": {"kind": "biovil"},
+    "keyword": {"kind": "keyword", "core": {"kind": "biovil"}, "words": "findings"},
+    "sogclr": {"kind": "sogclr"},
+    "glofnd": {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path, name):
+    settings = settings.model_copy(update={"loss": RUNS[name]})
+    whole = train(settings)
+    assert all(np.isfinite(float(row["loss"])) for row in rows(settings.out))
+
+    class Stop(Exception):
+        pass
+
+    def stop_at_two(done, total, loss):
+        if done == 2:
+            raise Stop
+
+    broken = settings.model_copy(update={"out": tmp_path / "broken"})
+    with pytest.raises(Stop):
+        train(broken, progress=stop_at_two)
+    result = train(broken)
+    assert result.resumed_at == 2
+    first, second = (DualEncoder.load(r.model).state_dict() for r in (whole, result))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    states = [
+        load_checkpoint(checkpoints(run.out / "checkpoints")[-1]) for run in (settings, broken)
+    ]
+    for part in ("objective", "masked_lm"):
+        a, b = (state.get(part, {}) for state in states)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_an_objectives_own_parameters_are_trained(settings):
+    train(settings.model_copy(update={"loss": RUNS["siglip"]}))
+    state = load_checkpoint(checkpoints(settings.out / "checkpoints")[-1])
+    assert state["objective"]["bias"].item() != -10
+    assert float(rows(settings.out)[0]["bias"]) == -10
+
+
+def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, language_model):
+    loss = {"kind": "biovil", "masked_lm": {"weight": 0.5, "mask_share": 0.3}}
+    train(settings.model_copy(update={"loss": loss}))
+    for row in rows(settings.out):
+        total = float(row["contrastive_loss"]) + 0.5 * float(row["masked_lm_loss"])
+        assert float(row["loss"]) == pytest.approx(total, rel=1e-4)
+    # A head that knows next to nothing is off by about the logarithm of the vocabulary.
+    size = SentenceTokenizer.load(language_model).size
+    assert float(rows(settings.out)[0]["masked_lm_loss"]) < 2 * np.log(size)
+    state = load_checkpoint(checkpoints(settings.out / "checkpoints")[-1])
+    before = load_masked_lm(language_model).cls.state_dict()
+    moved = state["masked_lm"]["head.predictions.transform.dense.weight"]
+    assert not torch.equal(moved, before["predictions.transform.dense.weight"])
+
+
+def test_the_masked_language_model_term_runs_in_bfloat16(settings):
+    half = settings.train.model_copy(update={"precision": "bf16"})
+    train(settings.model_copy(update={"loss": RUNS["biovil"], "train": half}))
+    assert all(np.isfinite(float(row["masked_lm_loss"])) for row in rows(settings.out))
+
+
+# --------------------------------------------------------------------------------- the fields
+
+
+def fields_of(prepared, language_model, loss):
+    chosen = loss_settings(loss, "run.yaml")
+    studies = TrainingStudies.of(prepared)
+    made = BatchFields(
+        build_objective(chosen),
+        chosen,
+        prepared=prepared,
+        studies=studies,
+        text_folder=language_model,
+        max_tokens=32,
+        device=torch.device("cpu"),
+        where="run.yaml",
+    )
+    return made, studies
+
+
+def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom, language_model):
+    prepared = PreparedSet.open(prepared_phantom)
+    policies = RUNS["all text policies"]["negatives"] + RUNS["labels"]["negatives"]
+    loss = {
+        "kind": "keyword",
+        "core": {"kind": "clip", "negatives": policies},
+        "words": "laterality",
+    }
+    made, studies = fields_of(prepared, language_model, loss)
+    chosen = torch.tensor([3, 0, 7])
+    texts = torch.tensor([int(studies.sentences[s][0]) for s in chosen])
+    batch = Batch(torch.zeros(3, 8, 8, dtype=torch.uint8), texts, torch.arange(3), chosen)
+    fields = made.of(batch, seed=99)
+    assert set(fields) == {
+        "keywords", "text_ids", "sample_ids", "seed", "text_similarity", "labels", "label_names",
+    }  # fmt: skip
+    assert fields["seed"] == 99
+    assert torch.equal(fields["sample_ids"], chosen)
+    assert torch.equal(fields["text_ids"], texts)
+    words = load_keywords("laterality")
+    for place, study in enumerate(chosen.tolist()):
+        named = words.named(studies.texts[int(texts[place])])
+        number = 1 + list(words.classes).index(named[0]) if named else 0
+        assert fields["keywords"][place] == number
+        identity = prepared.images["study_id"].iloc[studies.rows[study][0]]
+        table = prepared.studies.set_index("study_id").loc[identity]
+        for name, value in zip(fields["label_names"], fields["labels"][place], strict=True):
+            np.testing.assert_equal(value.item(), float(table[name]))
+    torch.testing.assert_close(fields["text_similarity"].diagonal(), torch.ones(3))
+    assert torch.equal(fields["text_similarity"], fields["text_similarity"].T)
+
+
+def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(language_model):
+    texts = ["No pneumothorax.", "Small left effusion is seen.", "Heart size is normal."]
+    vectors = frozen_embeddings(language_model, texts, 32, torch.device("cpu"), group=2)
+    model = load_masked_lm(language_model)
+    tokenizer = SentenceTokenizer.load(language_model)
+    for text, vector in zip(texts, vectors, strict=True):
+        ids = torch.tensor(tokenizer.encode([text], 32))
+        with torch.no_grad():
+            mean = model.bert(input_ids=ids).last_hidden_state[0].mean(dim=0)
+        torch.testing.assert_close(vector, mean / mean.norm(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_objective_that_asks_for_nothing_is_fed_nothing(prepared_phantom, language_model):
+    made, _ = fields_of(PreparedSet.open(prepared_phantom), language_model, {"kind": "clip"})
+    one = torch.zeros(1, dtype=torch.long)
+    assert made.of(Batch(torch.zeros(1, 8, 8), one, one, one), seed=0) == {}
+
+
+def test_data_that_lacks_what_is_read_is_refused(prepared_phantom, language_model, tmp_path):
+    prepared = PreparedSet.open(prepared_phantom)
+    with pytest.raises(UserError, match=r"loss\.graph"):
+        fields_of(prepared, language_model, {"kind": "xclr", "graph": "given"})
+    path = tmp_path / "words.yaml"
+    path.write_text("name: none\nclasses: {a: [xylophone]}\n")
+    with pytest.raises(UserError, match=r"no sentence .* keyword list"):
+        fields_of(prepared, language_model, {"kind": "keyword", "words": str(path)})
+    nested = {"kind": "keyword", "core": {"kind": "debiased", "eta": {"kind": "table"}}}
+    with pytest.raises(UserError, match=r"'loss\.core\.eta\.path' is missing"):
+        fields_of(prepared, language_model, nested)
+    folder = tmp_path / "unlabelled"
+    shutil.copytree(prepared_phantom, folder)
+    bare = PreparedSet.open(folder)
+    bare.studies[["study_id", "patient_id", "split"]].to_parquet(folder / "studies.parquet")
+    with pytest.raises(UserError, match="have no labels"):
+        fields_of(PreparedSet.open(folder), language_model, {"kind": "supcon"})
