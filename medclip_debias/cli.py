@@ -66,7 +66,9 @@ def phantom(
 
 @app.command()
 def prepare(
-    source: Annotated[Path, typer.Argument(help="MIMIC-CXR(-JPG) folder or a manifest CSV.")],
+    source: Annotated[
+        Path, typer.Argument(help="MIMIC-CXR(-JPG) or Open-i folder, or a manifest table.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
     size: Annotated[int, typer.Option(help="Side of the stored square, pixels.")] = 512,
     clip: Annotated[
@@ -75,31 +77,93 @@ def prepare(
     equalize: Annotated[
         bool, typer.Option("--equalize", help="Histogram equalisation, as MIMIC-CXR-JPG.")
     ] = False,
+    window: Annotated[
+        str, typer.Option(help="DICOM window to apply: the first one, or none.")
+    ] = "first",
+    views: Annotated[
+        str | None, typer.Option(help="Views that count as frontal, as AP,PA; default all names.")
+    ] = None,
+    blank_view: Annotated[
+        str, typer.Option(help="Images whose view is blank: exclude or include.")
+    ] = "exclude",
+    multi_view: Annotated[
+        str, typer.Option(help="Studies of several views: all, one_at_random or pa_first.")
+    ] = "all",
+    without_sentence: Annotated[
+        str, typer.Option(help="Studies without a sentence: keep_for_evaluation or drop.")
+    ] = "keep_for_evaluation",
+    seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
+    reports: Annotated[
+        Path | None, typer.Option(help="Folder or archive of reports that lie elsewhere.")
+    ] = None,
+    report_settings: Annotated[
+        list[str] | None,
+        typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
+    ] = None,
+    labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
+    split_seed: Annotated[
+        int | None, typer.Option(help="Split patients by this seed, not the source's split.")
+    ] = None,
     phrases: Annotated[
-        Path | None, typer.Option(help="COCO file of boxes; found by itself in most sets.")
+        Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="mimic_cxr, openi, manifest or auto.")] = "auto",
+    shard: Annotated[
+        str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add what is new in the source to the set at OUT.")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a source once: images, sentences, labels and boxes, and every count on the way."""
-    from medclip_debias.config import PrepareSettings, validate
-    from medclip_debias.data.prepare import prepare as run
+    """Read a source once: images, sentences, labels and boxes, and every count on the way.
 
-    content = {"size": size, "clip": list(clip), "equalize": equalize}
-    settings = validate(PrepareSettings, content, "the command line")
-    with _progress("Images") as advance:
-        prepared = run(
-            source,
-            out,
-            settings,
-            phrases=phrases,
-            workers=workers,
-            progress=advance,
-            overwrite=overwrite,
-        )
-    figures = {"content_hash": prepared.content_hash, **prepared.meta["counts"]}
-    _show({"prepared": str(out), **figures}, as_json, funnel=prepared.funnel)
+    A run that was killed goes on when the same command is given again.
+    """
+    from medclip_debias.config import PrepareSettings, SelectionSettings, apply_overrides, validate
+    from medclip_debias.data.prepare import Reading, prepare_part
+    from medclip_debias.data.prepare import prepare as run
+    from medclip_debias.data.reports import ReportSettings
+
+    where = "the command line"
+    rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
+    chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
+    chosen |= {"without_sentence": without_sentence} | _given(views=_words(views))
+    text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")
+    settings = validate(PrepareSettings, rows, where)
+    how: dict[str, Any] = {
+        "selection": validate(SelectionSettings, chosen, where),
+        "reading": Reading(kind, phrases, reports, labels, split_seed, text),
+        "workers": workers,
+        "say": None if as_json else _note,
+        "overwrite": overwrite,
+    }
+    with _progress("Reports, images") as advance:
+        how["progress"] = advance
+        if shard is not None:
+            figures = prepare_part(source, out, settings, shard, update=update, **how)
+        else:
+            prepared = run(source, out, settings, update=update, **how)
+    if shard is not None:
+        _show({"part": str(out), **figures}, as_json)
+    else:
+        _show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+
+
+@app.command()
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="Folders that 'prepare --shard' made.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Join the parts of a prepared set to the same bytes as one run."""
+    from medclip_debias.data.shards import merge as run
+
+    prepared = run(parts, out, overwrite=overwrite)
+    _show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
 
 
 @app.command("language-model")
@@ -297,6 +361,19 @@ def _say(sentence: str, code: int) -> int:
     return code
 
 
+def _note(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+def _words(text: str | None) -> list[str] | None:
+    return None if text is None else [word.strip() for word in text.split(",")]
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The options that were given, so that the others keep their defaults."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @contextmanager
 def _progress(unit: str) -> Iterator[Callable[..., None]]:
     """Progress on standard error: done, time taken, time left, and a loss if given.
@@ -361,9 +438,9 @@ def _show(
         typer.echo(json.dumps(figures | ({"funnel": funnel} if funnel else {})))
         return
     if funnel:
-        for step in funnel:
-            kept, dropped = f"{step['kept']:>9,}", f"{-step['dropped']:>9,}"
-            typer.echo(f"{kept} {step['unit']:<9} {dropped}  {step['step']}")
+        from medclip_debias.data.funnel import table
+
+        typer.echo(table(funnel))
     for name, value in figures.items():
         for line in _lines(name, value):
             typer.echo(line)

@@ -1,7 +1,8 @@
 """Validated settings: pydantic models read from YAML, with dotted overrides.
 
 A setting that is unknown, of the wrong type or out of range is one sentence that names the
-key and the file. ``extends: other.yaml`` (relative to the file) inherits another file.
+key and the file. ``extends: other.yaml`` (relative to the file) inherits another file, a list
+several of them, the later over the earlier.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ S = TypeVar("S", bound=BaseModel)
 
 # --------------------------------------------------------------------------- preprocessing
 
+WindowPolicy = Literal["first", "none"]
+
+FRONTAL_VIEWS = (
+    *("AP", "AP Supine", "AP Erect", "AP Semi Erect", "AP Upright"),
+    *("PA", "PA Erect", "Frontal"),
+)
+"""View positions that count as frontal by default."""
+
 
 class PrepareSettings(Settings):
     """How a file becomes one row of the prepared set (stored with it, and with every model).
@@ -36,17 +45,44 @@ class PrepareSettings(Settings):
     ``size`` is the side of the stored square in pixels. Intensities are clipped at the
     percentiles ``clip`` of the whole image (a DICOM window, when present, is applied first),
     then stretched to 0..255; ``equalize`` adds the histogram equalisation of MIMIC-CXR-JPG.
+    Of several windows the ``first`` is applied; ``window: none`` leaves them all out.
     """
 
     size: int = Field(512, ge=16, le=4096)
     clip: tuple[float, float] = (0.5, 99.5)
     equalize: bool = False
+    window: WindowPolicy = "first"
 
     @model_validator(mode="after")
     def _ordered(self) -> PrepareSettings:
         low, high = self.clip
         if not 0 <= low < high <= 100:
             raise ValueError(f"clip must be two rising percentiles in 0..100, got {low}, {high}")
+        return self
+
+
+class SelectionSettings(Settings):
+    """Which images and studies of a source enter the prepared set.
+
+    ``views`` are the view positions that count as frontal (upper or lower case, blanks and
+    underscores alike); ``blank_view`` decides on images whose view position is blank.
+    ``multi_view`` decides on studies with several such images: ``all`` of them, ``one_at_random``
+    (a function of ``seed`` and the study), or ``pa_first`` (one, a PA view if there is one).
+    Studies with boxes keep all their images. ``without_sentence`` decides on images whose study
+    has no usable sentence: ``drop`` them, or ``keep_for_evaluation`` those outside training whose
+    study has labels or which have boxes.
+    """
+
+    views: tuple[str, ...] = FRONTAL_VIEWS
+    blank_view: Literal["exclude", "include"] = "exclude"
+    multi_view: Literal["all", "one_at_random", "pa_first"] = "all"
+    without_sentence: Literal["drop", "keep_for_evaluation"] = "keep_for_evaluation"
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _some_view(self) -> SelectionSettings:
+        if not any(view.strip() for view in self.views):
+            raise ValueError("views must name at least one view position, as in AP,PA")
         return self
 
 
@@ -118,11 +154,16 @@ class ModelSettings(Settings):
 
 
 class AugmentSettings(Settings):
-    """Random crop of ``input_size`` and random brightness / contrast (the paper's, 3.2)."""
+    """Random crop of ``input_size`` and random brightness / contrast (the paper's, 3.2).
+
+    ``where`` they are done, ``cpu`` (in the loader's processes) or ``device`` (a whole batch at
+    once, for a GPU that waits for images), does not change the pixels.
+    """
 
     crop: bool = True
     brightness: float = Field(0.2, ge=0, le=1)
     contrast: float = Field(0.2, ge=0, le=1)
+    where: Literal["cpu", "device"] = "cpu"
 
 
 class TrainSettings(Settings):
@@ -186,7 +227,9 @@ def _load_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     parent = content.pop("extends", None)
     if parent is None:
         return content
-    base = _load_yaml(path.parent / str(parent), (*seen, path.resolve()))
+    base: dict[str, Any] = {}
+    for name in parent if isinstance(parent, list) else [parent]:
+        base = merge(base, _load_yaml(path.parent / str(name), (*seen, path.resolve())))
     return merge(base, content)
 
 

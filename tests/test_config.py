@@ -58,6 +58,16 @@ def test_a_file_may_extend_another(write):
     assert (run.train.lr, run.train.steps) == (1e-3, 9)
 
 
+def test_a_file_may_extend_several_others_the_later_over_the_earlier(write):
+    write(
+        "train: {lr: 1e-3, steps: 7}\nloss: {kind: debiased, direction: symmetric}\n", "base.yaml"
+    )
+    write("loss: {kind: infonce}\n", "loss.yaml")
+    run = load_settings(RunSettings, write("extends: [base.yaml, loss.yaml]\n" + MINIMAL))
+    assert run.loss == {"kind": "infonce"}
+    assert run.train.steps == 7
+
+
 def test_changing_the_kind_of_a_choice_drops_the_other_kinds_settings():
     base = {"loss": {"eta": {"kind": "language_model", "a": 0.2}}}
     over = {"loss": {"eta": {"kind": "constant", "value": 0.1}}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from medclip_debias.errors import UserError
+
 
 class Funnel:
     """Counts what each step kept and dropped, in order.
@@ -17,8 +19,8 @@ class Funnel:
         {'step': 'frontal view', 'kept': 7, 'dropped': 3, 'unit': 'images'}
     """
 
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+    def __init__(self, rows: Sequence[dict[str, Any]] = ()) -> None:
+        self.rows: list[dict[str, Any]] = list(rows)
 
     def step(self, name: str, unit: str, kept: int, before: int | None = None) -> None:
         """Record one step; without ``before`` it is a starting count."""
@@ -28,6 +30,26 @@ class Funnel:
     def worst(self) -> dict[str, Any]:
         """Return the step that dropped the largest share of what reached it."""
         return max(self.rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
+
+    def stop_if_empty(self, kept: int, example: str = "") -> None:
+        """Stop when a step kept nothing, naming the step that dropped most.
+
+        Args:
+            kept: what is left.
+            example: why one of the dropped files was dropped.
+
+        Raises:
+            UserError: nothing is left.
+        """
+        if kept:
+            return
+        worst = self.worst()
+        count = worst["kept"] + worst["dropped"]
+        shown = f"; for example {example}" if example else "; look at the settings and the source."
+        raise UserError(
+            f"nothing is left of the source: the step '{worst['step']}' dropped"
+            f" {worst['dropped']} of {count} {worst['unit']}{shown}"
+        )
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

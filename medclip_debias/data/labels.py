@@ -1,9 +1,19 @@
-"""CheXpert labels: one row per study, 1 present, 0 absent, -1 uncertain, blank unmentioned."""
+"""CheXpert and NegBio labels: one row per study, and what to make of -1 and blank.
+
+1 present, 0 absent, -1 uncertain, blank unmentioned. Prepared sets keep these values; a
+`LabelPolicy` turns them into yes and no where that is needed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.config import Settings
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
 
@@ -28,10 +38,39 @@ CHEXPERT_LABELS = (
 CHEX5 = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
 """The five of the zero-shot protocol."""
 
+Labeller = Literal["chexpert", "negbio"]
+"""The two automatic labellers that MIMIC-CXR-JPG comes with; same columns, same values."""
+
 _RENAMED = {"Airspace Opacity": "Lung Opacity"}
 _VALUES = {"1": 1.0, "0": 0.0, "-1": -1.0, "": None, "nan": None}
 
 Labels = dict[str, float | None]
+
+
+class LabelPolicy(Settings):
+    """What the labels -1 (uncertain) and blank (unmentioned) stand for.
+
+    ``leave_out`` drops the image from that class and counts it. Tables labelled by people
+    (MIMIC-CXR's test set, the phantom's) have few of either; CheXpert's automatic labels
+    leave most classes blank, and ``as_negative`` is then the usual reading.
+    """
+
+    uncertain: Literal["leave_out", "as_negative", "as_positive"] = "leave_out"
+    blank: Literal["leave_out", "as_negative", "as_positive"] = "leave_out"
+
+    def apply(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Turn label values into 1, 0, or NaN for "left out".
+
+        >>> LabelPolicy(uncertain="as_positive").apply(np.array([1, 0, -1, np.nan])).tolist()
+        [1.0, 0.0, 1.0, nan]
+        """
+        meaning = {"leave_out": np.nan, "as_negative": 0.0, "as_positive": 1.0}
+        result = np.full(len(values), np.nan)
+        result[values == 1] = 1.0
+        result[values == 0] = 0.0
+        result[values == -1] = meaning[self.uncertain]
+        result[np.isnan(values)] = meaning[self.blank]
+        return result
 
 
 def label_name(column: str) -> str | None:
@@ -44,6 +83,26 @@ def label_name(column: str) -> str | None:
     known = {name.lower(): name for name in CHEXPERT_LABELS}
     known |= {old.lower(): new for old, new in _RENAMED.items()}
     return known.get(key)
+
+
+def label_columns(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the columns of a table that hold labels, and the label of each.
+
+    Raises:
+        UserError: two columns hold one label (``Lung Opacity`` and ``Airspace Opacity``).
+    """
+    columns: dict[str, str] = {}
+    for name in names:
+        label = label_name(name)
+        if label is None:
+            continue
+        other = next((n for n, known in columns.items() if known == label), None)
+        if other is not None:
+            raise UserError(
+                f"{path}: columns '{other}' and '{name}' both hold '{label}'; keep one."
+            )
+        columns[name] = label
+    return columns
 
 
 def label_value(text: str, where: str) -> float | None:
@@ -64,21 +123,28 @@ def read_labels(path: Path) -> dict[str, Labels]:
         UserError: no ``study_id`` or no label column, a value that is no label, a study twice.
     """
     table = read_table(path, required=("study_id",))
-    columns = {name: label for name in table.columns if (label := label_name(name))}
+    columns = label_columns(path, table.columns)
     if not columns:
         raise UserError(
             f"{path}: no column is a CheXpert label such as 'Cardiomegaly';"
             f" it has: {', '.join(table.columns)}."
         )
     result: dict[str, Labels] = {}
-    for index, study in enumerate(table["study_id"]):
-        if study in result:
-            raise UserError(f"{path}, row {index + 2}: its study was listed before; keep one row.")
+    first: dict[str, int] = {}
+    rows = table.index.tolist()
+    for row, study in zip(rows, table["study_id"], strict=True):
+        if not study:
+            raise UserError(f"{path}, row {row}: column 'study_id' is blank; fill it in.")
+        if study in first:
+            raise UserError(
+                f"{path}, row {row}: its study is already in row {first[study]}; keep one row."
+            )
+        first[study] = row
         result[study] = {}
     for name, label in columns.items():
         seen: dict[str, float | None] = {}
-        for index, (study, text) in enumerate(zip(table["study_id"], table[name], strict=True)):
+        for row, study, text in zip(rows, table["study_id"], table[name], strict=True):
             if text not in seen:
-                seen[text] = label_value(text, f"{path}, row {index + 2}, column '{name}'")
+                seen[text] = label_value(text, f"{path}, row {row}, column '{name}'")
             result[study][label] = seen[text]
     return result

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from medclip_debias.config import AugmentSettings
-from medclip_debias.data.augment import Augmenter
+from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
@@ -77,16 +77,60 @@ class Batch:
     """One step's input.
 
     Attributes:
-        images: uint8 ``[B, C, C]``, cropped and augmented.
+        images: uint8 ``[B, C, C]``, cropped and augmented; ``[B, S, S]`` with ``draws``.
         texts: ``[T]`` indices into ``TrainingStudies.texts``.
         owners: ``[T]`` image of each sentence, in 0..B-1.
         studies: ``[B]`` index of each image's study.
+        draws: the augmentation that is still to be done, on the device; None when it is done.
     """
 
     images: Tensor
     texts: Tensor
     owners: Tensor
     studies: Tensor
+    draws: Draws | None = None
+
+    def images_on(self, device: torch.device) -> Tensor:
+        """Augmented images on ``device``: uint8 ``[B, C, C]``."""
+        images = self.images.to(device, non_blocking=True)
+        return images if self.draws is None else augment_on_device(images, self.draws)
+
+    def pin_memory(self) -> Batch:
+        """A copy in page-locked memory (called by torch's loader)."""
+        return Batch(
+            self.images.pin_memory(),
+            self.texts.pin_memory(),
+            self.owners.pin_memory(),
+            self.studies.pin_memory(),
+            None if self.draws is None else self.draws.pin_memory(),
+        )
+
+
+class _Ragged:
+    """Lists of integers end to end, so that a batch of them is drawn without a loop."""
+
+    def __init__(self, lists: list[NDArray[np.int64]]) -> None:
+        self.counts = np.array([len(one) for one in lists])
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.values = np.concatenate(lists)
+
+    def one(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """One element of each list named in ``members``."""
+        places = (rng.random(len(members)) * self.counts[members]).astype(np.int64)
+        return self.values[self.starts[members] + places]
+
+    def some(
+        self, members: NDArray[np.int64], count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Up to ``count`` elements of each list, without repeats, and whose they are."""
+        counts = self.counts[members]
+        owners = np.repeat(np.arange(len(members)), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        # Shuffle each list by random keys and keep its first places.
+        order = np.lexsort((rng.random(len(owners)), owners))
+        chosen = order[within < count]
+        places = self.starts[members][owners[chosen]] + within[chosen]
+        return self.values[places], owners[chosen]
 
 
 class StepBatches(Dataset[Batch]):
@@ -116,8 +160,12 @@ class StepBatches(Dataset[Batch]):
         self.studies = studies
         self.batch_size = batch_size
         self.sentences_per_study = sentences_per_study
+        self.input_size = input_size
+        self.augment = augment
         self.seed = seed
-        self.augmenter = Augmenter(augment, input_size)
+        self._rows = _Ragged(studies.rows)
+        self._sentences = _Ragged(studies.sentences)
+        self._order: tuple[int, NDArray[np.int64]] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -127,25 +175,25 @@ class StepBatches(Dataset[Batch]):
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``: ``[B]``."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = np.random.default_rng([_ORDER, self.seed, epoch]).permutation(len(self.studies))
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        if self._order is None or self._order[0] != epoch:  # kept: it costs more than a batch
+            rng = np.random.default_rng([_ORDER, self.seed, epoch])
+            self._order = epoch, rng.permutation(len(self.studies))
+        return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
 
     def __getitem__(self, step: int) -> Batch:
         members = self.members(step)
-        images, texts, owners = [], [], []
-        for place, study in enumerate(members):
-            rng = np.random.default_rng([_CHOICE, self.seed, step, place])
-            row = rng.choice(self.studies.rows[study])
-            images.append(self.augmenter(self.pixels[row], rng))
-            said = self.studies.sentences[study]
-            count = min(self.sentences_per_study, len(said))
-            texts.append(rng.choice(said, size=count, replace=False))
-            owners.append(np.full(count, place))
+        rng = np.random.default_rng([_CHOICE, self.seed, step])
+        rows = self._rows.one(members, rng)
+        texts, owners = self._sentences.some(members, self.sentences_per_study, rng)
+        draws = draw(rng, self.augment, len(rows), self.pixels.shape[1], self.input_size)
+        here = self.augment.where == "cpu"
+        images = augment(self.pixels, rows, draws) if here else np.asarray(self.pixels[rows])
         return Batch(
-            torch.from_numpy(np.stack(images)),
-            torch.from_numpy(np.concatenate(texts)),
-            torch.from_numpy(np.concatenate(owners)),
+            torch.from_numpy(images),
+            torch.from_numpy(texts),
+            torch.from_numpy(owners),
             torch.from_numpy(members),
+            None if here else draws,
         )
 
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing import connection
 from typing import Any, TypeVar
 
 from medclip_debias.errors import UserError
+
+
+class WorkerKilled(UserError):
+    """A worker process was killed; what was done so far is good."""
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,7 +62,7 @@ def ordered(
         start_args: its arguments.
 
     Raises:
-        UserError: a process was killed.
+        WorkerKilled: a process was killed.
     """
     if workers <= 1:
         if start is not None:
@@ -65,7 +72,9 @@ def ordered(
     # Forked processes start at once and share what is loaded; "spawn" imports all anew.
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
-    pool = ProcessPoolExecutor(workers, context, initializer=start, initargs=start_args)
+    pool = ProcessPoolExecutor(
+        workers, context, initializer=_start_worker, initargs=(start, start_args)
+    )
     try:
         waiting: deque[Future[R]] = deque()
         for item in items:
@@ -75,8 +84,23 @@ def ordered(
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        raise UserError(
-            "a worker process was killed, most often for lack of memory; use fewer workers."
+        raise WorkerKilled(
+            "a worker process was killed, most often for lack of memory; use fewer workers and"
+            " run the same command again to go on."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(start: Callable[..., None] | None, start_args: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if start is not None:
+        start(*start_args)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent was killed: an orphan would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

@@ -1,39 +1,92 @@
 """From a source to a prepared set: select, cut reports into sentences, turn files into rows.
 
-The work is spread over processes; the result does not depend on their number. The set is built
-in ``OUT.partial`` and renamed when whole, so ``OUT`` is never half a set.
+The work is spread over processes; the result does not depend on their number. A run grows in
+``OUT.partial``, which is renamed when whole: ``OUT`` is never half a set, and a run that was
+killed goes on where it was (`medclip_debias.data.journal`).
 """
 
 from __future__ import annotations
 
-import csv
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-import pandas as pd
-
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data import store
-from medclip_debias.data.funnel import Funnel
+from medclip_debias import __version__
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data import shards, store
+from medclip_debias.data.assemble import About, assemble
+from medclip_debias.data.journal import Job, Workspace, check_free, making
+from medclip_debias.data.labels import Labeller
 from medclip_debias.data.parallel import chunks, cpus, ordered
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, StudyRecord
-from medclip_debias.data.reports import report_sentences
-from medclip_debias.data.rows import Size, write_rows
-from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.ms_cxr import scale_boxes
-from medclip_debias.errors import UserError
-
-FRONTAL_VIEWS = frozenset(
-    {"AP", "PA", "AP SUPINE", "AP ERECT", "AP SEMI ERECT", "AP UPRIGHT", "PA ERECT", "FRONTAL"}
+from medclip_debias.data.previous import Previous
+from medclip_debias.data.records import ImageRecord, Source, StudyRecord
+from medclip_debias.data.reports import ReportSettings, report_sentences_counted
+from medclip_debias.data.results import (
+    EMPTY,
+    MISSING,
+    READ,
+    UNREADABLE,
+    Image,
+    Part,
+    wanted_images,
 )
-"""Views that count as frontal; all frontal images of a study are kept. Blank views are not."""
+from medclip_debias.data.rows import write_rows
+from medclip_debias.data.selection import Plan, select
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import check_leak
+from medclip_debias.errors import UserError
+from medclip_debias.files import file_hash
 
 Progress = Callable[[int, int], None]
-Sentences = list[tuple[str, str]]
+Say = Callable[[str], None]
+
+_LIBRARIES = (
+    *("numpy", "opencv-python-headless", "pillow", "pydicom", "pysbd"),
+    *("pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle"),
+)
+"""Another version of these may give other pixels or sentences."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a source is read.
+
+    Attributes:
+        kind: kind of source, or ``auto``.
+        phrases: boxes, if not those beside the data.
+        reports: folder or archive of the reports, for images that came without any.
+        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
+        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
+        text: sections and sentences that are used.
+    """
+
+    kind: str = "auto"
+    phrases: Path | None = None
+    reports: Path | None = None
+    labeller: str = "chexpert"
+    split_seed: int | None = None
+    text: ReportSettings = field(default_factory=ReportSettings)
+
+    def source(self, path: Path) -> Source:
+        """Open the source at ``path``."""
+        return detect(
+            path,
+            self.kind,
+            phrases=self.phrases,
+            reports=self.reports,
+            labeller=cast(Labeller, self.labeller),  # checked there
+            split_seed=self.split_seed,
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return what changes the content of the set, as JSON values."""
+        text = self.text.model_dump(mode="json")
+        return {"labeller": self.labeller, "split_seed": self.split_seed, "reports": text}
 
 
 def prepare(
@@ -41,86 +94,104 @@ def prepare(
     out: Path,
     settings: PrepareSettings,
     *,
-    phrases: Path | None = None,
-    kind: str = "auto",
+    selection: SelectionSettings | None = None,
+    reading: Reading | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    say: Say | None = None,
     overwrite: bool = False,
+    update: bool = False,
 ) -> store.PreparedSet:
-    """Prepare a source.
+    """Prepare a source; a run that was killed goes on when it is called again.
 
     Args:
         source_path: what `medclip_debias.data.sources.detect.detect` takes.
         out: folder to make.
         settings: how files become rows.
-        phrases: COCO file of grounded phrases, if not the one beside the data.
-        kind: kind of source, or ``auto``.
+        selection: which images and studies are taken.
+        reading: how the source is read.
         workers: processes; all processors by default.
         progress: called with (done, total) as the work goes on.
+        say: called with each sentence on what was found.
         overwrite: replace the prepared set at ``out``.
+        update: prepare anew what changed since the set at ``out`` was made, keep the rest.
 
     Raises:
         UserError: the source is unusable, nothing is left of it, or ``out`` is in the way.
     """
     out = Path(out)
-    _check_free(out, overwrite)
-    source = detect(Path(source_path), kind, phrases=phrases)
-    partial = out.with_name(out.name + ".partial")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
-        partial.mkdir()
-        _Preparation(source, partial, settings, workers or cpus(), progress).run()
-        _move(partial, out)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"{out}: the prepared set cannot be written ({reason}).") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    replaced = overwrite or update
+    check_free(out, replaced)
+    run = _Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    with making(out) as work:
+        check_free(out, replaced)
+        run.start(work, previous=out if update else None)
+        about = run.about
+        del run  # the source and the selection: half a gigabyte for a large set
+        assemble(work.set, [Part(work.reports, work.images, work.rows)], about)
+        work.move_to(out)
     return store.PreparedSet.open(out)
 
 
-def is_frontal(view: str) -> bool:
-    """Tell whether a view counts as frontal.
+def prepare_part(
+    source_path: Path,
+    out: Path,
+    settings: PrepareSettings,
+    shard: str,
+    *,
+    selection: SelectionSettings | None = None,
+    reading: Reading | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    say: Say | None = None,
+    overwrite: bool = False,
+    update: bool = False,
+) -> dict[str, Any]:
+    """Do one of n parts of the work of `prepare`, for `medclip_debias.data.shards.merge`.
 
-    >>> is_frontal("AP Supine"), is_frontal("LATERAL"), is_frontal("")
-    (True, False, False)
+    Args:
+        source_path: as for `prepare`, as are the others but ``shard``.
+        out: folder to make.
+        settings: how files become rows.
+        shard: ``i/n``: the i-th of n parts.
+        selection: which images and studies are taken.
+        reading: how the source is read.
+        workers: processes.
+        progress: called with (done, total).
+        say: called with each sentence on what was found.
+        overwrite: replace the part at ``out``.
+        update: is refused: there is nothing to update before the parts are joined.
+
+    Returns:
+        Counts of what the part holds.
+
+    Raises:
+        UserError: the source is unusable, or ``out`` is in the way.
     """
-    return " ".join(view.replace("_", " ").replace("-", " ").split()).upper() in FRONTAL_VIEWS
+    out = Path(out)
+    number = shards.parse(shard)
+    if update:
+        raise UserError(
+            "--update and --shard do not go together; run --update on the merged set instead."
+        )
+    check_free(out, overwrite)
+    run = _Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    with making(out, part=True) as work:
+        check_free(out, overwrite)
+        run.start(work, shard=number)
+        counts = shards.write_part(work, number, run.about, run.plan.listing())
+        work.move_to(out)
+    return counts
 
 
-def check_leak(images: Sequence[ImageRecord]) -> None:
-    """Stop when a patient's images are in two splits."""
-    first: dict[str, ImageRecord] = {}
-    for image in images:
-        other = first.setdefault(image.patient_id, image) if image.split else image
-        if other.split != image.split:
-            raise UserError(
-                f"{image.origin}: the patient of this {image.split} image also has a"
-                f" {other.split} image ({other.origin}); give each patient one split."
-            )
-
-
-def _check_free(out: Path, overwrite: bool) -> None:
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file; give a folder to make.")
-    if not any(out.iterdir()):
-        return
-    if not overwrite:
-        raise UserError(f"{out}: is not empty; give another folder or allow overwriting.")
-    if not (out / "meta.json").is_file() or not (out / "images.bin").is_file():
-        raise UserError(f"{out}: is not a prepared set and will not be overwritten; remove it.")
-
-
-def _move(partial: Path, out: Path) -> None:
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if out.exists():
-        out.replace(old)
-    partial.replace(out)
-    shutil.rmtree(old, ignore_errors=True)
+def is_phantom(source_path: Path) -> bool:
+    """Tell whether a source is synthetic: `medclip_debias.data.phantom` leaves its truth in it."""
+    folder = source_path if source_path.is_dir() else source_path.parent
+    try:
+        content = json.loads((folder / "truth" / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
 
 
 # ------------------------------------------------------------------------------ the way
@@ -128,190 +199,161 @@ def _move(partial: Path, out: Path) -> None:
 
 @dataclass
 class _Preparation:
-    """One run: `run` is the whole way, each step narrows what the one before left."""
+    """One run up to its journals."""
 
     source: Source
-    folder: Path
+    source_path: Path
     settings: PrepareSettings
+    selection: SelectionSettings
+    reading: Reading
     workers: int
     progress: Progress | None
+    say: Say | None
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        settings: PrepareSettings,
+        selection: SelectionSettings | None,
+        reading: Reading | None,
+        workers: int | None,
+        progress: Progress | None,
+        say: Say | None,
+    ) -> _Preparation:
+        """Open the source."""
+        how = reading or Reading()
+        source = how.source(Path(path))
+        chosen = selection or SelectionSettings()
+        return cls(source, Path(path), settings, chosen, how, workers or cpus(), progress, say)
 
     def __post_init__(self) -> None:
-        self.funnel = Funnel()
-        self.rejected: list[tuple[str, str]] = []
         self.done = self.total = 0
+        self._tell(*self.source.describe())
 
-    def run(self) -> None:
-        images = self._hold_out(self._selected_images())
-        studies, sentences = self._read_studies(images)
-        images = self._keep(
-            images, "study has a sentence", lambda image: image.study_id in sentences, "images"
+    @cached_property
+    def plan(self) -> Plan:
+        """What was selected."""
+        return select(self.source, self.selection)
+
+    @cached_property
+    def about(self) -> About:
+        """What the set will say of itself."""
+        return About(
+            kind=self.source.kind,
+            settings=self.settings,
+            selection=self.selection,
+            options=self.reading.options(),
+            funnel=self.plan.funnel.rows,
+            phrases=self.plan.phrases,
+            rejected=self.plan.rejected,
+            synthetic=is_phantom(self.source_path),
+            text_only=self.plan.text_only,
+            made_by=made_by(),
         )
-        images, sizes = self._write_images(images)
-        with_image = {image.study_id for image in images}
-        studies = self._keep(
-            studies, "study has a readable image", lambda s: s.study_id in with_image, "studies"
-        )
-        tables = {
-            "images": _image_table(images, sizes),
-            "studies": _study_table(studies, images),
-            "sentences": _sentence_table(studies, sentences),
-            "phrases": self._phrase_table(images, sizes),
+
+    def start(
+        self, work: Workspace, *, previous: Path | None = None, shard: tuple[int, int] = (1, 1)
+    ) -> None:
+        """Read every report and image that is not in the journals of ``work`` yet."""
+        about = self.about
+        earlier = None
+        if previous is not None:
+            earlier = Previous(previous, about.settings, about.options, about.made_by)
+            if not earlier.usable:
+                self._tell(f"{previous}: was made by another version; everything is read again.")
+        recipe = {
+            "source": str(self.source_path.resolve()),
+            "kind": about.kind,
+            "settings": about.settings.model_dump(mode="json"),
+            "selection": about.selection.model_dump(mode="json"),
+            "options": about.options,
+            "made_by": about.made_by,
+            "shard": list(shard),
+            "update": earlier.content_hash if earlier is not None else None,
         }
-        self._write(tables)
-
-    def _keep(
-        self, items: list[Any], step: str, test: Callable[[Any], bool], unit: str
-    ) -> list[Any]:
-        """Keep what passes ``test``, count it, and stop when nothing is left."""
-        kept = [item for item in items if test(item)]
-        self.funnel.step(step, unit, len(kept), before=len(items))
-        self._stop_if_empty(kept)
-        return kept
-
-    def _stop_if_empty(self, kept: Sequence[Any]) -> None:
-        if kept:
-            return
-        worst = self.funnel.worst()
-        count = worst["kept"] + worst["dropped"]
-        example = f"; for example {self.rejected[0][1]}" if self.rejected else ""
-        raise UserError(
-            f"nothing is left of the source: the step '{worst['step']}' dropped"
-            f" {worst['dropped']} of {count} {worst['unit']}{example}"
-        )
-
-    # ------------------------------------------------------------------------ selection
-
-    def _selected_images(self) -> list[ImageRecord]:
-        images = self.source.images()
-        self.funnel.step("images listed", "images", len(images))
-        check_leak(images)
-        images = self._keep(images, "view is frontal", lambda i: is_frontal(i.view), "images")
-        images = self._keep(images, "split is known", lambda i: bool(i.split), "images")
-        return self._keep(images, "image file is there", lambda i: i.path.is_file(), "images")
-
-    def _hold_out(self, images: list[ImageRecord]) -> list[ImageRecord]:
-        """Move train and validate images of patients with boxes to ``held_out``."""
-        patients = self.source.held_out_patients()
-        if not patients:
-            return images
-        moved = [
-            replace(image, split="held_out")
-            if image.patient_id in patients and image.split in ("train", "validate")
-            else image
-            for image in images
-        ]
-        before, after = (
-            sum(image.split in ("train", "validate") for image in records)
-            for records in (images, moved)
-        )
-        self.funnel.step(
-            "patient has no boxes (others move to held_out)",
-            "train and validate images",
-            after,
-            before=before,
-        )
-        return moved
+        self._tell(work.follow(recipe))
+        work.check_room(len(self.plan.images) * self.settings.size**2 // shard[1])
+        self._read_reports(work, shard, earlier)
+        self._read_images(work, earlier)
 
     # -------------------------------------------------------------------------- reports
 
-    def _read_studies(
-        self, images: list[ImageRecord]
-    ) -> tuple[list[StudyRecord], dict[str, Sentences]]:
-        wanted = {image.study_id for image in images}
-        self.funnel.step("studies with such an image", "studies", len(wanted))
-        self.total = len(wanted) + len(images)
-        studies: list[StudyRecord] = []
-        results: list[Sentences] = []
-        texts: dict[str, bool] = {}
-
-        def reports() -> Any:
-            for study in self.source.studies(wanted):
-                text = study.report or ""
-                texts[study.study_id] = bool(text.strip())
-                # The text is not kept: the reports of a large source need a gigabyte.
-                studies.append(replace(study, report=None if study.report is None else ""))
-                yield text
-
-        for chunk in ordered(_cut_reports, chunks(reports(), 64), self.workers):
-            results += chunk
-            self._advance(len(chunk))
-        sentences = {s.study_id: r for s, r in zip(studies, results, strict=True) if r}
-        self._reject_empty_reports(studies, texts, images)
-        studies = self._keep(
-            studies, "study has a report", lambda s: s.report is not None, "studies"
-        )
-        studies = self._keep(studies, "report is not empty", lambda s: texts[s.study_id], "studies")
-        step = "report has a usable section with a sentence"
-        return self._keep(studies, step, lambda s: s.study_id in sentences, "studies"), sentences
-
-    def _reject_empty_reports(
-        self, studies: list[StudyRecord], texts: dict[str, bool], images: list[ImageRecord]
+    def _read_reports(
+        self, work: Workspace, shard: tuple[int, int], earlier: Previous | None
     ) -> None:
-        empty = {
-            s.study_id: s.origin for s in studies if s.report is not None and not texts[s.study_id]
-        }
-        self.rejected += [
-            (image.image_id, f"{empty[image.study_id]}: the report is empty.")
-            for image in images
-            if image.study_id in empty
-        ]
+        studies = self._images_by_study(shard)
+        self.total = len(studies) + sum(map(len, studies.values()))
+        jobs = self._report_jobs(studies, shard, earlier)
+        waiting = work.reports.unfinished(jobs, lambda _: self._advance(1))
+        start = partial(_start_worker, self.reading.text)
+        cut = ordered(_cut_reports, chunks(waiting, 64), self.workers, start=start)
+        for entries in cut:
+            work.reports.append(entries)
+            self._advance(len(entries))
+
+    def _images_by_study(self, shard: tuple[int, int]) -> dict[str, list[Image]]:
+        """The studies of this shard in order; the images of each."""
+        boxed = {phrase.image_id for phrase in self.plan.phrases}
+        studies: dict[str, list[Image]] = {}
+        for at, image in enumerate(self.plan.images):
+            entry = Image(at, image.image_id, image.view, image.image_id in boxed)
+            studies.setdefault(image.study_id, []).append(entry)
+        chosen = list(studies)[shard[0] - 1 :: shard[1]]
+        return {study: studies[study] for study in chosen}
+
+    def _report_jobs(
+        self,
+        studies: dict[str, list[Image]],
+        shard: tuple[int, int],
+        earlier: Previous | None,
+    ) -> Iterator[Job]:
+        """Every study, with its text or with the sentences that an earlier set has of it.
+
+        A generator: the reports of a large source need a gigabyte.
+        """
+        if not self.plan.text_only:
+            for study in self.source.studies(studies):
+                images = studies[study.study_id]
+                split = self.plan.images[images[0].at].split
+                yield _report_job(study, images[0].at, split, images, earlier)
+            return
+        owners: list[StudyRecord] = []
+        for at, study in enumerate(self.source.studies()):
+            owners.append(replace(study, report=None, labels={}))
+            if at % shard[1] == shard[0] - 1:
+                yield _report_job(study, at, study.split, [], earlier)
+        check_leak([_owner(study) for study in owners])
 
     # --------------------------------------------------------------------------- images
 
-    def _write_images(self, images: list[ImageRecord]) -> tuple[list[ImageRecord], list[Size]]:
-        """Write the rows of ``images.bin``; return the images it holds and their sizes."""
-        self.total = self.done + len(images)
-        paths = [image.path for image in images]
-        target = self.folder / "images.bin"
-        sizes, reasons = write_rows(target, paths, self.settings, self.workers, self._advance)
-        self.rejected += [(images[row].image_id, why) for row, why in sorted(reasons.items())]
-        rows = sorted(sizes)
-        self.funnel.step("image is readable", "images", len(rows), before=len(images))
-        self._stop_if_empty(rows)
-        return [images[row] for row in rows], [sizes[row] for row in rows]
+    def _read_images(self, work: Workspace, earlier: Previous | None) -> None:
+        places = sorted(
+            image.at
+            for _, _, entry in work.reports.entries()
+            for image in wanted_images(entry["head"], entry["sentences"], self.selection)
+        )
+        self.total = self.done + len(places)
+        write_rows(
+            work.rows,
+            (self._image_job(at, earlier) for at in places),
+            len(places),
+            work.images,
+            self.settings,
+            self.workers,
+            self._advance,
+            previous=earlier.rows_path if earlier is not None else None,
+        )
 
-    # -------------------------------------------------------------------------- phrases
+    def _image_job(self, at: int, earlier: Previous | None) -> Job:
+        image, stamp = self.plan.images[at], self.plan.stamps[at]
+        known = earlier.row(image.image_id, stamp) if earlier is not None else None
+        return [at, image.image_id, stamp], known or image.path
 
-    def _phrase_table(self, images: list[ImageRecord], sizes: list[Size]) -> pd.DataFrame:
-        phrases: list[PhraseRecord] = self.source.phrases()
-        by_id = {image.image_id: size for image, size in zip(images, sizes, strict=True)}
-        rows: list[tuple[Any, ...]] = []
-        if phrases:
-            self.funnel.step("phrases listed", "phrases", len(phrases))
-            known = [phrase for phrase in phrases if phrase.image_id in by_id]
-            self.funnel.step("image of the phrase kept", "phrases", len(known), len(phrases))
-            for phrase in known:
-                height, width = by_id[phrase.image_id]
-                boxes = scale_boxes(phrase.boxes, phrase.annotated_size, (width, height))
-                if boxes:
-                    rows.append(
-                        (phrase.phrase_id, phrase.image_id, phrase.category, phrase.text, boxes)
-                    )
-            self.funnel.step("boxes lie in the image", "phrases", len(rows), len(known))
-        return pd.DataFrame(rows, columns=list(store.PHRASE_COLUMNS), dtype=object)
-
-    # -------------------------------------------------------------------------- writing
-
-    def _write(self, tables: dict[str, pd.DataFrame]) -> None:
-        for name, table in tables.items():
-            _write_parquet(self.folder / f"{name}.parquet", table, name)
-        with (self.folder / "rejected.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("image_id", "reason"))
-            writer.writerows(self.rejected)
-        store.write_json(self.folder / "funnel.json", self.funnel.rows)
-        kind = self.source.kind
-        meta = {
-            "format_version": store.FORMAT_VERSION,
-            "kind": kind,
-            "settings": self.settings.model_dump(mode="json"),
-            "labels": list(tables["studies"].columns[len(store.STUDY_COLUMNS) :]),
-            "counts": _counts(tables, len(self.rejected)),
-            "funnel": self.funnel.rows,
-            "content_hash": store.content_hash(self.folder, tables, self.settings, kind),
-        }
-        store.write_json(self.folder / "meta.json", meta)
+    def _tell(self, *sentences: str) -> None:
+        for sentence in sentences:
+            if sentence and self.say is not None:
+                self.say(sentence)
 
     def _advance(self, count: int) -> None:
         self.done += count
@@ -319,59 +361,66 @@ class _Preparation:
             self.progress(self.done, self.total)
 
 
-# ------------------------------------------------------------------------------- tables
-
-
-def _image_table(images: list[ImageRecord], sizes: list[Size]) -> pd.DataFrame:
-    rows = [
-        (i.image_id, i.study_id, i.patient_id, i.view, i.split, height, width)
-        for i, (height, width) in zip(images, sizes, strict=True)
-    ]
-    return pd.DataFrame(rows, columns=list(store.IMAGE_COLUMNS))
-
-
-def _study_table(studies: list[StudyRecord], images: list[ImageRecord]) -> pd.DataFrame:
-    splits = {image.study_id: image.split for image in images}
-    table = pd.DataFrame(
-        [(s.study_id, s.patient_id, splits[s.study_id]) for s in studies],
-        columns=list(store.STUDY_COLUMNS),
-    )
-    for name in sorted({label for study in studies for label in study.labels}):
-        values = [study.labels.get(name) for study in studies]
-        table[name] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-    return table
-
-
-def _sentence_table(studies: list[StudyRecord], sentences: dict[str, Sentences]) -> pd.DataFrame:
-    rows = [
-        (study.study_id, section, position, text)
-        for study in studies
-        for position, (section, text) in enumerate(sentences[study.study_id])
-    ]
-    return pd.DataFrame(rows, columns=list(store.SENTENCE_COLUMNS))
-
-
-def _counts(tables: dict[str, pd.DataFrame], rejected: int) -> dict[str, Any]:
-    images = tables["images"]
-    return {
-        **{name: len(table) for name, table in tables.items()},
-        "distinct_sentences": int(tables["sentences"]["text"].nunique()),
-        "patients": int(images["patient_id"].nunique()),
-        "rejected": rejected,
-        "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
+def _report_job(
+    study: StudyRecord, at: int, split: str, images: list[Image], earlier: Previous | None
+) -> Job:
+    text = study.report or ""
+    if study.report is None:
+        status, problem = (UNREADABLE, study.problem) if study.problem else (MISSING, "")
+    elif not text.strip():
+        status, problem = EMPTY, f"{study.origin}: the report is empty."
+    else:
+        status, problem = READ, ""
+    stamp = hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
+    head = {
+        "at": at,
+        "study": study.study_id,
+        "patient": study.patient_id,
+        "split": split,
+        "labels": study.labels,
+        "report": status,
+        "problem": problem,
+        "stamp": stamp,
+        "images": [list(image) for image in images],
     }
+    known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
+    return head, known or text
 
 
-def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = None
-    if name == "phrases":  # an empty table does not show that its boxes are lists of numbers
-        fields = [(column, pa.string()) for column in store.PHRASE_COLUMNS[:-1]]
-        schema = pa.schema([*fields, ("boxes", pa.list_(pa.list_(pa.float64())))])
-    pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), path)
+_text_settings = ReportSettings()
 
 
-def _cut_reports(texts: list[str]) -> list[Sentences]:
-    return [report_sentences(text) for text in texts]
+def _start_worker(settings: ReportSettings) -> None:
+    global _text_settings
+    _text_settings = settings
+
+
+def _cut_reports(jobs: list[Job]) -> list[dict[str, Any]]:
+    entries = []
+    for head, given in jobs:
+        if isinstance(given, str):
+            sentences, dropped = report_sentences_counted(given, _text_settings)
+        else:
+            sentences, dropped = given
+        entries.append({"head": head, "sentences": sentences, "dropped": dict(dropped)})
+    return entries
+
+
+def _owner(study: StudyRecord) -> ImageRecord:
+    """A study as `check_leak` wants it."""
+    ids = (study.study_id, study.study_id, study.patient_id)
+    return ImageRecord(*ids, Path(), "", study.split, study.origin)
+
+
+@lru_cache(maxsize=1)
+def made_by() -> dict[str, str]:
+    """Return what computes rows and sentences: results of another version are not reused."""
+    folder = Path(__file__).parent
+    code = sorted([*folder.glob("*.py"), *(folder / "sources").glob("*.py")])
+    versions = {"medclip-debias": __version__, "code": file_hash(*code)}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # an optional decoder, or opencv under another name
+            versions[name] = "none"
+    return versions

@@ -52,6 +52,8 @@ class StudyRecord:
         report: raw text; ``None`` when the source has no report for it.
         labels: label name to 1 present, 0 absent, -1 uncertain, ``None`` not mentioned.
         origin: file (and row) the report came from, for messages.
+        problem: why the report that is there cannot be used (``report`` is then ``None``), as
+            one sentence naming the file; ``""`` when nothing is wrong with it.
     """
 
     study_id: str
@@ -60,6 +62,7 @@ class StudyRecord:
     report: str | None
     labels: dict[str, float | None] = field(default_factory=dict)
     origin: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class PhraseRecord:
         text: the phrase.
         boxes: in pixels of the annotated image.
         annotated_size: width and height of the image when it was annotated, ``None`` unknown.
+        split: split of the annotations themselves (MS-CXR 1.1), one of `SPLITS`; ``""`` when they
+            have none.
     """
 
     phrase_id: str
@@ -81,6 +86,7 @@ class PhraseRecord:
     text: str
     boxes: tuple[Box, ...]
     annotated_size: tuple[int, int] | None
+    split: str = ""
 
 
 def file_stem(name: str) -> str:
@@ -105,7 +111,11 @@ class Source(Protocol):
         ...
 
     def images(self) -> list[ImageRecord]:
-        """Return every image that the source lists, in a stable order."""
+        """Return every image that the source lists, in a stable order.
+
+        An empty list says that the source has reports alone: `studies` then yields them all,
+        each with its split.
+        """
         ...
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:

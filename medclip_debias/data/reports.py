@@ -4,16 +4,20 @@
 well-formed reports (names normalised; the last section of a name wins; without findings and
 impression, what follows the last section's first paragraph is ``last_paragraph``). It also reads
 mixed case, digits, ``FINDINGS:Lungs``, headers on the first line or inside one, and keeps wet
-reads and addenda apart. `report_sentences` cuts the useful sections with PySBD, repaired for
-radiology.
+reads and addenda apart. `report_sentences` cuts the sections that `ReportSettings` names into
+sentences (`medclip_debias.data.sentences`).
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from pydantic import Field, field_validator, model_validator
+
+from medclip_debias.config import Settings
+from medclip_debias.data.sentences import split_sentences_counted
 
 NOTE = "note"
 """Name of the one section of a text without known headers."""
@@ -87,7 +91,6 @@ _BARE_HEADER = re.compile(
 )
 # Ends a section without naming the next one. A full-width line of underscores, not "___".
 _SEPARATOR = re.compile(r"^[ \t]*(?:_{10,}|FINAL REPORT)[ \t]*$", re.MULTILINE)
-_PARAGRAPH_START = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*\Z")
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 
 
@@ -125,16 +128,89 @@ def sections(text: str) -> dict[str, str]:
     return {name.replace(" ", "_"): piece for name, piece in result.items() if piece}
 
 
-def report_sentences(text: str) -> list[tuple[str, str]]:
-    """Return ``(section, sentence)`` of findings and impression, in reading order.
+class ReportSettings(Settings):
+    """Which sections of a report are used, in which order, and which sentences are dropped.
 
-    A report with neither gives the sentences of the first of `FALLBACK` that it has.
+    ``sections`` are all used, in the ``order`` of the report or of this list; a report with none
+    of them gives the first of ``fallback`` that it has. A name is the header in lower case with
+    ``_`` between its words; beside the headers there are ``last_paragraph`` (what follows the
+    first paragraph of the last section, in reports without findings and impression), ``note`` (a
+    text without headers) and ``preamble``. Sentences of fewer than ``min_words`` or more than
+    ``max_words`` words are dropped, with ``drop_repeated`` also those that the report says again.
+    """
+
+    sections: tuple[str, ...] = Field(("findings", "impression"), min_length=1)
+    fallback: tuple[str, ...] = FALLBACK
+    order: Literal["report", "settings"] = "report"
+    min_words: int = Field(1, ge=1)
+    max_words: int | None = Field(None, ge=1)
+    drop_repeated: bool = False
+
+    @field_validator("sections", "fallback")
+    @classmethod
+    def _normal_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        plain = tuple("_".join(name.replace("_", " ").lower().split()) for name in names)
+        # An alias stands for the section that it is read as.
+        plain = tuple(_NAMES.get(n.replace("_", " "), n).replace(" ", "_") for n in plain)
+        if not all(plain) or len(set(plain)) < len(plain):
+            raise ValueError("name each section once, as in findings, impression")
+        return plain
+
+    @model_validator(mode="after")
+    def _ordered_limits(self) -> ReportSettings:
+        if self.max_words is not None and self.max_words < self.min_words:
+            raise ValueError(f"max_words {self.max_words} is below min_words {self.min_words}")
+        return self
+
+
+_DEFAULTS = ReportSettings()
+
+
+def report_sentences(text: str, settings: ReportSettings = _DEFAULTS) -> list[tuple[str, str]]:
+    """Return ``(section, sentence)`` of the sections that the settings name.
+
+    >>> report_sentences("FINDINGS: Clear lungs. Normal heart.\\nIMPRESSION: Normal.")[1:]
+    [('findings', 'Normal heart.'), ('impression', 'Normal.')]
+    """
+    return report_sentences_counted(text, settings)[0]
+
+
+def report_sentences_counted(
+    text: str, settings: ReportSettings = _DEFAULTS
+) -> tuple[list[tuple[str, str]], Counter[str]]:
+    """Return ``(section, sentence)`` pairs, and how many sentences were dropped for each reason.
+
+    The reasons are those of `medclip_debias.data.sentences.DROPPED`.
     """
     found = sections(text)
-    wanted = [name for name in found if name in ("findings", "impression")]
+    wanted = [name for name in found if name in settings.sections]
+    if settings.order == "settings":
+        wanted = [name for name in settings.sections if name in found]
     if not wanted:
-        wanted = [name for name in FALLBACK if name in found][:1]
-    return [(name, sentence) for name in wanted for sentence in split_sentences(found[name])]
+        wanted = [name for name in settings.fallback if name in found][:1]
+    kept: list[tuple[str, str]] = []
+    dropped: Counter[str] = Counter()
+    seen: set[str] = set()
+    for name in wanted:
+        sentences, counts = split_sentences_counted(found[name])
+        dropped += counts
+        for sentence in sentences:
+            reason = _drop_reason(sentence, settings, seen)
+            if reason:
+                dropped[reason] += 1
+            else:
+                seen.add(sentence)
+                kept.append((name, sentence))
+    return kept, dropped
+
+
+def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str:
+    words = len(sentence.split())
+    if words < settings.min_words:
+        return "too short"
+    if settings.max_words is not None and words > settings.max_words:
+        return "too long"
+    return "repeated" if settings.drop_repeated and sentence in seen else ""
 
 
 def _headers(text: str) -> list[_Header]:
@@ -166,14 +242,19 @@ def _line_header_name(text: str, match: re.Match[str]) -> str | None:
     known = _NAMES.get(written.lower())
     if known is not None:
         # Wrapped prose can start a line with "comparison:"; a header has its own paragraph.
-        own_paragraph = bool(_PARAGRAPH_START.search(text[: match.start(1)]))
-        return known if written[0].isupper() or own_paragraph else None
+        return known if written[0].isupper() or _starts_paragraph(text, match.start()) else None
     spaced = match.end() == len(text) or text[match.end()].isspace()
     if not spaced or not _CAPITALS.fullmatch(written):
         return None
     lower = written.lower()
     part = next((part for part in _SUBSTRINGS if part in lower), None)
     return lower if part is None else _BY_SUBSTRING.get(part, part)
+
+
+def _starts_paragraph(text: str, line: int) -> bool:
+    """Tell whether the line that starts at ``line`` is the first, or follows a blank one."""
+    before = text.rfind("\n", 0, max(line - 1, 0)) + 1
+    return line == 0 or not text[before:line].strip()
 
 
 def _is_subheading(header: _Header, current: str | None) -> bool:
@@ -197,82 +278,4 @@ def _with_last_paragraph(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]
     first, *rest = _BLANK_LINE.split(piece, maxsplit=1)
     if not rest:
         return pieces
-    return [*pieces[: named[-1]], (name, first), ("last_paragraph", rest[0].strip())]
-
-
-# ------------------------------------------------------------------------------ sentences
-
-_LIST_LINE = re.compile(r"\n[ \t]*(?=(?:\(?\d{1,2}[.)]|[-*•])[ \t]+\S)")
-_LIST_NUMBER = re.compile(r"(?:^|(?<=[.;:!?] ))\(?(\d{1,2})[.)] +(?=[A-Za-z_(])")
-_LIST_PREFIX = re.compile(r"^(?:\(?\d{1,2}[.)]|[-*•])\s+(?=[^\W\d]|_|\()")
-_DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
-_LETTER = re.compile(r"[^\W\d_]")
-_ROUGH_END = re.compile(r"(?<=[a-z)\]_][.!?])\s+(?=[A-Z_])")
-
-
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a section, white space joined.
-
-    Items of a list are sentences of their own, without their numbers. Sentences without a word
-    (list numbers, ``___`` or ``XXXX`` alone) are dropped.
-
-    >>> split_sentences("1. No acute disease. 2. Stable 1.5 cm nodule.")
-    ['No acute disease.', 'Stable 1.5 cm nodule.']
-    """
-    found = []
-    for paragraph in _BLANK_LINE.split(text.replace("\r\n", "\n")):
-        for block in _LIST_LINE.split("\n" + paragraph):
-            for item in _list_items(" ".join(block.split())):
-                found += [_LIST_PREFIX.sub("", sentence) for sentence in _segment(item)]
-    return [sentence for sentence in found if _has_word(sentence)]
-
-
-def _list_items(text: str) -> list[str]:
-    """Cut ``1. A. 2. B.`` before each number that continues the list."""
-    cuts, expected = [0], None
-    for match in _LIST_NUMBER.finditer(text):
-        number = int(match[1])
-        if number == expected or (expected is None and number == 1) or match.start() == 0:
-            cuts.append(match.start())
-            expected = number + 1
-    return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
-
-
-def _has_word(sentence: str) -> bool:
-    return bool(_LETTER.search(_DEIDENTIFIED.sub(" ", sentence)))
-
-
-@lru_cache(maxsize=50_000)
-def _segment(text: str) -> tuple[str, ...]:
-    """Cut one item; hospital text repeats itself, so the slow segmenter is asked once."""
-    bare = _LIST_PREFIX.sub("", text)
-    if not _has_word(bare):
-        return ()
-    try:
-        pieces = [" ".join(piece.split()) for piece in _segmenter().segment(bare)]
-    except (re.error, IndexError, AttributeError, TypeError, ValueError):
-        pieces = []
-    # PySBD substitutes symbols on its way; where text was lost, a plain rule is safer.
-    if "".join(pieces).replace(" ", "") != bare.replace(" ", ""):
-        pieces = _ROUGH_END.split(bare)
-    return tuple(_joined_titles(pieces))
-
-
-def _joined_titles(pieces: list[str]) -> list[str]:
-    """Join what was cut behind a doctor's title."""
-    joined: list[str] = []
-    for piece in pieces:
-        if joined and re.search(r"\b(?:Drs?|Mr|Ms|Mrs)\.$", joined[-1]):
-            joined[-1] += " " + piece
-        else:
-            joined.append(piece)
-    return joined
-
-
-@lru_cache(maxsize=1)
-def _segmenter() -> Any:
-    with warnings.catch_warnings():  # its regular expressions predate raw strings
-        warnings.simplefilter("ignore")
-        import pysbd
-
-    return pysbd.Segmenter(language="en", clean=False)
+    return [*pieces[: named[-1]], (name, first.strip()), ("last_paragraph", rest[0].strip())]

@@ -1,121 +1,137 @@
-"""Image files to the rows of ``images.bin``, over processes."""
+"""Image files to the rows of ``images.bin``, over processes, with a journal."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.images import prepare_image, read_image
+from medclip_debias.data.images import prepare_image, read_radiograph
+from medclip_debias.data.journal import Job, Journal
 from medclip_debias.data.parallel import chunks, ordered
+from medclip_debias.data.store import pixel_hash
 from medclip_debias.errors import UserError
 
-Size = tuple[int, int]
+_CHUNK_BYTES = 4 << 20
+_CHUNK_IMAGES = 16
+
+Result = tuple[bytes | None, dict[str, Any]]
+"""Pixels of a row, or ``None`` when the file is unusable, and what the journal says of it."""
 
 
 def write_rows(
     target: Path,
-    paths: Sequence[Path],
+    jobs: Iterable[Job],
+    count: int,
+    journal: Journal,
     settings: PrepareSettings,
     workers: int,
     advance: Callable[[int], None],
-) -> tuple[dict[int, Size], dict[int, str]]:
-    """Write every readable image to ``target``, in order and without gaps.
+    previous: Path | None = None,
+) -> None:
+    """Append every readable image to ``target``, in order and without gaps.
+
+    The journal gets one entry an image: ``height``, ``width`` and ``hash`` of the pixels, or
+    the ``reason`` it is not there. What the journal holds already is not done again.
 
     Args:
-        target: file to make; row ``r`` is ``size x size`` bytes.
-        paths: image files.
+        target: file to make or to go on with; row ``r`` is ``size x size`` bytes.
+        jobs: each with the path of an image file, or with height, width and row in ``previous``.
+        count: number of the jobs.
+        journal: where results are kept.
         settings: how a file becomes a row.
         workers: processes.
         advance: called with the number of files just done.
-
-    Returns:
-        Height and width of each image that was written, and the reason for each that was not,
-        both by position in ``paths``.
+        previous: ``images.bin`` of an earlier set with the same settings.
     """
-    _reserve(target, len(paths) * settings.size**2)
-    sizes: dict[int, Size] = {}
-    reasons: dict[int, str] = {}
-    for results in ordered(
-        _write_rows,
-        chunks(enumerate(paths), 8),
-        workers,
-        start=_start_worker,
-        start_args=(target, len(paths), settings),
-    ):
-        for row, size, reason in results:
-            if size is None:
-                reasons[row] = reason
-            else:
-                sizes[row] = size
-        advance(len(results))
-    _close_worker()
-    _compact(target, sorted(sizes), len(paths), settings.size)
-    return sizes, reasons
+    size = settings.size**2
+    rows = 0
+
+    def finished(entry: dict[str, Any]) -> None:
+        nonlocal rows
+        rows += "hash" in entry
+        advance(1)
+
+    if not target.exists():
+        journal.path.unlink(missing_ok=True)
+    mode = "r+" if target.exists() else "w+"
+    with FileIO(target, mode) as file:
+        waiting = journal.unfinished(jobs, finished)
+        _reserve(file, count * size)
+        file.seek(rows * size)
+        step = max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // size))
+        try:
+            for results in ordered(
+                _read_rows,
+                chunks(waiting, step),
+                workers,
+                start=_start_worker,
+                start_args=(settings, previous),
+            ):
+                # The pixels reach the disk before the journal speaks of them.
+                written = [pixels for pixels, _ in results if pixels is not None]
+                _write(file, b"".join(written))
+                os.fsync(file.fileno())
+                journal.append(entry for _, entry in results)
+                rows += len(written)
+                advance(len(results))
+        finally:  # also gives back the room that a run which stops here does not need
+            file.truncate(rows * size)
 
 
-_rows: Any = None
 _settings: PrepareSettings | None = None
+_previous: Path | None = None
 
 
-def _start_worker(path: Path, count: int, settings: PrepareSettings) -> None:
-    global _rows, _settings
+def _start_worker(settings: PrepareSettings, previous: Path | None) -> None:
+    global _settings, _previous
     import cv2
 
     cv2.setNumThreads(1)  # the processes are the parallel part
-    shape = (count, settings.size, settings.size)
-    _rows = np.memmap(path, dtype=np.uint8, mode="r+", shape=shape)
-    _settings = settings
+    _settings, _previous = settings, previous
 
 
-def _close_worker() -> None:
-    global _rows
-    _rows = None
+def _read_rows(jobs: list[Job]) -> list[Result]:
+    return [_read_row(head, origin) for head, origin in jobs]
 
 
-def _write_rows(
-    jobs: list[tuple[int, Path]],
-) -> list[tuple[int, tuple[int, int] | None, str]]:
-    """Write each readable image to its row; return its height and width, or the reason."""
+def _read_row(head: Any, origin: Path | tuple[int, int, int]) -> Result:
+    """Read one image, or copy the row that an earlier run made of the same file."""
     assert _settings is not None
-    results: list[tuple[int, tuple[int, int] | None, str]] = []
-    for row, path in jobs:
-        try:
-            array = read_image(path)
-            _rows[row] = prepare_image(array, _settings)
-        except UserError as error:
-            reason = str(error)
-            results.append((row, None, reason if str(path) in reason else f"{path}: {reason}"))
-        else:
-            results.append((row, (array.shape[0], array.shape[1]), ""))
-    return results
+    entry: dict[str, Any] = {"head": head}
+    if not isinstance(origin, Path):
+        height, width, row = origin
+        assert _previous is not None
+        with _previous.open("rb") as file:
+            file.seek(row * _settings.size**2)
+            pixels = file.read(_settings.size**2)
+        return pixels, entry | {"height": height, "width": width, "hash": pixel_hash(pixels)}
+    try:
+        image = read_radiograph(origin, _settings.window)
+        pixels = prepare_image(image, _settings).tobytes()
+    except UserError as error:
+        reason = str(error)
+        return None, entry | {"reason": reason if str(origin) in reason else f"{origin}: {reason}"}
+    height, width = image.shape
+    return pixels, entry | {"height": height, "width": width, "hash": pixel_hash(pixels)}
 
 
-def _reserve(path: Path, size: int) -> None:
-    """Make a file of ``size`` bytes that the disk really has room for.
-
-    Writing through a memory map to a full disk would kill the process instead of failing.
-    """
-    with path.open("wb") as file:
-        if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:
-            file.truncate(size)
+def _write(file: FileIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:  # a nearly full disk may take only a part
+        rest = rest[file.write(rest) :]
 
 
-def _compact(path: Path, rows: list[int], count: int, size: int) -> None:
-    """Close the gaps that rejected images left, in place."""
-    if len(rows) == count:
+def _reserve(file: FileIO, size: int) -> None:
+    """Ask the disk for the room of all rows now, not hours later."""
+    before = os.fstat(file.fileno()).st_size
+    if size <= before or not hasattr(os, "posix_fallocate"):
         return
-    if rows:
-        data = np.memmap(path, dtype=np.uint8, mode="r+", shape=(count, size, size))
-        for target, row in enumerate(rows):
-            if target != row:
-                data[target] = data[row]
-        data.flush()
-        del data
-    os.truncate(path, len(rows) * size**2)
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError:
+        file.truncate(before)
+        raise

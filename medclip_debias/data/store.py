@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_file, write_json
 
 FORMAT_VERSION = 1
 
@@ -29,6 +29,8 @@ TABLES = {
     "sentences": SENTENCE_COLUMNS,
     "phrases": PHRASE_COLUMNS,
 }
+MANIFEST = "manifest.parquet"
+MANIFEST_COLUMNS = ("image_id", "study_id", "split", "row", "pixel_hash", "text_hash")
 FILES = ("images.bin", *(f"{name}.parquet" for name in TABLES), "rejected.csv", "funnel.json")
 
 
@@ -62,7 +64,7 @@ class PreparedSet:
 
     def validate(self) -> None:
         """Check that every file is there and that ``images.bin`` has its full size."""
-        for name in FILES:
+        for name in (*FILES, *self.meta.get("files", ())):
             if not (self.folder / name).is_file():
                 raise UserError(
                     f"{self.folder / name}: this file of the prepared set is missing;"
@@ -107,12 +109,20 @@ class PreparedSet:
     def pixels(self) -> NDArray[np.uint8]:
         """Memory-mapped uint8 images ``[n, size, size]``, read-only."""
         shape = (len(self), self.settings.size, self.settings.size)
+        if not len(self):  # reports alone; an empty file cannot be mapped
+            return np.zeros(shape, dtype=np.uint8)
         return np.memmap(self.folder / "images.bin", dtype=np.uint8, mode="r", shape=shape)
 
     @cached_property
     def funnel(self) -> list[dict[str, Any]]:
         """Every step that dropped a row: ``step, kept, dropped, unit``."""
         return list(_read_json(self.folder / "funnel.json", "run 'prepare' again"))
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What two people compare first: the hashes, then the counts."""
+        hashes = {name: self.meta[name] for name in ("content_hash", "manifest_hash")}
+        return hashes | {"synthetic": self.meta["synthetic"]} | self.meta["counts"]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -176,9 +186,8 @@ def write_scores(
             "tokens": np.asarray(tokens, dtype=np.int32),
         }
     )
-    temporary = folder / "scores.parquet.tmp"
-    table.to_parquet(temporary, index=False)
-    temporary.replace(folder / "scores.parquet")
+    with atomic_file(folder / "scores.parquet") as temporary:
+        table.to_parquet(temporary, index=False)
     write_json(folder / "scores.json", {"model_hash": model_hash, "sentences": len(texts)})
 
 
@@ -214,26 +223,74 @@ def read_scores(
 # -------------------------------------------------------------------------- files, hashes
 
 
+class ContentHash:
+    """Names the content of a prepared set: its settings, every table's values, every row.
+
+    The values are hashed, not the Parquet bytes, which change with the library's version. Call
+    `table` (or `rows`) for each of `TABLES` in that order, then `pixels`.
+    """
+
+    def __init__(self, settings: PrepareSettings, kind: str) -> None:
+        header = {"format": FORMAT_VERSION, "kind": kind}
+        self._digest = hashlib.sha256()
+        self._update(header | {"settings": settings.model_dump(mode="json")})
+
+    def table(self, name: str, table: pd.DataFrame) -> None:
+        """Add a table."""
+        self.rows(name, list(table.columns), _rows(table))
+
+    def rows(self, name: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add a table, row by row."""
+        self._update([name, list(columns)])
+        count = 0
+        for row in rows:
+            self._update(row)
+            count += 1
+        self._update(count)
+
+    def pixels(self, hashes: Iterable[str]) -> None:
+        """Add the hash of every row of ``images.bin`` (`pixel_hash`)."""
+        for value in hashes:
+            self._update(value)
+
+    def hexdigest(self) -> str:
+        """Return the hash of what was added."""
+        return self._digest.hexdigest()
+
+    def _update(self, value: Any) -> None:
+        self._digest.update(_canonical(value))
+
+
 def content_hash(
     folder: Path, tables: dict[str, pd.DataFrame], settings: PrepareSettings, kind: str
 ) -> str:
-    """Return the SHA-256 over the settings, every table's values, and ``images.bin``.
-
-    The values are hashed, not the Parquet bytes, which change with the library's version.
-    """
-    digest = hashlib.sha256()
-    header = {"format": FORMAT_VERSION, "kind": kind, "settings": settings.model_dump(mode="json")}
-    digest.update(_canonical(header))
+    """Return the `ContentHash` of ``tables`` and of the ``images.bin`` in ``folder``."""
+    digest = ContentHash(settings, kind)
     for name in TABLES:
-        table = tables[name]
-        digest.update(_canonical([name, list(table.columns), len(table)]))
-        columns = [_plain(table[column]) for column in table.columns]
-        for row in zip(*columns, strict=True):
-            digest.update(_canonical(row))
+        digest.table(name, tables[name])
     with (folder / "images.bin").open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
+        digest.pixels(iter(lambda: pixel_hash(file.read(settings.size**2)), pixel_hash(b"")))
     return digest.hexdigest()
+
+
+def pixel_hash(pixels: bytes) -> str:
+    """Return 32 hex digits that name the pixels of one row."""
+    return hashlib.sha256(pixels).hexdigest()[:32]
+
+
+def manifest_hash(manifest: pd.DataFrame) -> str:
+    """Return the hash of a manifest's values: equal for two people who train on the same rows."""
+    digest = hashlib.sha256()
+    for row in _rows(manifest[list(MANIFEST_COLUMNS)]):
+        digest.update(_canonical(row))
+    return digest.hexdigest()
+
+
+def _rows(table: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows as plain values, a slice at a time: all at once would need a gigabyte."""
+    for start in range(0, len(table), 1 << 14):
+        part = table.iloc[start : start + (1 << 14)]
+        yield from zip(*(_plain(part[column]) for column in part.columns), strict=True)
 
 
 def _plain(column: pd.Series[Any]) -> list[Any]:
@@ -245,17 +302,6 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 
 def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as readable JSON, atomically."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:

@@ -8,12 +8,12 @@ the difference.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.config import Settings
+from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
@@ -25,28 +25,6 @@ from medclip_debias.evaluation.metrics import auc
 
 Floats = NDArray[np.float64]
 METRICS = ("auc", "accuracy", "balanced_accuracy")
-
-
-class LabelPolicy(Settings):
-    """What the labels -1 (uncertain) and blank (unmentioned) stand for.
-
-    ``leave_out`` drops the image from that class and counts it. Tables labelled by people
-    (MIMIC-CXR's test set, the phantom's) have few of either; CheXpert's automatic labels
-    leave most classes blank, and ``as_negative`` is then the usual reading.
-    """
-
-    uncertain: Literal["leave_out", "as_negative", "as_positive"] = "leave_out"
-    blank: Literal["leave_out", "as_negative"] = "leave_out"
-
-    def apply(self, values: Floats) -> Floats:
-        """Turn label values into 1, 0, or NaN for "left out"."""
-        meaning = {"leave_out": np.nan, "as_negative": 0.0, "as_positive": 1.0}
-        result = np.full(len(values), np.nan)
-        result[values == 1] = 1.0
-        result[values == 0] = 0.0
-        result[values == -1] = meaning[self.uncertain]
-        result[np.isnan(values)] = meaning[self.blank]
-        return result
 
 
 def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.radiograph import Radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
 from medclip_debias.grounding.heatmaps import upsample_to_original
@@ -45,7 +46,7 @@ class Grounding:
 
 def ground_image(
     model: DualEncoder,
-    image: NDArray[np.floating],
+    image: Radiograph | NDArray[Any],
     texts: Sequence[str],
     *,
     smoothing: float = 0.0,
@@ -54,7 +55,8 @@ def ground_image(
 
     Args:
         model: a trained dual encoder; its own preprocessing is applied.
-        image: 2-D, high = bright, any size, as `medclip_debias.data.images.read_image` gives it.
+        image: what `medclip_debias.data.images.read_radiograph` gives, or a 2-D array, high =
+            bright, of any size.
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
     """
@@ -100,12 +102,14 @@ def ground(
     Raises:
         UserError: no sentence, an empty sentence, or an image that cannot be read.
     """
-    from medclip_debias.data.images import read_image
+    from medclip_debias.data.images import read_radiograph
     from medclip_debias.grounding.overlay import slug, write_overlay
 
     checked_sentences(texts)
-    image = read_image(Path(image_path))
-    shown = np.clip(image, *np.percentile(image, model.preprocessing.prepare.clip))
+    settings = model.preprocessing.prepare
+    image = read_radiograph(Path(image_path), settings.window)
+    values = image.display()
+    shown = np.clip(values, *np.percentile(values, settings.clip))
     rows = []
     for number, found in enumerate(ground_image(model, image, texts, smoothing=smoothing), start=1):
         name = f"{number:02d}_{slug(found.text)}"

@@ -43,7 +43,14 @@ _MASK = 3
 Progress = Callable[[int, int, float], None]
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
-_FREE = ("train.workers", "train.log_every", "train.checkpoint_every", "train.device", "out")
+_FREE = (
+    "train.workers",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.device",
+    "train.augment.where",
+    "out",
+)
 
 
 @dataclass(frozen=True)
@@ -234,7 +241,7 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         ids = [self.tokens[number] for number in batch.texts.tolist()]
-        images = self.model.normalise(batch.images)
+        images = self.model.normalise(batch.images_on(self.device))
         half = torch.autocast(self.device.type, torch.bfloat16)
         with half if s.precision == "bf16" else nullcontext():
             similarity, scale = self.model(images, ids)

@@ -1,8 +1,10 @@
-"""CheXpert tables."""
+"""CheXpert and NegBio tables, and what -1 and blank stand for."""
 
+import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from medclip_debias.data.labels import CHEX5, CHEXPERT_LABELS, read_labels
+from medclip_debias.data.labels import CHEX5, CHEXPERT_LABELS, LabelPolicy, read_labels
 from medclip_debias.errors import UserError
 
 
@@ -35,9 +37,15 @@ def test_airspace_opacity_is_lung_opacity_and_a_bom_is_no_letter(tmp_path):
         ("study,Edema\n1,1\n", r"column 'study_id' is missing; it has: study, Edema"),
         ("study_id,Oedema\n1,1\n", r"no column is a CheXpert label .* study_id, Oedema"),
         ("study_id,Edema\n1,1\n2,yes\n", r"row 3, column 'Edema': a label must be 1"),
-        ("study_id,Edema\n1,1\n1,0\n", r"row 3: its study was listed before"),
+        ("study_id,Edema\n1,1\n1,0\n", r"row 3: its study is already in row 2"),
         ("study_id,Edema\n1\n", r"row 2: has 1 cells where the header has 2"),
         ("study_id,Edema,Edema\n1,1,1\n", r"column 'Edema' appears twice"),
+        ("study_id,Edema\n\n\n1,1\n\n2,yes\n", r"row 6, column 'Edema': a label must be 1"),
+        ("study_id,Edema\n,1\n", r"row 2: column 'study_id' is blank"),
+        (
+            "study_id,Lung Opacity,Airspace Opacity\n1,1,0\n",
+            r"columns 'Lung Opacity' and 'Airspace Opacity' both hold 'Lung Opacity'",
+        ),
         ("", r"the table is empty"),
     ],
 )
@@ -46,3 +54,20 @@ def test_a_broken_table_is_named_with_its_row(tmp_path, table, sentence):
     with pytest.raises(UserError, match=sentence) as caught:
         read_labels(path)
     assert str(path) in str(caught.value)
+
+
+MEANING = {"leave_out": None, "as_negative": 0.0, "as_positive": 1.0}
+
+
+@pytest.mark.parametrize("uncertain", MEANING)
+@pytest.mark.parametrize("blank", MEANING)
+def test_named_policies_decide_on_uncertain_and_blank(uncertain, blank):
+    values = np.array([1.0, 0.0, -1.0, np.nan])
+    judged = LabelPolicy(uncertain=uncertain, blank=blank).apply(values)
+    found = [None if np.isnan(value) else value for value in judged]
+    assert found == [1.0, 0.0, MEANING[uncertain], MEANING[blank]]
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ValidationError):
+        LabelPolicy(uncertain="guess")

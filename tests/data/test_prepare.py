@@ -12,7 +12,8 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.funnel import table
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image, read_image
-from medclip_debias.data.prepare import is_frontal, prepare
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.selection import is_frontal
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import FILES, PreparedSet
 from medclip_debias.errors import UserError
@@ -157,11 +158,22 @@ class TestManifest:
             "test": 31,
         }
         assert len(result.phrases) == 430
-        assert all(row["dropped"] == 0 for row in result.funnel)
+        assert all(row["dropped"] == 0 for row in result.funnel if row["unit"] != "sentences")
         # "Left lung." is right of "Right lung." on a radiograph that is not mirrored.
         centre = result.phrases.assign(x=[b[0][0] + b[0][2] / 2 for b in result.phrases["boxes"]])
         wide = centre.pivot_table(index="image_id", columns="text", values="x")
         assert (wide["Left lung."] > wide["Right lung."]).mean() > 0.95
+
+
+def test_reports_alone_make_a_set_of_sentences(shared_data, tmp_path):
+    out = tmp_path / "o"
+    result = prepare(shared_data / "openi", out, SMALL, workers=2)
+    assert len(result) == 0
+    assert result.pixels.shape == (0, 32, 32)
+    assert len(result.studies) > 3000
+    assert set(result.sentences["study_id"]) == set(result.studies["study_id"])
+    manifest = pd.read_parquet(out / "manifest.parquet")
+    assert manifest["study_id"].tolist() == result.studies["study_id"].tolist()
 
 
 class TestOutput:

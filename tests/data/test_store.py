@@ -1,13 +1,16 @@
 """Opening prepared sets, whole and damaged, and their scores."""
 
+import hashlib
 import json
 import os
 import shutil
+import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from medclip_debias.data.store import FILES, PreparedSet, write_scores
+from medclip_debias.data.store import FILES, PreparedSet, manifest_hash, write_scores
 from medclip_debias.errors import UserError
 
 
@@ -68,6 +71,59 @@ def test_a_damaged_table_is_named_when_it_is_read(folder):
     (folder / "images.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UserError, match=r"images\.parquet: cannot be read as a table"):
         _ = PreparedSet.open(folder).images
+
+
+def test_opening_reads_no_table(folder):
+    """Every table is replaced by rubbish: opening looks at sizes and at meta.json alone."""
+    count = len(PreparedSet.open(folder))
+    for path in folder.glob("*.parquet"):
+        path.write_bytes(b"rubbish")
+    assert len(PreparedSet.open(folder)) == count
+
+
+def test_a_million_images_open_as_fast_as_a_hundred(folder):
+    prepared = PreparedSet.open(folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["counts"]["images"] = 1_000_000
+
+    def seconds():
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            PreparedSet.open(folder)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    small = seconds()
+    (folder / "meta.json").write_text(json.dumps(meta))
+    os.truncate(folder / "images.bin", 1_000_000 * prepared.settings.size**2)  # sparse
+    assert seconds() < 5 * small
+    assert PreparedSet.open(folder).pixels.shape[0] == 1_000_000
+
+
+class TestManifest:
+    def test_it_names_every_row_by_its_pixels_and_its_text(self, folder):
+        prepared = PreparedSet.open(folder)
+        manifest = pd.read_parquet(folder / "manifest.parquet")
+        assert manifest["image_id"].tolist() == prepared.images["image_id"].tolist()
+        assert manifest["split"].tolist() == prepared.images["split"].tolist()
+        assert manifest["row"].tolist() == list(range(len(prepared)))
+        for row in range(0, len(prepared), 13):
+            digest = hashlib.sha256(prepared.pixels[row].tobytes()).hexdigest()
+            assert digest.startswith(manifest["pixel_hash"][row])
+        same_text = manifest.groupby("study_id")["text_hash"].nunique()
+        assert (same_text == 1).all()
+
+    def test_its_hash_follows_every_column(self, folder):
+        manifest = pd.read_parquet(folder / "manifest.parquet")
+        hashes = {manifest_hash(manifest), PreparedSet.open(folder).meta["manifest_hash"]}
+        assert len(hashes) == 1
+        for column in manifest.columns:
+            changed = manifest.copy()
+            changed.loc[3, column] = 10**6 if column == "row" else "other"
+            hashes.add(manifest_hash(changed))
+        hashes.add(manifest_hash(manifest.iloc[::-1]))
+        assert len(hashes) == 2 + len(manifest.columns)
 
 
 class TestScores:

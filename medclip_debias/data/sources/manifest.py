@@ -8,39 +8,16 @@ counts as frontal, and without ``split`` patients are split by `seeded_split`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePath
 
-from medclip_debias.data.labels import Labels, label_name, label_value
+from medclip_debias.data.labels import Labels, label_columns, label_value
 from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tree import is_file
+from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
 from medclip_debias.errors import UserError
-
-SPLIT_SEED = 0
-SHARES = {"train": 0.8, "validate": 0.1, "test": 0.1}
-"""Shares of patients in each split when the manifest names none."""
-
-_SPLIT_WORDS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validate", "validation", "valid", "val", "dev"), "validate"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-
-
-def seeded_split(patient_id: str, seed: int = SPLIT_SEED) -> str:
-    """Return the split of a patient: a pure function of the id, in the shares of `SHARES`.
-
-    A hash rather than a shuffle: adding patients never moves those already there.
-    """
-    digest = hashlib.sha256(f"{seed}:{patient_id}".encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    for split, share in SHARES.items():
-        place -= share
-        if place < 0:
-            return split
-    return "test"
 
 
 class ManifestSource:
@@ -49,6 +26,7 @@ class ManifestSource:
     Args:
         path: the table; image paths are relative to its folder.
         phrases: COCO boxes of those images, if any.
+        seed: split patients by a hash with this seed, also where there is a column ``split``.
 
     Raises:
         UserError: a column is missing, or a row does not make sense.
@@ -56,11 +34,14 @@ class ManifestSource:
 
     kind = "manifest"
 
-    def __init__(self, path: Path, phrases: Path | None = None) -> None:
+    def __init__(self, path: Path, phrases: Path | None = None, *, seed: int | None = None) -> None:
         self.path = path
+        self.seed = seed
         self.phrases_path = phrases
         table = read_table(path)
         columns = {name.lower(): name for name in table.columns}
+        if len(columns) < len(table.columns):
+            raise UserError(f"{path}: two columns differ in case alone; rename one.")
         text = next((columns[name] for name in ("report", "text") if name in columns), None)
         for wanted, there in (("image", "image" in columns), ("report' or 'text", text)):
             if not there:
@@ -69,6 +50,7 @@ class ManifestSource:
                 )
         if table.empty:
             raise UserError(f"{path}: the manifest has no rows; add one row per image.")
+        self._rows: list[int] = table.index.tolist()
         self._columns: dict[str, list[str]] = {k: table[n].tolist() for k, n in columns.items()}
         self._reports = table[text].tolist()
         self._images = self._read_images()
@@ -101,7 +83,9 @@ class ManifestSource:
             said.append("No column 'patient_id': every study counts as its own patient.")
         if "view" not in self._columns:
             said.append("No column 'view': every image counts as frontal.")
-        if "split" not in self._columns:
+        if self.seed is not None:
+            said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
+        elif "split" not in self._columns:
             said.append("No column 'split': patients are split 80/10/10 by a hash of their id.")
         if self.phrases_path is not None:
             said.append(f"Boxes: {self.phrases_path}.")
@@ -115,7 +99,7 @@ class ManifestSource:
         rows: dict[str, int] = {}
         records = []
         for index, (name, stem) in enumerate(zip(names, stems, strict=True)):
-            row = index + 2
+            row = self._rows[index]
             if not name:
                 raise UserError(f"{self.path}, row {row}: column 'image' is blank; name a file.")
             if name in rows:
@@ -125,7 +109,7 @@ class ManifestSource:
                 )
             rows[name] = row
             path = self.path.parent / name
-            if not path.is_file():
+            if not is_file(path):
                 raise UserError(
                     f"{self.path}, row {row}: there is no image {path}; correct the path"
                     " (relative to the manifest's folder) or remove the row."
@@ -140,7 +124,7 @@ class ManifestSource:
         return records
 
     def _read_studies(self) -> list[StudyRecord]:
-        columns = {name: label for name in self._columns if (label := label_name(name))}
+        columns = label_columns(self.path, self._columns)
         rows: dict[str, list[int]] = {}
         for index, image in enumerate(self._images):
             rows.setdefault(image.study_id, []).append(index)
@@ -155,17 +139,20 @@ class ManifestSource:
             if image.patient_id != first.patient_id:
                 raise UserError(
                     f"{image.origin}: its study belongs to another patient in row"
-                    f" {indices[0] + 2}; a study has one patient."
+                    f" {self._rows[indices[0]]}; a study has one patient."
                 )
             if index in told and self._reports[index] != self._reports[report_index]:
                 raise UserError(
-                    f"{image.origin}: its study has another report in row {report_index + 2};"
+                    f"{image.origin}: its study has another report in row"
+                    f" {self._rows[report_index]};"
                     " give the images of a study the same report, or their own study_id."
                 )
         labels: Labels = {}
         for name, label in columns.items():
             cells = {
-                label_value(self._columns[name][i], f"{self.path}, row {i + 2}, column '{name}'")
+                label_value(
+                    self._columns[name][i], f"{self.path}, row {self._rows[i]}, column '{name}'"
+                )
                 for i in indices
             } - {None}
             if len(cells) > 1:
@@ -175,7 +162,7 @@ class ManifestSource:
                 )
             labels[label] = next(iter(cells), None)
         report = self._reports[report_index]
-        origin = f"{self.path}, row {report_index + 2}"
+        origin = f"{self.path}, row {self._rows[report_index]}"
         return StudyRecord(study_id, first.patient_id, first.split, report, labels, origin)
 
     def _id(self, column: str, index: int, otherwise: str) -> str:
@@ -183,17 +170,14 @@ class ManifestSource:
             return otherwise
         value = self._columns[column][index]
         if not value:
-            raise UserError(
-                f"{self.path}, row {index + 2}: column '{column}' is blank; fill it in."
-            )
+            raise UserError(f"{self._cell(index, column)} is blank; fill it in.")
         return value
 
+    def _cell(self, index: int, column: str) -> str:
+        return f"{self.path}, row {self._rows[index]}: column '{column}'"
+
     def _split(self, index: int, patient_id: str) -> str:
-        if "split" not in self._columns:
-            return seeded_split(patient_id)
-        value = self._columns["split"][index]
-        if value.lower() not in _SPLIT_WORDS:
-            raise UserError(
-                f"{self.path}, row {index + 2}: split '{value}' is not one of {', '.join(SHARES)}."
-            )
-        return _SPLIT_WORDS[value.lower()]
+        if self.seed is not None or "split" not in self._columns:
+            return seeded_split(patient_id, SPLIT_SEED if self.seed is None else self.seed)
+        where = f"{self.path}, row {self._rows[index]}"
+        return split_name(self._columns["split"][index], where)

@@ -2,23 +2,25 @@
 
 Images ``files/p10/p10000032/s50414267/<dicom_id>.dcm`` (``.dcm.gz``, ``.jpg``, ``.png``), reports
 ``files/p10/p10000032/s50414267.txt`` or inside ``mimic-cxr-reports.zip``, tables in the root. The
-2.1 releases keep "2.0.0" in most file names, so tables are found by pattern.
+2.1 releases keep "2.0.0" in most file names, so tables are found by pattern. The JPG release has
+no reports: they come from a MIMIC-CXR folder or zip that is named beside it.
 """
 
 from __future__ import annotations
 
-import zipfile
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import MappingProxyType
 
-from medclip_debias.data.labels import Labels, read_labels
+from medclip_debias.data.labels import Labeller, Labels, read_labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.splits import seeded_split, split_name
 from medclip_debias.errors import UserError
 
-REPORTS_ZIP = "mimic-cxr-reports.zip"
 SUFFIXES = (".dcm", ".dcm.gz", ".jpg", ".png")
 """Looked for in this order: DICOM keeps more grey levels than the JPG release."""
 
@@ -27,8 +29,8 @@ PATTERNS = MappingProxyType(
         "metadata": "mimic-cxr-*-metadata.csv*",
         "split": "mimic-cxr-*-split.csv*",
         "chexpert": "mimic-cxr-*-chexpert.csv*",
+        "negbio": "mimic-cxr-*-negbio.csv*",
         "test_labels": "mimic-cxr-*-test-set-labeled.csv*",
-        "phrases": "MS_CXR_*.json",
     }
 )
 _NEEDED = {
@@ -42,7 +44,10 @@ class MimicCxrSource:
 
     Args:
         root: folder that holds ``files/`` and the tables.
-        phrases: COCO boxes; the folder's own ``MS_CXR_*.json`` when ``None``.
+        phrases: COCO boxes; the folder's own ``MS_CXR_*`` file when ``None``.
+        reports: folder or zip of the reports, for images that came without any.
+        labeller: whose automatic labels to read.
+        seed: split patients by a hash with this seed instead of by the official table.
 
     Raises:
         UserError: a needed table or all reports are missing, or a table is broken.
@@ -50,18 +55,35 @@ class MimicCxrSource:
 
     kind = "mimic_cxr"
 
-    def __init__(self, root: Path, phrases: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        phrases: Path | None = None,
+        *,
+        reports: Path | None = None,
+        labeller: Labeller = "chexpert",
+        seed: int | None = None,
+    ) -> None:
         self.root = root
+        self.seed = seed
+        self.labeller = labeller
         self.tables = {name: _find(root, pattern) for name, pattern in PATTERNS.items()}
         for name, why in _NEEDED.items():
-            if self.tables[name] is None:
+            if self.tables[name] is None and not (name == "split" and seed is not None):
                 raise UserError(
                     f"{root}: the table {PATTERNS[name]} is missing ({why}); it comes with"
                     " MIMIC-CXR-JPG, put it beside the folder 'files'."
                 )
-        self.phrases_path = phrases if phrases is not None else self.tables["phrases"]
+        self.phrases_path = phrases if phrases is not None else ms_cxr.find(root)
         self._images = self._read_images()
-        self._reports = _Reports(root, self._images)
+        self._reports = ReportFiles(root, reports)
+        if not self._reports.has_any([(i.patient_id, i.study_id) for i in self._images]):
+            raise UserError(
+                f"{root}: has no report, neither files/p1*/p*/s*.txt nor {REPORTS_ZIP}; the JPG"
+                f" release has none, put {REPORTS_ZIP} of MIMIC-CXR"
+                " (physionet.org/content/mimic-cxr) beside the folder 'files' or name it with"
+                " --reports."
+            )
 
     def images(self) -> list[ImageRecord]:
         """Return the images in the order of the metadata table."""
@@ -76,9 +98,9 @@ class MimicCxrSource:
             if study in seen or (only is not None and study not in only):
                 continue
             seen.add(study)
-            report, origin = self._reports.read(image.patient_id, study)
+            report, origin, problem = self._reports.read(image.patient_id, study)
             known = labels.get((study, image.split == "test"), {})
-            yield StudyRecord(study, image.patient_id, image.split, report, known, origin)
+            yield StudyRecord(study, image.patient_id, image.split, report, known, origin, problem)
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the phrases of MS-CXR."""
@@ -94,13 +116,25 @@ class MimicCxrSource:
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
-        said = [f"MIMIC-CXR folder {self.root}: {len(self._images)} images in its metadata table."]
+        names = {"dcm": "MIMIC-CXR (DICOM)", "jpg": "MIMIC-CXR-JPG"}
+        kind = next((names[k] for k in names if self._listed == {k}), "MIMIC-CXR")
+        said = [f"{kind} folder {self.root}: {len(self._images)} images in its metadata table."]
+        if not self._listed:
+            said.append("No image file of that table is there under 'files'.")
         said += [f"Table {path.name}." for path in self.tables.values() if path is not None]
         said.append(self._reports.describe())
-        if self.tables["chexpert"] is None:
-            said.append(f"No {PATTERNS['chexpert']}: studies have no labels.")
+        if self.tables[self.labeller] is None:
+            said.append(f"No {PATTERNS[self.labeller]}: studies have no automatic labels.")
+        else:
+            said.append(f"Labels: {self.labeller}.")
+        if self.tables["test_labels"] is None:
+            said.append(f"No {PATTERNS['test_labels']}: test studies have no radiologists' labels.")
+        if self.seed is not None:
+            said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
         if self.phrases_path is None:
-            said.append(f"No {PATTERNS['phrases']}: no boxes, nobody is held out for grounding.")
+            said.append(f"No {ms_cxr.PATTERN}: no boxes, nobody is held out for grounding.")
+        else:
+            said.append(f"Boxes: {self.phrases_path}.")
         return said
 
     def _read_images(self) -> list[ImageRecord]:
@@ -109,49 +143,55 @@ class MimicCxrSource:
         needed = ("dicom_id", "subject_id", "study_id", "ViewPosition")
         table = read_table(path, required=needed, columns=needed)
         splits = self._read_splits()
+        files = _ImageFiles(self.root / "files")
         seen: dict[str, int] = {}
         records = []
-        columns = [table[name].tolist() for name in needed]
-        for index, (image, patient, study, view) in enumerate(zip(*columns, strict=True)):
-            row = index + 2
+        columns = [table.index.tolist(), *(table[name].tolist() for name in needed)]
+        for row, image, patient, study, view in zip(*columns, strict=True):
             if image in seen:
                 raise UserError(
                     f"{path}, row {row}: its dicom_id is already in row {seen[image]};"
                     " download the table again."
                 )
             seen[image] = row
-            if not (patient.isdigit() and study.isdigit() and image):
+            numbers = all(i.isascii() and i.isdigit() for i in (patient, study))
+            if not (numbers and image) or "/" in image or "\\" in image:
                 raise UserError(
                     f"{path}, row {row}: dicom_id, subject_id or study_id is blank or no number;"
                     " download the table again."
                 )
-            folder = self.root / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}"
             origin = f"{path}, row {row}"
-            file = _image_file(folder, image)
-            split = splits.get(image, "")
+            file = files.path(patient, study, image)
+            split = splits.get(image, "") if self.seed is None else seeded_split(patient, self.seed)
             records.append(ImageRecord(image, study, patient, file, view, split, origin))
         if not records:
             raise UserError(f"{path}: the table has no rows; download it again.")
+        self._listed = files.kinds
         return records
 
     def _read_splits(self) -> dict[str, str]:
         path = self.tables["split"]
-        assert path is not None
+        if path is None or self.seed is not None:
+            return {}
         needed = ("dicom_id", "split")
         table = read_table(path, required=needed, columns=needed)
-        for index, split in enumerate(table["split"]):
-            if split not in ("train", "validate", "test"):
+        splits: dict[str, str] = {}
+        for row, image, word in zip(
+            table.index.tolist(), table["dicom_id"], table["split"], strict=True
+        ):
+            split = split_name(word, f"{path}, row {row}")
+            if splits.setdefault(image, split) != split:
                 raise UserError(
-                    f"{path}, row {index + 2}: split '{split}' is not train, validate or test."
+                    f"{path}, row {row}: its dicom_id has another split above; keep one row."
                 )
-        return dict(zip(table["dicom_id"], table["split"], strict=True))
+        return splits
 
     def _read_labels(self) -> dict[tuple[str, bool], Labels]:
         """Labels by study and by whether it is a test study.
 
         Radiologists labelled the test set; there they replace the labeller's guesses.
         """
-        path, test_path = self.tables["chexpert"], self.tables["test_labels"]
+        path, test_path = self.tables[self.labeller], self.tables["test_labels"]
         machine = read_labels(path) if path is not None else {}
         human = read_labels(test_path) if test_path is not None else {}
         labels = {(study, test): row for study, row in machine.items() for test in (False, True)}
@@ -175,62 +215,32 @@ def _find(root: Path, pattern: str) -> Path | None:
 
 
 def _matches(root: Path, pattern: str) -> list[Path]:
-    ends = (".csv", ".csv.gz", ".json")
-    return sorted(path for path in root.glob(pattern) if path.name.endswith(ends))
+    return sorted(p for p in root.glob(pattern) if p.name.endswith((".csv", ".csv.gz")))
 
 
-def _image_file(folder: Path, image_id: str) -> Path:
-    candidates = [folder / f"{image_id}{suffix}" for suffix in SUFFIXES]
-    return next((path for path in candidates if path.is_file()), candidates[0])
+class _ImageFiles:
+    """The image files of a tree, by listing each study's folder once.
 
+    A listing costs one call a study; asking for each file and suffix costs up to four an image,
+    which on a network disk is most of the time that opening a source takes.
+    """
 
-class _Reports:
-    """Report texts, from the tree or from the zip."""
+    def __init__(self, files: Path) -> None:
+        self.files = files
+        self.kinds: set[str] = set()
+        self._study = ("", "")
+        self._names: frozenset[str] = frozenset()
 
-    def __init__(self, root: Path, images: list[ImageRecord]) -> None:
-        self.root = root
-        self.zip_path = root / REPORTS_ZIP
-        self._zip: zipfile.ZipFile | None = None
-        self._members: dict[str, str] = {}
-        if self.zip_path.is_file():
+    def path(self, patient: str, study: str, image: str) -> Path:
+        folder = self.files / f"p{patient[:2]}" / f"p{patient}" / f"s{study}"
+        if (patient, study) != self._study:
+            self._study = (patient, study)
             try:
-                self._zip = zipfile.ZipFile(self.zip_path)
-            except (zipfile.BadZipFile, OSError) as error:
-                raise UserError(
-                    f"{self.zip_path}: is not a readable zip; download it again."
-                ) from error
-            self._members = {name.split("files/")[-1]: name for name in self._zip.namelist()}
-        elif not any((root / "files" / _name(i.patient_id, i.study_id)).is_file() for i in images):
-            raise UserError(
-                f"{root}: has no report, neither files/p1*/p*/s*.txt nor {REPORTS_ZIP}; the JPG"
-                f" release has none, put {REPORTS_ZIP} of MIMIC-CXR beside the folder 'files'."
-            )
-
-    def read(self, patient: str, study: str) -> tuple[str | None, str]:
-        """Return the text (``None`` where there is none) and the file it came from."""
-        name = _name(patient, study)
-        path = self.root / "files" / name
-        try:
-            return path.read_bytes().decode("utf-8", errors="replace"), str(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
-        if self._zip is None or name not in self._members:
-            return None, str(path)
-        try:
-            content = self._zip.read(self._members[name])
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"{self.zip_path}: the report files/{name} in it is damaged; download it again."
-            ) from error
-        return content.decode("utf-8", errors="replace"), f"{self.zip_path}: files/{name}"
-
-    def describe(self) -> str:
-        if self._zip is None:
-            return "Reports: text files in the tree."
-        return f"Reports: text files in the tree, then {REPORTS_ZIP}."
-
-
-def _name(patient: str, study: str) -> str:
-    return f"p{patient[:2]}/p{patient}/s{study}.txt"
+                self._names = frozenset(entry.name for entry in os.scandir(folder))
+            except OSError:  # not there: `prepare` counts its images as missing
+                self._names = frozenset()
+        for suffix in SUFFIXES:
+            if image + suffix in self._names:
+                self.kinds.add(suffix.split(".")[1])
+                return folder / (image + suffix)
+        return folder / (image + SUFFIXES[0])

@@ -1,4 +1,8 @@
-"""Grounded phrases: MS-CXR (v0.1, v1.1) and any COCO JSON whose annotations hold ``label_text``."""
+"""Grounded phrases: MS-CXR (v0.1, v1.1) and any COCO JSON whose annotations hold ``label_text``.
+
+MS-CXR comes as COCO JSON and as CSV; the CSV truncates its boxes to whole pixels, so the JSON is
+read where both are there. Version 1.1 gives each annotation a split of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,38 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
+
+PATTERN = "MS_CXR_*.json"
+_CSV_PATTERN = "MS_CXR_*.csv"
+_CSV_COLUMNS = ("label_text", "x", "y", "w", "h")
+
+
+def find(folder: Path) -> Path | None:
+    """Return the MS-CXR file in ``folder``: the JSON where there is one, else the CSV.
+
+    Raises:
+        UserError: there are two releases.
+    """
+    for pattern in (PATTERN, _CSV_PATTERN):
+        found = sorted(folder.glob(pattern))
+        if len(found) > 1:
+            raise UserError(
+                f"{folder}: both {found[0].name} and {found[-1].name} hold boxes; name one with"
+                " --phrases."
+            )
+        if found:
+            return found[0]
+    return None
 
 
 def read_phrases(path: Path, images: Sequence[ImageRecord], root: Path) -> list[PhraseRecord]:
     """Read the phrases of a COCO file: one per image, category and text, its boxes a union.
 
     Args:
-        path: the COCO file.
+        path: the COCO file, or the CSV of MS-CXR.
         images: the source's images; a COCO image is matched by relative path, then by stem.
         root: folder that the relative paths start from.
 
@@ -26,17 +54,27 @@ def read_phrases(path: Path, images: Sequence[ImageRecord], root: Path) -> list[
     coco = _Coco(path)
     names = _match(coco.images.values(), images, root)
     grouped: dict[tuple[Any, str, str], list[Box]] = {}
+    splits: dict[tuple[Any, str, str], str] = {}
     for annotation in coco.annotations:
         text = " ".join(str(annotation["label_text"]).split())
         key = (annotation["image_id"], coco.category(annotation), text)
         grouped.setdefault(key, []).append(coco.box(annotation))
+        split = coco.split(annotation)
+        if splits.setdefault(key, split) != split:
+            raise UserError(
+                f"{coco.where(annotation)}: its phrase has another split on another box; give the"
+                " boxes of a phrase one split."
+            )
     counts: dict[Any, int] = {}
     phrases = []
-    for (image, category, text), boxes in grouped.items():
+    for key, boxes in grouped.items():
+        image, category, text = key
         number = counts[image] = counts.get(image, 0) + 1
         size = coco.size(image)
         name = names[image]
-        phrases.append(PhraseRecord(f"{name}/{number}", name, category, text, tuple(boxes), size))
+        phrases.append(
+            PhraseRecord(f"{name}/{number}", name, category, text, tuple(boxes), size, splits[key])
+        )
     return phrases
 
 
@@ -100,14 +138,17 @@ def _match(
 
 
 class _Coco:
-    """A COCO file, checked."""
+    """A COCO file (or MS-CXR's CSV, brought into that shape), checked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        content = self._read()
+        self._is_csv = path.name.lower().endswith((".csv", ".csv.gz"))
+        content = _csv_as_coco(path) if self._is_csv else self._read()
         self.images: dict[Any, dict[str, Any]] = {e["id"]: e for e in content["images"]}
+        if len(self.images) < len(content["images"]):
+            raise UserError(f"{path}: two of its images have one 'id'; export it again.")
         self.categories: dict[Any, str] = {
-            e["id"]: str(e.get("name", "")) for e in content.get("categories", [])
+            e["id"]: str(e.get("name", "")) for e in content["categories"]
         }
         self.annotations: list[dict[str, Any]] = content["annotations"]
         for annotation in self.annotations:
@@ -118,26 +159,33 @@ class _Coco:
             content = json.loads(self.path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise UserError(f"{self.path}: there is no such file; check the path.") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(
                 f"{self.path}: is not a readable JSON file; export it again."
             ) from error
-        for key in ("images", "annotations"):
+        if isinstance(content, dict):
+            content.setdefault("categories", [])
+        for key in ("images", "annotations", "categories"):
             entries = content.get(key) if isinstance(content, dict) else None
             if not isinstance(entries, list):
                 raise UserError(f"{self.path}: has no list '{key}', so it is not a COCO file.")
-            if not all(isinstance(e, dict) and "id" in e for e in entries):
+            if not all(isinstance(e, dict) and isinstance(e.get("id"), int | str) for e in entries):
                 raise UserError(f"{self.path}: an entry of '{key}' has no 'id'; export it again.")
         return content
 
+    def where(self, annotation: dict[str, Any]) -> str:
+        return f"{self.path}, {'row' if self._is_csv else 'annotation'} {annotation['id']}"
+
     def _check(self, annotation: dict[str, Any]) -> None:
-        where = f"{self.path}, annotation {annotation['id']}"
-        if annotation.get("image_id") not in self.images:
+        where = self.where(annotation)
+        image = annotation.get("image_id")
+        if not isinstance(image, int | str) or image not in self.images:
             raise UserError(f"{where}: its image_id is not among the file's images.")
         if not str(annotation.get("label_text") or "").strip():
             raise UserError(f"{where}: has no 'label_text'; give the phrase that the box shows.")
         box = annotation.get("bbox")
         numbers = isinstance(box, list) and len(box) == 4
+        # NaN, which Python's JSON reader lets through, fails the comparison.
         numbers = numbers and all(isinstance(v, int | float) and abs(v) < 1e9 for v in box or ())
         if not numbers or box is None or not (box[2] > 0 and box[3] > 0):
             raise UserError(f"{where}: its 'bbox' must be x, y, width, height with positive sides.")
@@ -149,6 +197,65 @@ class _Coco:
     def category(self, annotation: dict[str, Any]) -> str:
         return self.categories.get(annotation.get("category_id"), "")
 
+    def split(self, annotation: dict[str, Any]) -> str:
+        word = str(annotation.get("split") or "")
+        return split_name(word, self.where(annotation)) if word else ""
+
     def size(self, image: Any) -> tuple[int, int] | None:
         width, height = (self.images[image].get(key) or 0 for key in ("width", "height"))
+        numbers = all(isinstance(v, int | float) and 0 <= v < 1e9 for v in (width, height))
+        if not numbers:
+            raise UserError(
+                f"{self.path}, image {image}: 'width' and 'height' must be the image's pixels."
+            )
         return (int(width), int(height)) if width and height else None
+
+
+def _csv_as_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Read MS-CXR's CSV, one box a row; an annotation's id is then its row."""
+    table = read_table(path, required=_CSV_COLUMNS)
+    if "dicom_id" not in table.columns and "path" not in table.columns:
+        raise UserError(f"{path}: column 'dicom_id' (or 'path') is missing; export it again.")
+    images: dict[str, dict[str, Any]] = {}
+    categories: dict[str, dict[str, Any]] = {}
+    annotations = []
+    rows = table.to_dict("records")
+    for row, cells in zip(table.index.tolist(), rows, strict=True):
+        where = f"{path}, row {row}"
+        name = cells.get("dicom_id") or file_stem(cells.get("path", ""))
+        if not name:
+            raise UserError(f"{where}: names no image; fill in 'dicom_id'.")
+        entry = {
+            "id": name,
+            "file_name": name,
+            "path": cells.get("path", ""),
+            "width": _number(cells.get("image_width") or "0", f"{where}, column 'image_width'"),
+            "height": _number(cells.get("image_height") or "0", f"{where}, column 'image_height'"),
+        }
+        if images.setdefault(name, entry) != entry:
+            raise UserError(f"{where}: its image has another path or size above; correct one.")
+        category = cells.get("category_name", "")
+        categories.setdefault(category, {"id": category, "name": category})
+        box = [_number(cells[key], f"{where}, column '{key}'") for key in ("x", "y", "w", "h")]
+        annotations.append(
+            {
+                "id": row,
+                "image_id": name,
+                "category_id": category,
+                "bbox": box,
+                "label_text": cells["label_text"],
+                "split": cells.get("split", ""),
+            }
+        )
+    return {
+        "images": list(images.values()),
+        "categories": list(categories.values()),
+        "annotations": annotations,
+    }
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{where}: must be a number of pixels.") from None

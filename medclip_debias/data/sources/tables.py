@@ -20,7 +20,9 @@ def read_table(
 ) -> pd.DataFrame:
     """Read a table with every value as text, stripped; blank cells are ``""``.
 
-    Row ``i`` of the frame is row ``i + 2`` as a spreadsheet shows it: the header is row 1.
+    The index of the frame is what messages call a row: in a CSV the line of the file on which
+    the row starts (blank lines and line breaks inside cells count, the header is line 1), in a
+    Parquet table the row's number from 1.
 
     Args:
         path: ``.csv``, ``.csv.gz`` or ``.parquet``.
@@ -42,7 +44,7 @@ def read_table(
 
 def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
     rows = _csv_rows(path)
-    header = [name.strip() for name in next(rows, [])]
+    header = [name.strip() for name in next(rows, (1, []))[1]]
     if not any(header):
         raise UserError(f"{path}: the table is empty; it needs a header row.")
     twice = [name for name in header if name and header.count(name) > 1]
@@ -50,12 +52,14 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
         raise UserError(f"{path}: column '{twice[0]}' appears twice; keep one.")
     wanted = [i for i, name in enumerate(header) if columns is None or name in columns]
     values: list[list[str]] = [[] for _ in wanted]
-    for number, row in enumerate(rows, start=2):
+    lines: list[int] = []
+    for line, row in rows:
         if len(row) != len(header):
             raise UserError(
-                f"{path}, row {number}: has {len(row)} cells where the header has {len(header)};"
+                f"{path}, row {line}: has {len(row)} cells where the header has {len(header)};"
                 " quote cells that hold commas or line breaks."
             )
+        lines.append(line)
         for column, i in zip(values, wanted, strict=True):
             column.append(row[i].strip())
     frame = pd.DataFrame(
@@ -64,25 +68,34 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
             for column, i in zip(values, wanted, strict=True)
         }
     )
+    frame.index = pd.Index(lines if wanted else [], dtype="int64")
     frame.attrs["header"] = header
     return frame
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row that is not blank, and the line on which it starts."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
+    line = 0
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            for row in csv.reader(file, strict=True):
+            reader = csv.reader(file, strict=True)
+            for row in reader:
                 if row:  # an empty line is no row
-                    yield row
+                    yield line + 1, row
+                line = reader.line_num
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; check the path.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: the gzip file is truncated or damaged; copy it again.") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text; save the table as UTF-8.") from error
+        raise UserError(
+            f"{path}: is not UTF-8 text after row {line}; save the table as UTF-8."
+        ) from error
     except csv.Error as error:
-        raise UserError(f"{path}: is not a readable CSV table; export it again.") from error
+        raise UserError(
+            f"{path}, row {line + 1}: is not readable CSV; export the table again."
+        ) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
 
@@ -94,7 +107,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: there is no such file; check the path.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: is not a readable Parquet table; export it again.") from error
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             str(name).strip(): pd.Series(
                 ["" if pd.isna(value) else str(value).strip() for value in frame[name]],
@@ -103,3 +116,5 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             for name in frame.columns
         }
     )
+    table.index = pd.RangeIndex(1, len(frame) + 1)
+    return table

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.manifest import seeded_split
+from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
 HEADER = ("image", "report", "patient_id", "study_id", "view", "split", "Edema")
@@ -83,15 +83,6 @@ def test_text_may_stand_for_report(manifest):
     assert next(detect(manifest(header)).studies()).report == "Edema, mild."
 
 
-def test_seeded_split_has_its_shares_and_never_changes_its_mind():
-    splits = pd.Series([seeded_split(f"patient {i}") for i in range(20_000)])
-    shares = splits.value_counts(normalize=True)
-    assert abs(shares["train"] - 0.8) < 0.01
-    assert abs(shares["validate"] - 0.1) < 0.01
-    assert abs(shares["test"] - 0.1) < 0.01
-    assert seeded_split("patient 3") == seeded_split("patient 3")
-
-
 def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
     Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
     images = detect(manifest(*changed(1, "image", "sub/a.png"))).images()
@@ -122,28 +113,58 @@ def test_a_broken_manifest_is_named_with_its_row(manifest, content, sentence):
     assert str(path) in str(caught.value)
 
 
+def test_rows_are_the_lines_of_the_file(manifest):
+    rows = [list(row) for row in ROWS]
+    rows[0][1] = rows[1][1] = "Edema,\nmild."
+    rows[2][0] = "no.png"
+    path = manifest(HEADER, rows)
+    text = path.read_text().replace("a.png", "\na.png", 1)
+    path.write_text(text)
+    line = next(i for i, t in enumerate(text.splitlines(), start=1) if t.startswith("no.png"))
+    with pytest.raises(UserError, match=f"row {line}: there is no image"):
+        detect(path)
+
+
+def test_a_seed_overrides_the_split_column(manifest):
+    source = detect(manifest(), split_seed=5)
+    assert all(i.split == seeded_split(i.patient_id, 5) for i in source.images())
+
+
+def test_reports_from_elsewhere_are_refused(manifest, tmp_path):
+    with pytest.raises(UserError, match="a manifest holds its own reports"):
+        detect(manifest(), reports=tmp_path)
+
+
+def test_a_link_loop_and_an_impossible_name_are_no_images(manifest, tmp_path):
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    for name in ("loop.png", "x" * 300 + ".png", "\0.png"):
+        with pytest.raises(UserError, match=r"row 3: there is no image|not readable CSV"):
+            detect(manifest(*changed(1, "image", name)))
+
+
+def test_columns_may_come_in_any_order_and_case_with_any_line_ends(manifest):
+    path = manifest()
+    expected = detect(path).images()
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"image,report", b"Image,REPORT"))
+    assert detect(path).images() == expected
+    assert detect(manifest(HEADER[::-1], [row[::-1] for row in ROWS])).images() == expected
+
+
+def test_columns_that_say_the_same_are_refused(manifest):
+    with pytest.raises(UserError, match="two columns differ in case alone"):
+        detect(manifest([*HEADER, "IMAGE"], [[*row, "x"] for row in ROWS]))
+    path = manifest(
+        [*HEADER, "Lung Opacity", "Airspace Opacity"], [[*row, "1", "1"] for row in ROWS]
+    )
+    with pytest.raises(UserError, match="columns 'lung opacity' and 'airspace opacity' both hold"):
+        detect(path)
+
+
 def test_text_in_another_encoding_is_refused(manifest):
     path = manifest()
     path.write_bytes(path.read_bytes().replace(b"mild", b"l\xe9g\xe8re"))
     with pytest.raises(UserError, match="is not UTF-8 text"):
         detect(path)
-
-
-def test_unknown_layouts_have_their_sentences(tmp_path):
-    (tmp_path / "notes.txt").write_text("x")
-    cases = [
-        (tmp_path / "none", "auto", "there is no such folder or file"),
-        (tmp_path, "auto", "is no known layout"),
-        (tmp_path, "manifest", "has no manifest.csv"),
-        (tmp_path, "mimic_cxr", "metadata"),
-        (tmp_path, "mimic", r"not a kind of source \(did you mean 'mimic_cxr'"),
-        (tmp_path / "notes.txt", "auto", "is not a manifest"),
-    ]
-    for path, kind, sentence in cases:
-        with pytest.raises(UserError, match=sentence):
-            detect(path, kind)
-    with pytest.raises(UserError, match="no such file of boxes"):
-        detect(tmp_path, phrases=tmp_path / "no.json")
 
 
 def test_the_real_manifest_works_as_it_is(shared_data):

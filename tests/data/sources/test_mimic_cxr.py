@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import re
+import shutil
 import zipfile
 
 import pytest
 
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import check_leak, seeded_split
 from medclip_debias.errors import UserError
 
 
@@ -45,13 +48,156 @@ def test_labels_join_by_study_and_radiologists_win_on_test_alone(tiny_tree):
     assert labels["104"] == {"Lung Opacity": 0.0, "Edema": 1.0}
 
 
-def test_reports_are_read_from_the_zip_as_from_the_tree(tiny_tree):
-    expected = [s.report for s in detect(tiny_tree.root).studies()]
-    with zipfile.ZipFile(tiny_tree.root / "mimic-cxr-reports.zip", "w") as archive:
-        for path in sorted(tiny_tree.root.glob("files/*/*/s*.txt")):
-            archive.write(path, path.relative_to(tiny_tree.root).as_posix())
+def texts(source):
+    return {s.study_id: s.report for s in source.studies()}
+
+
+def pack(root, target, prefix=""):
+    """Move the reports below ``root`` into a zip."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for path in sorted(root.glob("files/*/*/s*.txt")):
+            archive.write(path, prefix + path.relative_to(root).as_posix())
             path.unlink()
-    assert [s.report for s in detect(tiny_tree.root).studies()] == expected
+    return target
+
+
+@pytest.mark.parametrize("prefix", ["", "mimic-cxr-reports/", "./"])
+def test_reports_are_read_from_the_zip_as_from_the_tree(tiny_tree, prefix):
+    expected = texts(detect(tiny_tree.root))
+    pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip", prefix)
+    before = sorted(tiny_tree.root.rglob("*"))
+    assert texts(detect(tiny_tree.root)) == expected
+    assert sorted(tiny_tree.root.rglob("*")) == before
+
+
+def test_the_jpg_release_takes_its_reports_from_another_tree_or_zip(tiny_tree, tmp_path):
+    expected = texts(detect(tiny_tree.root))
+    other = tmp_path / "mimic-cxr"
+    for path in sorted(tiny_tree.root.glob("files/*/*/s*.txt")):
+        target = other / path.relative_to(tiny_tree.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, target)
+    with pytest.raises(UserError, match=r"has no report.*physionet\.org/content/mimic-cxr"):
+        detect(tiny_tree.root)
+    assert texts(detect(tiny_tree.root, reports=other)) == expected
+    assert texts(detect(tiny_tree.root, reports=other / "files")) == expected
+    archive = pack(other, other / "mimic-cxr-reports.zip")
+    assert texts(detect(tiny_tree.root, reports=archive)) == expected
+    assert texts(detect(tiny_tree.root, reports=other)) == expected
+    assert str(archive) in " ".join(detect(tiny_tree.root, reports=other).describe())
+
+
+def test_a_place_without_reports_is_named(tiny_tree, tmp_path):
+    with pytest.raises(UserError, match="no such folder or file of reports"):
+        detect(tiny_tree.root, reports=tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty: holds no reports"):
+        detect(tiny_tree.root, reports=tmp_path / "empty")
+
+
+def test_gzipped_dicom_is_found_and_dicom_comes_before_jpg(tiny_tree):
+    packed = tiny_tree.image("a")
+    packed.with_name("a.dcm.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    tiny_tree.image("b").with_name("b.jpg").write_bytes(b"x")
+    paths = {i.image_id: i.path.name for i in detect(tiny_tree.root).images()}
+    assert (paths["a"], paths["b"]) == ("a.dcm.gz", "b.dcm")
+
+
+@pytest.mark.parametrize("name", ["../s101.txt", "files/../../s101.txt", "/s1.txt", "C:\\s1.txt"])
+def test_a_zip_with_names_that_lead_out_is_refused(tiny_tree, name):
+    with zipfile.ZipFile(tiny_tree.root / "mimic-cxr-reports.zip", "w") as archive:
+        archive.writestr(name, "x")
+    with pytest.raises(UserError, match=r"mimic-cxr-reports\.zip: .* leads out of its folder"):
+        detect(tiny_tree.root)
+
+
+def test_a_damaged_zip_is_refused(tiny_tree):
+    path = pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UserError, match="is not a readable zip"):
+        detect(tiny_tree.root)
+
+
+def test_a_damaged_report_in_the_zip_is_named_and_the_others_are_read(tiny_tree):
+    path = pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
+    path.write_bytes(path.read_bytes().replace(b"Left effusion", b"Left Effusion"))
+    found = {s.study_id: s for s in detect(tiny_tree.root).studies()}
+    assert found["102"].report is None
+    assert "s102.txt: is damaged in the zip" in found["102"].problem
+    assert [name for name, s in found.items() if s.problem] == ["102"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"FINDINGS:\nd\xe9j\xe0 vu", r"s101\.txt: is not UTF-8 text on line 2"),
+        (b"x" * (1 << 20) + b"x", r"s101\.txt: is larger than 1 MiB"),
+    ],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_unusable_report_is_named_and_the_others_are_read(tiny_tree, content, sentence, zipped):
+    tiny_tree.report("101").write_bytes(content)
+    if zipped:
+        pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
+    found = {s.study_id: s for s in detect(tiny_tree.root).studies()}
+    assert found["101"].report is None
+    assert re.search(sentence, found["101"].problem)
+    assert [name for name, s in found.items() if s.problem] == ["101"]
+
+
+def test_an_empty_report_is_empty_not_missing(tiny_tree):
+    tiny_tree.report("101").write_bytes(b"")
+    tiny_tree.report("102").unlink()
+    found = {s.study_id: (s.report, s.problem) for s in detect(tiny_tree.root).studies()}
+    assert (found["101"], found["102"]) == (("", ""), (None, ""))
+
+
+def test_a_link_loop_is_an_unreadable_report_and_a_missing_image(tiny_tree):
+    report, image = tiny_tree.report("101"), tiny_tree.image("d")
+    for path in (report, image):
+        path.unlink()
+        path.symlink_to(path.name)
+    source = detect(tiny_tree.root)
+    assert [i.image_id for i in source.images() if not i.path.is_file()] == ["d"]
+    assert "s101.txt: cannot be read" in next(iter(source.studies())).problem
+
+
+def test_negbio_labels_are_read_when_asked_for(tiny_tree):
+    assert "No mimic-cxr-*-negbio.csv*" in " ".join(
+        detect(tiny_tree.root, labeller="negbio").describe()
+    )
+    path = tiny_tree.root / "mimic-cxr-2.0.0-negbio.csv"
+    path.write_text("subject_id,study_id,Edema\n10000001,101,-1.0\n10000004,104,0.0\n")
+    labels = {s.study_id: s.labels for s in detect(tiny_tree.root, labeller="negbio").studies()}
+    assert labels["101"] == {"Edema": -1.0}
+    assert labels["104"] == {"Lung Opacity": 0.0, "Edema": 1.0}
+    with pytest.raises(UserError, match="'chexbert' is not a labeller; known: chexpert, negbio"):
+        detect(tiny_tree.root, labeller="chexbert")
+
+
+def test_a_seed_splits_the_patients_instead_of_the_official_table(tiny_tree):
+    table(tiny_tree, "split").unlink()
+    source = detect(tiny_tree.root, split_seed=7)
+    assert all(i.split == seeded_split(i.patient_id, 7) for i in source.images())
+    assert "with seed 7" in " ".join(source.describe())
+
+
+def test_a_study_in_two_splits_is_a_leak(tiny_tree):
+    rewrite(table(tiny_tree, "split"), lambda t: t.replace("c,102,10000002,train", "c,102,1,test"))
+    sentence = r"metadata\.csv\.gz, row 4: the study of this test image also has a train image"
+    with pytest.raises(UserError, match=sentence):
+        check_leak(detect(tiny_tree.root).images())
+
+
+def test_reordered_columns_and_line_ends_do_not_matter(tiny_tree):
+    expected = detect(tiny_tree.root).images()
+    path = table(tiny_tree, "metadata")
+    with gzip.open(path, "rt") as file:
+        rows = [line.split(",")[::-1] for line in file.read().splitlines()]
+    with gzip.open(path, "wt", newline="") as file:
+        file.write("\ufeff" + "\r\n".join(",".join(row) for row in rows) + "\r\n")
+    assert detect(tiny_tree.root).images() == expected
 
 
 def test_only_the_wanted_studies_are_read(tiny_tree):
@@ -105,7 +251,10 @@ def test_a_release_without_reports_names_the_zip(tiny_tree):
         ("metadata", lambda t: t + "a,10000001,101,AP,48,40\n", "row 7: its dicom_id .* row 2"),
         ("metadata", lambda t: t.replace("\nb,10000002", "\nb,"), "row 3: .* blank or no number"),
         ("metadata", lambda t: t.splitlines()[0] + "\n", "has no rows"),
-        ("split", lambda t: t.replace("validate", "dev"), "row 5: split 'dev' is not train"),
+        ("metadata", lambda t: t.replace("\na,", "\n\n\n../a,"), "row 4: dicom_id, .* blank or no"),
+        ("metadata", lambda t: t.replace("\nb,1", "\n\nb,x"), "row 4: .* blank or no number"),
+        ("split", lambda t: t + "a,101,10000001,test\n", "row 7: its dicom_id has another split"),
+        ("split", lambda t: t.replace("validate", "held"), "row 5: split 'held' is not one of"),
     ],
 )
 def test_a_broken_table_is_named_with_its_row(tiny_tree, name, change, sentence):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.records import ImageRecord
-from medclip_debias.data.sources.ms_cxr import read_phrases, scale_boxes
+from medclip_debias.data.sources.ms_cxr import find, patients, read_phrases, scale_boxes
 from medclip_debias.errors import UserError
 
 ROOT = Path("/data")
@@ -87,6 +87,15 @@ def annotation(**changes):
         (annotation(image_id=2), "annotation 8: its image_id is not among"),
         ({"images": {}}, "has no list 'images'"),
         ({"annotations": [{}]}, "an entry of 'annotations' has no 'id'"),
+        ({"annotations": [{"id": [1]}]}, "an entry of 'annotations' has no 'id'"),
+        ({"categories": [{"name": "x"}]}, "an entry of 'categories' has no 'id'"),
+        ({"categories": None}, "has no list 'categories'"),
+        ({"images": 2 * [{"id": 1}]}, "two of its images have one 'id'"),
+        (annotation(image_id=[1]), "annotation 8: its image_id is not among"),
+        (annotation(bbox=[1, 2, float("nan"), 4]), "annotation 8: its 'bbox' must be"),
+        (annotation(bbox=[float("nan"), 2, 3, 4]), "annotation 8: its 'bbox' must be"),
+        (annotation(split="other"), "annotation 8: split 'other' is not one of"),
+        ({"images": [{"id": 1, "width": "ten", "height": 3}]}, "image 1: 'width' and 'height'"),
     ],
 )
 def test_a_broken_file_names_the_annotation(tmp_path, changes, sentence):
@@ -98,4 +107,79 @@ def test_what_is_no_json_is_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("{")
     with pytest.raises(UserError, match="not a readable JSON"):
+        read_phrases(path, IMAGES, ROOT)
+
+
+ROW = {
+    "category_name": "Edema",
+    "label_text": "mild",
+    "path": "files/p10/p10000005/s1/one.jpg",
+    "dicom_id": "one",
+    "image_width": "10",
+    "image_height": "20",
+    "x": "1",
+    "y": "2",
+    "w": "3",
+    "h": "4",
+}
+
+
+def table(path, *changes, extra=()):
+    rows = [ROW | change for change in changes]
+    names = [*ROW, *extra]
+    lines = [",".join(names)] + [",".join(row.get(n, "") for n in names) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_csv_reads_as_the_json_does(tmp_path):
+    json_phrases = read_phrases(coco(tmp_path), IMAGES, ROOT)
+    path = table(tmp_path / "MS_CXR_Local_Alignment_v1.0.0.csv", {})
+    assert read_phrases(path, IMAGES, ROOT) == json_phrases
+    assert patients(path, IMAGES, ROOT) == {"p", "10000005"}
+
+
+def test_the_csv_gives_one_phrase_per_image_category_and_text(tmp_path):
+    changes = [{}, {"x": "7"}, {"category_name": "Pneumonia"}, {"label_text": "severe"}]
+    path = table(tmp_path / "a.csv", *changes)
+    found = [(p.category, p.text, len(p.boxes)) for p in read_phrases(path, IMAGES, ROOT)]
+    assert found == [("Edema", "mild", 2), ("Pneumonia", "mild", 1), ("Edema", "severe", 1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([{}, {"x": "?"}], "row 3, column 'x': must be a number of pixels"),
+        ([{"w": "0"}], "row 2: its 'bbox' must be"),
+        ([{"h": "nan"}], "row 2: its 'bbox' must be"),
+        ([{}, {"image_width": "11"}], "row 3: its image has another path or size above"),
+        ([{"label_text": ""}], "row 2: has no 'label_text'"),
+        ([{"dicom_id": "", "path": ""}], "row 2: names no image"),
+        ([{"image_width": "1e400"}], "'width' and 'height' must be"),
+    ],
+)
+def test_a_broken_csv_names_the_row(tmp_path, rows, sentence):
+    path = table(tmp_path / "a.csv", *rows)
+    with pytest.raises(UserError, match=sentence):
+        read_phrases(path, IMAGES, ROOT)
+
+
+def test_the_json_is_preferred_because_the_csv_truncates(tmp_path):
+    assert find(tmp_path) is None
+    path = table(tmp_path / "MS_CXR_Local_Alignment_v1.0.0.csv", {})
+    assert find(tmp_path) == path
+    (tmp_path / "MS_CXR_Local_Alignment_v1.0.0.json").write_text("{}")
+    assert find(tmp_path).suffix == ".json"
+    (tmp_path / "MS_CXR_Local_Alignment_v1.1.0.json").write_text("{}")
+    with pytest.raises(UserError, match=r"both MS_CXR_.*v1\.0\.0\.json and .*v1\.1\.0\.json"):
+        find(tmp_path)
+
+
+def test_version_1_1_splits_its_annotations(tmp_path):
+    (phrase,) = read_phrases(coco(tmp_path, **annotation(split="val")), IMAGES, ROOT)
+    assert phrase.split == "validate"
+    path = table(tmp_path / "a.csv", {"split": "test"}, extra=("split",))
+    assert [p.split for p in read_phrases(path, IMAGES, ROOT)] == ["test"]
+    path = table(tmp_path / "a.csv", {"split": "test"}, {"split": "train"}, extra=("split",))
+    with pytest.raises(UserError, match="row 3: its phrase has another split"):
         read_phrases(path, IMAGES, ROOT)

@@ -1,0 +1,305 @@
+"""From the journals of one run, or of all parts of a set, to the files of the prepared set.
+
+Everything is ordered by the place that the selection gave each image, so the bytes depend
+neither on the number of processes nor on the number of parts. Sentences pass through in a
+stream; what is kept in memory is a few hundred bytes a study and an image.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data import store
+from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.records import PhraseRecord
+from medclip_debias.data.results import Part, Results, Row, Study
+from medclip_debias.data.sources.ms_cxr import scale_boxes
+from medclip_debias.errors import UserError
+from medclip_debias.files import write_json
+
+INPUTS = "inputs.parquet"
+"""What each row and each report was made of, so that a later run knows what changed."""
+
+_ROW_GROUP = 1 << 16  # sentences; fixed, so that the file does not depend on how they came
+
+
+@dataclass(frozen=True)
+class About:
+    """What all parts of a set share, and the set's ``meta.json`` repeats.
+
+    Attributes:
+        kind: kind of source.
+        settings: how files became rows.
+        selection: which images and studies were taken.
+        options: how the source was read.
+        funnel: counts of the selection.
+        phrases: grounded phrases of the source.
+        rejected: ``(image_id, reason)`` of files that the selection could not look at.
+        synthetic: the source is a phantom.
+        text_only: the source has reports and no images.
+        made_by: versions of what computed the rows and sentences.
+    """
+
+    kind: str
+    settings: PrepareSettings
+    selection: SelectionSettings
+    options: dict[str, Any]
+    funnel: list[dict[str, Any]]
+    phrases: list[PhraseRecord]
+    rejected: list[tuple[str, str]]
+    synthetic: bool
+    text_only: bool
+    made_by: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values that `from_json` takes."""
+        return {
+            **asdict(self),
+            "settings": self.settings.model_dump(mode="json"),
+            "selection": self.selection.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> About:
+        """Return what `as_json` wrote."""
+        changed = {
+            "settings": PrepareSettings.model_validate(values["settings"]),
+            "selection": SelectionSettings.model_validate(values["selection"]),
+            "phrases": [PhraseRecord(**phrase) for phrase in values["phrases"]],
+            "rejected": [(image_id, reason) for image_id, reason in values["rejected"]],
+        }
+        return cls(**(values | changed))
+
+
+def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
+    """Write the prepared set of ``parts`` to ``folder``.
+
+    The rows of a run are in ``folder`` already; those of parts that lie elsewhere are copied.
+
+    Raises:
+        UserError: nothing is left, or a part is damaged.
+    """
+    results = Results(parts, about.selection)
+    funnel = Funnel(about.funnel)
+    studies = results.count(funnel, about.text_only)
+    funnel.stop_if_empty(len(studies), results.rejected[0][1] if results.rejected else "")
+    if parts[0].rows != folder / "images.bin":
+        _copy_rows(folder / "images.bin", parts, results.rows, about.settings.size**2)
+    images = _image_table(studies, results.rows)
+    tables = {
+        "images": images,
+        "studies": _study_table(studies, results.labels),
+        "phrases": _phrase_table(about.phrases, images, funnel),
+    }
+    sentences = _Sentences(folder / "sentences.parquet", parts)
+    digest = store.ContentHash(about.settings, about.kind)
+    digest.table("images", images)
+    digest.table("studies", tables["studies"])
+    digest.rows("sentences", store.SENTENCE_COLUMNS, sentences.write(studies))
+    digest.table("phrases", tables["phrases"])
+    digest.pixels(row.hash for row in results.rows)
+    for name, table in tables.items():
+        _write_parquet(folder / f"{name}.parquet", table, name)
+    manifest = _manifest(images, results.rows, studies, sentences.hashes)
+    manifest.to_parquet(folder / store.MANIFEST, index=False)
+    _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
+    rejected = [*about.rejected, *results.rejected]
+    with (folder / "rejected.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("image_id", "reason"))
+        writer.writerows(rejected)
+    write_json(folder / "funnel.json", funnel.rows)
+    meta = {
+        "format_version": store.FORMAT_VERSION,
+        "kind": about.kind,
+        "synthetic": about.synthetic,
+        "settings": about.settings.model_dump(mode="json"),
+        "selection": about.selection.model_dump(mode="json"),
+        "options": about.options,
+        "made_by": about.made_by,
+        "labels": list(tables["studies"].columns[len(store.STUDY_COLUMNS) :]),
+        "counts": {
+            "images": len(images),
+            "studies": len(studies),
+            "sentences": sentences.count,
+            "phrases": len(tables["phrases"]),
+            "distinct_sentences": len(sentences.distinct),
+            "patients": int(tables["studies"]["patient_id"].nunique()),
+            "rejected": len(rejected),
+            "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
+        },
+        "funnel": funnel.rows,
+        "files": [store.MANIFEST, INPUTS],
+        "manifest_hash": store.manifest_hash(manifest),
+        "content_hash": digest.hexdigest(),
+    }
+    write_json(folder / "meta.json", meta)
+
+
+# --------------------------------------------------------------------------------- rows
+
+
+def _copy_rows(target: Path, parts: Sequence[Part], rows: Sequence[Row], size: int) -> None:
+    """Copy the rows of all parts to their places, and see that they are what was prepared."""
+    files = [part.rows.open("rb") for part in parts]
+    try:
+        with target.open("wb") as out:
+            for row in rows:
+                files[row.part].seek(row.row * size)
+                pixels = files[row.part].read(size)
+                if store.pixel_hash(pixels) != row.hash:
+                    raise UserError(
+                        f"{parts[row.part].rows}, row {row.row}: is not what was prepared; the"
+                        " file is damaged, copy or make this part again."
+                    )
+                out.write(pixels)
+    finally:
+        for file in files:
+            file.close()
+
+
+# ------------------------------------------------------------------------------- tables
+
+
+def _image_table(studies: Sequence[Study], rows: Sequence[Row]) -> pd.DataFrame:
+    found = {image.at: (image, study) for study in studies for image in study.images}
+    records = []
+    for row in rows:
+        image, study = found[row.at]
+        ids = (image.image_id, study.study_id, study.patient_id)
+        records.append((*ids, image.view, study.split, row.height, row.width))
+    table = pd.DataFrame(records, columns=list(store.IMAGE_COLUMNS))
+    return table.astype(dict.fromkeys(("height", "width"), np.int64))
+
+
+def _study_table(studies: Sequence[Study], labels: Sequence[str]) -> pd.DataFrame:
+    table = pd.DataFrame(
+        [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(store.STUDY_COLUMNS)
+    )
+    for place, name in sorted(enumerate(labels), key=lambda label: label[1]):
+        values = [s.labels[place] if place < len(s.labels) else None for s in studies]
+        table[name] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    return table
+
+
+def _phrase_table(
+    phrases: Sequence[PhraseRecord], images: pd.DataFrame, funnel: Funnel
+) -> pd.DataFrame:
+    sizes = dict(
+        zip(images["image_id"], zip(images["height"], images["width"], strict=True), strict=True)
+    )
+    rows: list[tuple[Any, ...]] = []
+    if phrases:
+        funnel.step("phrases listed", "phrases", len(phrases))
+        known = [phrase for phrase in phrases if phrase.image_id in sizes]
+        funnel.step("image of the phrase kept", "phrases", len(known), len(phrases))
+        for phrase in known:
+            height, width = (int(side) for side in sizes[phrase.image_id])
+            boxes = scale_boxes(phrase.boxes, phrase.annotated_size, (width, height))
+            if boxes:
+                ids = (phrase.phrase_id, phrase.image_id)
+                rows.append((*ids, phrase.category, phrase.text, boxes))
+        funnel.step("boxes lie in the image", "phrases", len(rows), len(known))
+    return pd.DataFrame(rows, columns=list(store.PHRASE_COLUMNS), dtype=object)
+
+
+def _manifest(
+    images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study], texts: dict[str, str]
+) -> pd.DataFrame:
+    """One row per image, or per study where there are no images: what a model was trained on."""
+    if rows:
+        shown = images[["image_id", "study_id", "split"]].assign(row=range(len(rows)))
+    else:
+        told = [("", study.study_id, study.split, -1) for study in studies]
+        shown = pd.DataFrame(told, columns=list(store.MANIFEST_COLUMNS[:4]))
+    return shown.assign(
+        pixel_hash=[row.hash for row in rows] if rows else "",
+        text_hash=[texts[study] for study in shown["study_id"]],
+    )
+
+
+def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study]) -> pd.DataFrame:
+    parts = (
+        {"what": "image", "id": images["image_id"], "stamp": [row.stamp for row in rows]},
+        {
+            "what": "report",
+            "id": [study.study_id for study in studies],
+            "stamp": [study.stamp for study in studies],
+            "dropped": [json.dumps(study.dropped, sort_keys=True) for study in studies],
+        },
+    )
+    frames = [pd.DataFrame(part, columns=["what", "id", "stamp", "dropped"]) for part in parts]
+    return pd.concat(frames, ignore_index=True).fillna("").astype("str")
+
+
+def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = None
+    if name == "phrases":  # an empty table does not show that its boxes are lists of numbers
+        fields = [(column, pa.string()) for column in store.PHRASE_COLUMNS[:-1]]
+        schema = pa.schema([*fields, ("boxes", pa.list_(pa.list_(pa.float64())))])
+    pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), path)
+
+
+class _Sentences:
+    """Writes ``sentences.parquet`` from the journals, never holding all sentences.
+
+    Attributes:
+        count: sentences written.
+        distinct: eight bytes for each distinct sentence.
+        hashes: by study, names its sentences.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[Part]) -> None:
+        self.path = path
+        self.parts = parts
+        self.count = 0
+        self.distinct: set[bytes] = set()
+        self.hashes: dict[str, str] = {}
+
+    def write(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
+        """Write the sentences of ``studies``, yielding each row."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = (pa.string(), pa.string(), pa.int64(), pa.string())
+        schema = pa.schema(list(zip(store.SENTENCE_COLUMNS, types, strict=True)))
+        waiting: list[tuple[Any, ...]] = []
+        with pq.ParquetWriter(self.path, schema) as writer:
+
+            def flush() -> None:
+                columns = zip(*waiting, strict=True) if waiting else ([] for _ in types)
+                arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                waiting.clear()
+
+            for row in self._rows(studies):
+                waiting.append(row)
+                yield row
+                if len(waiting) == _ROW_GROUP:
+                    flush()
+            if waiting or not self.count:
+                flush()
+
+    def _rows(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
+        readers = [part.reports.reader() for part in self.parts]
+        for study in studies:
+            found = readers[study.part](study.offset)["sentences"]
+            text = json.dumps(found, separators=(",", ":"))
+            self.hashes[study.study_id] = hashlib.sha256(text.encode()).hexdigest()[:32]
+            self.count += len(found)
+            for position, (section, sentence) in enumerate(found):
+                self.distinct.add(hashlib.blake2b(sentence.encode(), digest_size=8).digest())
+                yield study.study_id, section, position, sentence

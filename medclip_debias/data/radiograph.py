@@ -1,0 +1,157 @@
+"""One radiograph in memory, without a float copy of its pixels.
+
+Every step from a stored value to a grey level (modality LUT, window, inversion, clipping,
+stretching) is a function of the value alone. So the pixels stay the integers of the file, the
+steps run on the few values that occur, and one table lookup makes the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.errors import UserError
+
+MAX_SIDE = 20_000
+MAX_PIXELS = 200_000_000
+TOO_LARGE = (
+    f"is larger than {MAX_SIDE:,} pixels a side or {MAX_PIXELS // 1_000_000} megapixels;"
+    " that is no radiograph, remove it or make it smaller."
+)
+_EXACT_IN_FLOAT32 = 1 << 24  # opencv hands its counts out as float32
+
+
+def check_size(path: Path, height: int, width: int) -> None:
+    """Refuse an image of absurd size; called before a pixel of it is decoded.
+
+    Raises:
+        UserError: no pixel, or more than `MAX_SIDE` a side or `MAX_PIXELS` in all.
+    """
+    if height < 1 or width < 1:
+        raise UserError(f"{path}: the image has no rows or no columns; copy it again.")
+    if max(height, width) > MAX_SIDE or height * width > MAX_PIXELS:
+        raise UserError(f"{path}: {TOO_LARGE}")
+
+
+@dataclass(frozen=True, eq=False)
+class Radiograph:
+    """Pixels as codes, and the value that each code stands for.
+
+    Attributes:
+        codes: ``[H, W]`` unsigned integers.
+        values: ``[n]`` float64, one for each code; low is dark unless ``inverted``.
+        inverted: low values are bright (MONOCHROME1).
+    """
+
+    codes: NDArray[Any]
+    values: NDArray[np.float64]
+    inverted: bool = False
+
+    @classmethod
+    def of(cls, array: NDArray[Any], *, inverted: bool = False) -> Radiograph:
+        """Wrap a 2-D array of any numeric type; 8 and 16-bit integers are not copied."""
+        codes, values = encoded(array)
+        return cls(codes, values.astype(np.float64), inverted)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        height, width = self.codes.shape
+        return height, width
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """``[n]``: pixels of each code."""
+        import cv2
+
+        if self.codes.dtype.itemsize <= 2 and self.codes.size < _EXACT_IN_FLOAT32:
+            size = len(self.values)
+            counted = cv2.calcHist([self.codes], [0], None, [size], [0, size])
+            return np.asarray(counted).ravel().astype(np.int64)
+        return np.bincount(self.codes.ravel(), minlength=len(self.values))
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest value that occurs (NaN when one is no number)."""
+        found = self.values[self.counts > 0]
+        return float(found.min()), float(found.max())
+
+    def display(self) -> NDArray[np.float32]:
+        """Values in display polarity, high = bright: float32 ``[H, W]``."""
+        values = sum(self.range) - self.values if self.inverted else self.values
+        return self._looked_up(values.astype(np.float32))
+
+    def percentiles(self, clip: tuple[float, float]) -> tuple[float, float]:
+        """`numpy.percentile` of all values, from their counts (``clip`` in display polarity)."""
+        low, high = (100 - clip[1], 100 - clip[0]) if self.inverted else clip
+        codes = np.flatnonzero(self.counts)
+        codes = codes[np.argsort(self.values[codes], kind="stable")]
+        below = np.cumsum(self.counts[codes])
+        values = self.values[codes]
+        return _ranked(values, below, low), _ranked(values, below, high)
+
+    def stretched(self, settings: PrepareSettings) -> NDArray[np.uint8]:
+        """Clip at the percentiles ``settings.clip``, stretch to 0..255, equalise if asked.
+
+        With ``equalize`` grey levels are cut, not rounded, and inverted after that, as in the
+        conversion that made MIMIC-CXR-JPG; ``clip: [0, 100]`` and ``window: none`` then give
+        its very grey levels.
+
+        Raises:
+            UserError: the image holds a single grey value between the clipping percentiles.
+        """
+        import cv2
+
+        low, high = self.percentiles(settings.clip)
+        if not low < high:
+            raise UserError(
+                "the image holds a single grey value between its clipping percentiles;"
+                " nothing can be seen on it."
+            )
+        levels = (np.clip(self.values, low, high) - low) / (high - low) * 255.0
+        # Codes that never occur may stand for no number; what they become is not seen.
+        levels = np.nan_to_num(np.floor(levels) if settings.equalize else np.rint(levels))
+        table = levels.astype(np.uint8)
+        grey = self._looked_up(255 - table if self.inverted else table)
+        return np.asarray(cv2.equalizeHist(grey)) if settings.equalize else grey
+
+    def _looked_up(self, table: NDArray[Any]) -> NDArray[Any]:
+        """``table[codes]``; opencv needs a quarter of the time, where it can."""
+        if self.codes.dtype.itemsize > 2:
+            return table[self.codes]
+        import cv2
+
+        return np.asarray(cv2.LUT(self.codes, table))
+
+
+def encoded(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Split an array into unsigned codes and the value of each code: ``values[codes]``."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    kind, width = array.dtype.kind, array.dtype.itemsize
+    if kind in "iu" and width <= 2:
+        unsigned = np.dtype(f"u{width}")
+        every = np.arange(1 << 8 * width).astype(unsigned)
+        return array.view(unsigned), every.view(array.dtype)
+    if kind == "f" and array.size:
+        low, high = float(array.min()), float(array.max())
+        if low >= 0 and high < 65536:  # most arrays of floats are whole numbers of a file
+            whole = array.astype(np.uint16)
+            if np.array_equal(whole, array):
+                return encoded(whole)
+    values, codes = np.unique(array, return_inverse=True)
+    return codes.reshape(array.shape).astype(np.uint32), values
+
+
+def _ranked(values: NDArray[np.float64], below: NDArray[np.int64], percent: float) -> float:
+    """Percentile with linear interpolation; ``below[i]`` pixels are at most ``values[i]``."""
+    last = int(below[-1]) - 1
+    rank = percent / 100 * last
+    left = int(rank)
+    first, second = np.searchsorted(below, [left, min(left + 1, last)], side="right")
+    return float(values[first] + (rank - left) * (values[second] - values[first]))

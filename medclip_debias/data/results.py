@@ -1,0 +1,218 @@
+"""What the journals of one run, or of all parts of a set, say: studies and rows, in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from medclip_debias.config import SelectionSettings
+from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.journal import Journal, journals
+
+READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
+"""What became of a study's report."""
+
+
+class Image(NamedTuple):
+    """A selected image, as the journal of reports names it with its study.
+
+    Attributes:
+        at: its place among the selected images, which orders everything.
+        image_id: its id.
+        view: its view position.
+        boxed: it has grounded phrases.
+    """
+
+    at: int
+    image_id: str
+    view: str
+    boxed: bool
+
+
+class Part(NamedTuple):
+    """The results of a run: its journals, and the rows they speak of."""
+
+    reports: Journal
+    images: Journal
+    rows: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Part:
+        """The part in ``folder``."""
+        return cls(*journals(folder), folder / "images.bin")
+
+
+class Study(NamedTuple):
+    """A study and where its sentences are: ``offset`` in the reports of part number ``part``."""
+
+    at: int
+    part: int
+    offset: int
+    study_id: str
+    patient_id: str
+    split: str
+    report: str
+    stamp: str
+    sentences: int
+    images: list[Image]
+    labels: tuple[float | None, ...]
+    dropped: dict[str, int]
+
+
+class Row(NamedTuple):
+    """A row of the set and where it is: ``row`` in the images of part number ``part``."""
+
+    at: int
+    part: int
+    row: int
+    height: int
+    width: int
+    hash: str
+    stamp: str
+
+
+def wanted_images(
+    head: dict[str, Any], sentences: Sequence[Any], selection: SelectionSettings
+) -> list[Image]:
+    """Return the images of a study that enter the set if they can be read.
+
+    Args:
+        head: the study, as in the journal of reports.
+        sentences: its sentences.
+        selection: names the policy for studies without one.
+    """
+    images = [Image(*image) for image in head["images"]]
+    if sentences:
+        return images
+    if selection.without_sentence == "drop" or head["split"] == "train":
+        return []
+    labelled = any(value is not None for value in head["labels"].values())
+    if labelled and head["split"] in ("validate", "test"):
+        return images
+    return [image for image in images if image.boxed]
+
+
+class Results:
+    """Everything in the journals but the sentences themselves.
+
+    Attributes:
+        studies: in order.
+        rows: in order.
+        images: by their place, each image that should have a row.
+        labels: names of the labels; a study holds a value or ``None`` for each of the first.
+        rejected: ``(image_id, reason)``, those whose report is to blame first; a study without
+            images is named by its own id.
+    """
+
+    def __init__(self, parts: Sequence[Part], selection: SelectionSettings) -> None:
+        self.parts = parts
+        self._images_listed = 0
+        self._cut: Counter[str] = Counter()
+        blamed: list[tuple[int, str, str]] = []
+        self.studies: list[Study] = []
+        self.labels: list[str] = []
+        for number, part in enumerate(parts):
+            for offset, _, entry in part.reports.entries():
+                study = self._study(number, offset, entry, selection)
+                self.studies.append(study)
+                self._images_listed += len(entry["head"]["images"])
+                self._cut.update(entry["dropped"])
+                if entry["head"]["problem"]:
+                    blamed += _blamed(entry["head"], study)
+        self.studies.sort()
+        self.images = {image.at: image for study in self.studies for image in study.images}
+        self.rows, unreadable = _rows(parts)
+        both = [*sorted(blamed), *sorted(unreadable)]
+        self.rejected = [(image_id, reason) for _, image_id, reason in both]
+
+    def count(self, funnel: Funnel, text_only: bool) -> list[Study]:
+        """Count every step from the studies to the rows; return the studies of the set.
+
+        Raises:
+            UserError: a step left nothing.
+        """
+        step = _Steps(funnel, self.rejected[0][1] if self.rejected else "")
+        funnel.step("studies with such an image", "studies", len(self.studies))
+        left = step(self.studies, "study has a report", lambda s: s.report != MISSING)
+        left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
+        left = step(left, "report is not empty", lambda s: s.report != EMPTY)
+        left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
+        step.stop_if_empty(len(left))
+        kept = sum(study.sentences for study in self.studies)
+        before = kept + self._cut.total()
+        funnel.step("sentences cut", "sentences", before)
+        for name in sorted(self._cut):
+            left_over = before - self._cut[name]
+            funnel.step(f"sentence is not dropped as '{name}'", "sentences", left_over, before)
+            before = left_over
+        if text_only:
+            return left
+        told = "study has a sentence, or labels or boxes for evaluation"
+        funnel.step(told, "images", len(self.images), self._images_listed)
+        funnel.step("image is readable", "images", len(self.rows), len(self.images))
+        step.stop_if_empty(len(self.rows))
+        readable = {row.at for row in self.rows}
+        wanted = [study for study in self.studies if study.images]
+        step_name = "study has a readable image"
+        return step(wanted, step_name, lambda s: any(i.at in readable for i in s.images))
+
+    def _study(
+        self, part: int, offset: int, entry: dict[str, Any], selection: SelectionSettings
+    ) -> Study:
+        head = entry["head"]
+        self.labels += [name for name in head["labels"] if name not in self.labels]
+        return Study(
+            at=head["at"],
+            part=part,
+            offset=offset,
+            study_id=head["study"],
+            patient_id=head["patient"],
+            split=head["split"],
+            report=head["report"],
+            stamp=head["stamp"],
+            sentences=len(entry["sentences"]),
+            images=wanted_images(head, entry["sentences"], selection),
+            labels=tuple(head["labels"].get(name) for name in self.labels),
+            dropped=entry["dropped"],
+        )
+
+
+class _Steps:
+    def __init__(self, funnel: Funnel, example: str) -> None:
+        self.funnel = funnel
+        self.example = example
+
+    def __call__(
+        self, studies: list[Study], name: str, test: Callable[[Study], Any]
+    ) -> list[Study]:
+        kept = [study for study in studies if test(study)]
+        self.funnel.step(name, "studies", len(kept), before=len(studies))
+        return kept
+
+    def stop_if_empty(self, count: int) -> None:
+        self.funnel.stop_if_empty(count, self.example)
+
+
+def _blamed(head: dict[str, Any], study: Study) -> list[tuple[int, str, str]]:
+    """The images that are lost with a study's report; the study where there are no images."""
+    wanted = {image.at for image in study.images}
+    named = head["images"] or [[study.at, study.study_id]]
+    return [(i[0], i[1], head["problem"]) for i in named if i[0] not in wanted]
+
+
+def _rows(parts: Sequence[Part]) -> tuple[list[Row], list[tuple[int, str, str]]]:
+    rows: list[Row] = []
+    unreadable: list[tuple[int, str, str]] = []
+    for number, part in enumerate(parts):
+        row = 0
+        for _, _, entry in part.images.entries():
+            at, image_id, stamp = entry["head"]
+            if "reason" in entry:
+                unreadable.append((at, image_id, entry["reason"]))
+                continue
+            size = entry["height"], entry["width"]
+            rows.append(Row(at, number, row, *size, entry["hash"], stamp))
+            row += 1
+    return sorted(rows), unreadable

@@ -1,0 +1,167 @@
+"""Which images of a source enter the prepared set, by named policies, every step counted."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from medclip_debias.config import FRONTAL_VIEWS, SelectionSettings
+from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
+from medclip_debias.data.splits import check_leak
+
+TRAINING = ("train", "validate")
+"""Splits that patients with boxes must leave."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, known before the first report or image is read.
+
+    Attributes:
+        images: selected images; an image's place in this list orders everything that follows.
+        stamps: size and time of change of each image's file.
+        phrases: grounded phrases of the source.
+        funnel: counts of the selection.
+        rejected: ``(image_id, reason)`` of files that cannot even be looked at.
+        text_only: the source has reports and no images at all.
+    """
+
+    images: list[ImageRecord]
+    stamps: list[str]
+    phrases: list[PhraseRecord]
+    funnel: Funnel
+    rejected: list[tuple[str, str]]
+    text_only: bool = False
+
+    def listing(self) -> str:
+        """Return a hash of what was selected; equal on two copies of the same source.
+
+        Times of change are left out: they differ between copies.
+        """
+        digest = hashlib.sha256(repr([self.phrases, self.funnel.rows]).encode())
+        for image, stamp in zip(self.images, self.stamps, strict=True):
+            size = stamp.partition(":")[0]
+            row = (image.image_id, image.study_id, image.patient_id, image.view, image.split, size)
+            digest.update(repr(row).encode())
+        return digest.hexdigest()[:16]
+
+
+def select(source: Source, settings: SelectionSettings) -> Plan:
+    """Select the images of ``source``.
+
+    Raises:
+        UserError: a patient or study is in two splits, or no image is left.
+    """
+    funnel = Funnel()
+    listed = source.images()
+    funnel.step("images listed", "images", len(listed))
+    phrases = source.phrases()
+    if not listed:
+        return Plan([], [], phrases, funnel, [], text_only=True)
+    check_leak(listed)
+    keep = _Keeper(funnel)
+    images = listed
+    if settings.blank_view == "exclude":
+        images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
+    frontal = {_plain(view) for view in settings.views} | {""}
+    images = keep(images, "view is frontal", lambda i: _plain(i.view) in frontal)
+    images = keep(images, "split is known", lambda i: bool(i.split))
+    rejected: list[tuple[str, str]] = []
+    stamps = {image.image_id: _stamp(image, rejected) for image in images}
+    images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
+    boxed = {phrase.image_id for phrase in phrases}
+    chosen = one_view(images, settings, boxed)
+    if settings.multi_view != "all":
+        step = f"chosen of its study's views ({settings.multi_view})"
+        images = keep(images, step, lambda i: i.image_id in chosen)
+    images = _hold_out(images, source.held_out_patients(), funnel)
+    return Plan(images, [stamps[i.image_id] for i in images], phrases, funnel, rejected)
+
+
+def is_frontal(view: str, views: Iterable[str] = FRONTAL_VIEWS) -> bool:
+    """Tell whether a view position counts as frontal.
+
+    >>> is_frontal("AP Supine"), is_frontal("LATERAL"), is_frontal("")
+    (True, False, False)
+    """
+    return _plain(view) in {_plain(name) for name in views}
+
+
+def one_view(
+    images: Sequence[ImageRecord], settings: SelectionSettings, boxed: set[str]
+) -> set[str]:
+    """Return the ids of the images that the multi-view policy keeps.
+
+    A study with a boxed image keeps all: dropping one would change the grounding benchmark.
+    """
+    studies: dict[str, list[ImageRecord]] = {}
+    for image in images:
+        studies.setdefault(image.study_id, []).append(image)
+    kept: set[str] = set()
+    for study, views in studies.items():
+        if settings.multi_view == "all" or any(i.image_id in boxed for i in views):
+            kept.update(image.image_id for image in views)
+        elif settings.multi_view == "pa_first":
+            first = next((i for i in views if _plain(i.view).startswith("PA")), views[0])
+            kept.add(first.image_id)
+        else:
+            # By the study's id, not a stream of random numbers: a source that grows moves nobody.
+            ids = sorted(image.image_id for image in views)
+            digest = hashlib.sha256(f"{settings.seed}:{study}".encode()).digest()
+            kept.add(ids[int.from_bytes(digest[:8], "big") % len(ids)])
+    return kept
+
+
+def _plain(view: str) -> str:
+    return " ".join(view.replace("_", " ").replace("-", " ").split()).upper()
+
+
+class _Keeper:
+    """Keeps what passes a test, counts it, and stops when nothing is left."""
+
+    def __init__(self, funnel: Funnel) -> None:
+        self.funnel = funnel
+
+    def __call__(
+        self, images: list[ImageRecord], step: str, test: Callable[[ImageRecord], Any]
+    ) -> list[ImageRecord]:
+        kept = [image for image in images if test(image)]
+        self.funnel.step(step, "images", len(kept), before=len(images))
+        self.funnel.stop_if_empty(len(kept))
+        return kept
+
+
+def _stamp(image: ImageRecord, rejected: list[tuple[str, str]]) -> str:
+    """Return what tells that a file was not changed, or ``""`` when it is not there."""
+    try:
+        status = image.path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        known = {errno.ELOOP: "its link leads back to itself"}
+        reason = known.get(error.errno or 0, error.strerror or type(error).__name__)
+        rejected.append((image.image_id, f"{image.path}: cannot be opened ({reason})."))
+        return ""
+    return f"{status.st_size}:{status.st_mtime_ns}"
+
+
+def _hold_out(
+    images: list[ImageRecord], patients: frozenset[str], funnel: Funnel
+) -> list[ImageRecord]:
+    """Move train and validate images of patients with boxes to ``held_out``."""
+    if not patients:
+        return images
+    moved = [
+        replace(image, split="held_out")
+        if image.patient_id in patients and image.split in TRAINING
+        else image
+        for image in images
+    ]
+    before, after = (sum(i.split in TRAINING for i in records) for records in (images, moved))
+    step = "patient has no boxes (others move to held_out)"
+    funnel.step(step, "train and validate images", after, before=before)
+    return moved

@@ -1,0 +1,143 @@
+"""One prepared set made by several machines: parts, and joining them to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.config import json_hash
+from medclip_debias.data.assemble import About, assemble
+from medclip_debias.data.journal import Workspace, check_free, making
+from medclip_debias.data.results import Part
+from medclip_debias.data.store import FORMAT_VERSION, PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.files import write_json
+
+PART = "part.json"
+
+
+def parse(text: str) -> tuple[int, int]:
+    """Read ``i/n``.
+
+    >>> parse("2/8")
+    (2, 8)
+    """
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise UserError(f"--shard is '{text}'; give i/n with 1 <= i <= n, as in 1/8.")
+    return number, count
+
+
+def write_part(
+    work: Workspace, shard: tuple[int, int], about: About, listing: str
+) -> dict[str, Any]:
+    """Write ``part.json`` beside the journals of a finished part.
+
+    Args:
+        work: where the part was made.
+        shard: its number, and of how many.
+        about: what all parts share.
+        listing: hash of what was selected; parts of one set have the same.
+
+    Returns:
+        Counts of what the part holds.
+    """
+    content = about.as_json()
+    counts = _counts(Part.of(work.set))
+    # Paths in the reasons differ between machines.
+    shared = {name: value for name, value in content.items() if name != "rejected"}
+    values = {
+        "format_version": FORMAT_VERSION,
+        "shard": list(shard),
+        "key": json_hash([shared, listing]),
+        "counts": counts,
+        "about": content,
+    }
+    for journal in (work.reports, work.images):
+        journal.path.touch()  # a part of few studies may have had nothing to do
+    write_json(work.set / PART, values)
+    return counts
+
+
+def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> PreparedSet:
+    """Join all parts to one prepared set: the same bytes as one run of `prepare`.
+
+    Args:
+        parts: folders that `prepare_part` made, in any order.
+        out: folder to make.
+        overwrite: replace the prepared set at ``out``.
+
+    Raises:
+        UserError: a part is missing, is there twice, is damaged or belongs to another set.
+    """
+    out = Path(out)
+    check_free(out, overwrite)
+    folders = [Path(folder) for folder in parts]
+    about = _checked(folders)
+    with making(out) as work:
+        check_free(out, overwrite)
+        work.follow({"merge": [str(folder.resolve()) for folder in folders]})
+        assemble(work.set, [Part.of(folder) for folder in folders], about)
+        work.move_to(out)
+    return PreparedSet.open(out)
+
+
+def _checked(folders: Sequence[Path]) -> About:
+    if not folders:
+        raise UserError("merge needs the folders of all parts, then the folder to make.")
+    contents = [_read(folder) for folder in folders]
+    first, count = folders[0], contents[0]["shard"][1]
+    found: dict[int, Path] = {}
+    for folder, content in zip(folders, contents, strict=True):
+        number, of = content["shard"]
+        if content["key"] != contents[0]["key"] or of != count:
+            raise UserError(
+                f"{folder}: does not belong with {first}; the parts of a set have the same source,"
+                " settings, version and number of parts."
+            )
+        other = found.setdefault(number, folder)
+        if other is not folder:
+            raise UserError(
+                f"{folder}: is part {number}/{of}, as is {other}; give every part once."
+            )
+        if _counts(Part.of(folder)) != content["counts"]:
+            raise UserError(f"{folder}: the part is damaged; copy or make it again.")
+    missing = [number for number in range(1, count + 1) if number not in found]
+    if missing:
+        raise UserError(
+            f"part {missing[0]}/{count} is missing; make it with --shard {missing[0]}/{count} and"
+            " give its folder too."
+        )
+    return About.from_json(contents[0]["about"])
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / PART
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: is no part of a prepared set (it has no {PART}); give folders that"
+            " 'prepare --shard i/n' made."
+        )
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if content["format_version"] != FORMAT_VERSION:
+            raise UserError(f"{path}: was made by another version; make this part again.")
+        number, count = content["shard"]
+        content["shard"] = int(number), int(count)
+        content["key"], content["counts"], content["about"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: is damaged; copy or make this part again.") from error
+    return content
+
+
+def _counts(part: Part) -> dict[str, int]:
+    images = [entry for _, _, entry in part.images.entries()]
+    return {
+        "studies": sum(1 for _ in part.reports.entries()),
+        "images": sum("hash" in entry for entry in images),
+        "rejected": sum("reason" in entry for entry in images),
+    }

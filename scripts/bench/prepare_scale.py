@@ -1,0 +1,126 @@
+"""How fast a set is prepared, and how much memory a process needs for a set of any size.
+
+``speed`` prepares a phantom of DICOM files with one and with two processes. ``memory``
+prepares a table of many links to one small image, so that the bookkeeping shows and the decoding
+does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+WHOLE_IMAGES = 377_110
+"""Images of MIMIC-CXR."""
+
+
+def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) -> dict:
+    """Prepare ``images`` DICOM files of ``side`` pixels; images a second, median."""
+    import pydicom
+    from pydicom.dataset import FileDataset, FileMetaDataset
+
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.prepare import prepare
+
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        coarse = rng.integers(200, 3900, (side[0] // 20 + 1, side[1] // 20 + 1))
+        rows = ["image,report"]
+        for number in range(images):
+            smooth = np.kron(np.roll(coarse, number), np.ones((20, 20)))[: side[0], : side[1]]
+            pixels = np.clip(smooth + rng.integers(-50, 50, side), 0, 4095).astype(np.uint16)
+            meta = FileMetaDataset()
+            meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+            meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+            meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+            dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+            dataset.Rows, dataset.Columns = side
+            dataset.SamplesPerPixel, dataset.PixelRepresentation = 1, 0
+            dataset.PhotometricInterpretation = "MONOCHROME2"
+            dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
+            dataset.PixelData = pixels.tobytes()
+            dataset.save_as(root / f"{number}.dcm", enforce_file_format=True)
+            rows.append(f"{number}.dcm,Lungs are clear.")
+        (root / "manifest.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        figures = {}
+        for count in workers:
+            times = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                out = root / "out"
+                prepare(root, out, PrepareSettings(), workers=count, overwrite=True)
+                times.append(time.perf_counter() - start)
+            figures[f"{count} workers"] = round(images / statistics.median(times), 1)
+    return {"images_per_second": figures, "images": images, "side": list(side)}
+
+
+def memory(sizes: list[int]) -> dict:
+    """Peak memory of the first process for tables of each size; a fresh process each."""
+    peaks = {}
+    for size in sizes:
+        words = [sys.executable, __file__, "one-memory", "--images", str(size)]
+        found = subprocess.run(words, capture_output=True, text=True, check=True)
+        peaks[size] = json.loads(found.stdout)
+    (a, low), (b, high) = min(peaks.items()), max(peaks.items())
+    each = (high["peak_mib"] - low["peak_mib"]) / (b - a)
+    whole = round(high["peak_mib"] + each * (WHOLE_IMAGES - b))
+    return {"peak_mib": peaks, "kib_per_image": round(1024 * each, 2), "whole_set_mib": whole}
+
+
+def one_memory(images: int) -> dict:
+    """Prepare a manifest of ``images`` links to one picture, in this process."""
+    from PIL import Image
+
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.prepare import prepare
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        picture = root / "picture.png"
+        Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(picture)
+        (root / "files").mkdir()
+        with (root / "manifest.csv").open("w", encoding="utf-8") as table:
+            table.write("image,patient_id,study_id,view,report\n")
+            for i in range(images):
+                name = f"files/{i:08x}-{i:08x}-{i:08x}-{i:08x}-{i:08x}.png"
+                (root / name).symlink_to(picture)
+                said = f"Nodule number {i} is seen. Heart size is normal. No effusion. " * 2
+                table.write(f"{name},{10_000_000 + i},{50_000_000 + i},PA,{said}\n")
+        start = time.perf_counter()
+        prepare(root, root / "out", PrepareSettings(size=16), workers=1)
+        seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"peak_mib": round(peak), "seconds": round(seconds, 1)}
+
+
+def main() -> None:
+    """Run one measurement and print it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["speed", "memory", "one-memory"])
+    parser.add_argument("--images", type=int, default=48)
+    parser.add_argument("--side", type=int, nargs=2, default=[3000, 2500])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 20_000])
+    given = parser.parse_args()
+    if given.what == "speed":
+        figures = speed(given.images, tuple(given.side), given.workers, given.repeats)
+    elif given.what == "memory":
+        figures = memory(given.sizes)
+    else:
+        figures = one_memory(given.images)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Tables from elsewhere, and the rows that messages name."""
+
+import gzip
+
+import pandas as pd
+import pytest
+
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.errors import UserError
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_marks_and_line_ends_of_any_system_read_the_same(tmp_path, start, end):
+    path = write(tmp_path / "a.csv", start + end.join(["a,b", "1, 2 ", "3,4", ""]))
+    table = read_table(path)
+    assert table.to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"]}
+    assert table.index.tolist() == [2, 3]
+
+
+def test_rows_are_the_true_lines_of_the_file(tmp_path):
+    text = '\na,b\n\n1,"two\nlines"\n\n\n3,4\n"five\n\n",6\n7,8\n'
+    lines = text.split("\n")
+    table = read_table(write(tmp_path / "a.csv", text))
+    assert table.index.tolist() == [4, 8, 9, 12]
+    assert [lines[row - 1].split(",")[0].strip('"') for row in table.index] == table["a"].str.split(
+        "\n"
+    ).str[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a,b\n\n\n1\n", "row 4: has 1 cells where the header has 2"),
+        ('a,b\n"x\ny",2\n\n1,2,3\n', "row 5: has 3 cells"),
+        ('a,b\n1,2\n\n"x"y,2\n', "row 4: is not readable CSV"),
+        ('a,b\n1,2\n"never closed,2\n3,4\n', "row 3: is not readable CSV"),
+        ("a,a\n1,2\n", "column 'a' appears twice"),
+        ("", "the table is empty"),
+        ("\n\n", "the table is empty"),
+        ("b,c\n1,2\n", "column 'a' is missing; it has: b, c"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, text, sentence):
+    path = write(tmp_path / "a.csv", text)
+    with pytest.raises(UserError, match=sentence) as caught:
+        read_table(path, required=("a",))
+    assert str(path) in str(caught.value)
+
+
+def test_another_encoding_is_refused(tmp_path):
+    for encoding in ("latin-1", "utf-16"):
+        with pytest.raises(UserError, match=r"a\.csv: is not UTF-8 text"):
+            read_table(write(tmp_path / "a.csv", "a,b\n1,é\n", encoding))
+
+
+def test_a_truncated_or_false_gzip_is_refused(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 50)[:-9])
+    with pytest.raises(UserError, match=r"a\.csv\.gz: the gzip file is truncated"):
+        read_table(path)
+    path.write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(UserError, match=r"a\.csv\.gz: the gzip file is truncated"):
+        read_table(path)
+
+
+def test_a_link_loop_is_no_table(tmp_path):
+    (tmp_path / "a.csv").symlink_to("a.csv")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_parquet_rows_count_from_one_and_blank_cells_are_empty(tmp_path):
+    frame = pd.DataFrame({" a ": [1, None], "b": ["x ", None]}, index=[7, 9])
+    frame.to_parquet(tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
+    assert table.to_dict("list") == {"a": ["1.0", ""], "b": ["x", ""]}
+    assert table.index.tolist() == [1, 2]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"b\.parquet: is not a readable Parquet table"):
+        read_table(tmp_path / "b.parquet")

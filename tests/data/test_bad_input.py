@@ -1,0 +1,203 @@
+"""What users meet: each is one sentence with exit code 2, or a counted rejection, nothing lost."""
+
+import gzip
+import json
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from medclip_debias.cli import run
+from medclip_debias.data.store import PreparedSet
+
+
+@pytest.fixture
+def prepared(tmp_path, capsys):
+    """Prepare a source by the command line; return the exit code, the set, what was said."""
+
+    def prepare(source, *words):
+        out = tmp_path / "out"
+        code = run(["prepare", str(source), str(out), "--size", "32", "--workers", "1", *words])
+        error = capsys.readouterr().err
+        if code:
+            assert code == 2
+            assert not out.exists()
+            assert not (tmp_path / "out.partial").exists()
+            assert "Traceback" not in error
+            return code, None, error.splitlines()[-1]
+        return code, PreparedSet.open(out), error
+
+    return prepare
+
+
+def rejections(prepared):
+    table = pd.read_csv(prepared.folder / "rejected.csv")
+    return dict(zip(table["image_id"], table["reason"], strict=True))
+
+
+def rewrite(path, change):
+    """Change the text of a gzipped table."""
+    path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()).decode()).encode()))
+
+
+class TestTables:
+    def test_a_truncated_gzip(self, tiny_tree, prepared):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        path.write_bytes(path.read_bytes()[:-12])
+        _, _, said = prepared(tiny_tree.root)
+        assert f"{path}: the gzip file is truncated" in said
+
+    def test_bom_crlf_and_reordered_columns_are_read(self, tiny_tree, prepared):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        frame = pd.read_csv(path, dtype=str)
+        text = frame[frame.columns[::-1]].to_csv(index=False, lineterminator="\r\n")
+        path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + text.encode()))
+        code, found, _ = prepared(tiny_tree.root)
+        assert code == 0
+        assert found.images["image_id"].tolist() == ["a", "b", "d", "e"]
+
+    def test_a_missing_column(self, tiny_tree, prepared):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        rewrite(path, lambda text: text.replace("ViewPosition", "View", 1))
+        _, _, said = prepared(tiny_tree.root)
+        assert f"{path}: column 'ViewPosition' is missing" in said
+
+    def test_a_duplicated_dicom_id(self, tiny_tree, prepared):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        rewrite(path, lambda text: text + text.splitlines()[1] + "\n")
+        _, _, said = prepared(tiny_tree.root)
+        assert f"{path}, row 7: its dicom_id is already in row 2" in said
+
+    def test_a_study_in_two_splits(self, tiny_tree, prepared):
+        path = next(tiny_tree.root.glob("*-split*"))
+        rewrite(path, lambda text: text.replace("c,102,10000002,train", "c,102,10000002,test"))
+        _, _, said = prepared(tiny_tree.root)
+        assert "row 4: the study of this test image also has a train image" in said
+        assert "10000002" not in said
+
+
+class TestReports:
+    def test_one_that_is_empty_is_counted_and_named(self, tiny_tree, prepared):
+        tiny_tree.report("101").write_text("")
+        _, found, _ = prepared(tiny_tree.root)
+        assert rejections(found)["a"] == f"{tiny_tree.report('101')}: the report is empty."
+
+    def test_one_that_is_not_utf8_loses_nothing_else(self, tiny_tree, prepared):
+        tiny_tree.report("101").write_bytes(" FINDINGS: Clear \xe9 lungs.\n".encode("latin-1"))
+        _, found, _ = prepared(tiny_tree.root)
+        kept = set(found.images["image_id"]) | set(rejections(found))
+        assert kept == {"a", "b", "d", "e"}
+
+    def test_a_zip_with_names_that_climb_out_writes_nothing_there(
+        self, tiny_tree, prepared, tmp_path
+    ):
+        place = tiny_tree.root / "mimic-cxr-reports.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            archive.writestr("../escaped.txt", "FINDINGS: x.")
+            for study in ("101", "102"):
+                report = tiny_tree.report(study)
+                archive.write(report, report.relative_to(tiny_tree.root))
+                report.unlink()
+        code, found, _ = prepared(tiny_tree.root)
+        assert not list(tmp_path.rglob("escaped.txt"))
+        assert code == 2 or set(found.images["image_id"]) == set("abde")
+
+    def test_an_entity_bomb_is_refused_or_rejected(self, tmp_path, prepared):
+        bomb = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 20}">' for i in range(1, 9))
+        text = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "lol">{bomb}]><x>&e8;</x>'
+        folder = tmp_path / "openi" / "ecgen-radiology"
+        folder.mkdir(parents=True)
+        (folder / "1.xml").write_text(text)
+        code, _, said = prepared(tmp_path / "openi")
+        assert code == 2
+        assert "1.xml" in said
+
+
+class TestImages:
+    """Files that are no picture are rejected with file and reason, and never a row of zeros."""
+
+    @pytest.mark.parametrize("kind", ["empty", "no_pixels", "constant", "bomb", "text", "loop"])
+    def test_an_unusable_one_is_rejected_by_name(self, tiny_tree, prepared, write_dicom, kind):
+        path = tiny_tree.image("a")
+        path.unlink()
+        if kind == "loop":
+            path.symlink_to(path)
+        elif kind == "bomb":
+            path.write_bytes(png_header(30_000, 30_000))
+        elif kind == "no_pixels":
+            write_dicom(path, tiny_tree.picture, PixelData=None)
+        elif kind == "constant":
+            write_dicom(path, np.full((9, 9), 7, dtype=np.uint16))
+        else:
+            path.write_bytes(b"" if kind == "empty" else b"no image")
+        _, found, _ = prepared(tiny_tree.root)
+        assert found.images["image_id"].tolist() == ["b", "d", "e"]
+        reason = rejections(found)["a"]
+        assert str(path) in reason
+        assert reason.endswith(".")
+        assert found.pixels.reshape(3, -1).max(axis=1).min() > 0
+        assert sum(row["dropped"] for row in found.funnel if row["unit"] == "images") == 2
+
+    def test_one_pixel_is_no_picture(self, tmp_path, prepared):
+        Image.fromarray(np.full((1, 1), 9, dtype=np.uint8)).save(tmp_path / "one.png")
+        Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(tmp_path / "b.png")
+        (tmp_path / "manifest.csv").write_text("image,report\none.png,Clear.\nb.png,Clear.\n")
+        _, found, _ = prepared(tmp_path)
+        assert list(rejections(found)) == ["one"]
+
+    def test_one_outlier_does_not_darken_the_rest(self, tiny_tree, prepared, write_dicom):
+        rng = np.random.default_rng(0)
+        values = rng.integers(0, 4096, (64, 64)).astype(np.uint16)
+        values[0, 0] = 65535
+        path = tiny_tree.image("a")
+        write_dicom(path, values)
+        _, found, _ = prepared(tiny_tree.root)
+        assert len(np.unique(found.pixels[0])) > 100
+
+
+class TestPlaces:
+    def test_a_source_that_is_a_loop_of_links(self, tmp_path, prepared):
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        _, _, said = prepared(tmp_path / "loop")
+        assert "there is no such folder or file" in said
+
+    @pytest.mark.parametrize(
+        ("words", "sentence"),
+        [
+            (["--multi-view", "none"], "multi_view"),
+            (["--blank-view", "maybe"], "blank_view"),
+            (["--views", ","], "views must name at least one"),
+            (["--labels", "mine"], "'mine' is not a labeller"),
+            (["--kind", "mimic"], "is not a kind of source"),
+            (["--shard", "3/2"], "give i/n"),
+            (["--report-set", "sectoins=[findings]"], "did you mean 'sections'"),
+            (["--window", "second"], "window"),
+        ],
+    )
+    def test_an_option_that_makes_no_sense(self, tiny_tree, prepared, words, sentence):
+        _, _, said = prepared(tiny_tree.root, *words)
+        assert sentence in said
+
+
+def test_a_phantom_says_that_it_is_one(phantom_tree, tiny_tree, prepared, tmp_path, capsys):
+    _, found, _ = prepared(phantom_tree)
+    assert found.meta["synthetic"] is True
+    assert run(["prepare", str(tiny_tree.root), str(tmp_path / "real"), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["synthetic"] is False
+    assert len(figures["manifest_hash"]) == 64
+
+
+def png_header(width, height):
+    """A PNG that says it is large and holds almost nothing."""
+
+    def block(name, content):
+        body = name + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    size = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + block(b"IHDR", size) + block(b"IDAT", zlib.compress(b""))

@@ -1,0 +1,347 @@
+"""DICOM: what stored values mean, the compressed forms, and what is refused in which words."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pydicom
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pydicom.data import get_testdata_file
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.dicom import codestream_size, read_dicom
+from medclip_debias.data.images import prepare_image, read_image, read_radiograph, stretch
+from medclip_debias.errors import UserError
+
+RAMP = np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3
+
+
+def ramp(dtype, bits):
+    """A picture over the whole range of ``bits``-bit values."""
+    picture = np.rint(RAMP * ((1 << bits) - 1) / RAMP.max()).astype(np.int64)
+    if np.issubdtype(dtype, np.signedinteger):
+        picture -= 1 << (bits - 1)
+    return picture.astype(dtype)
+
+
+def lossless_jpeg(picture, bits):
+    """JPEG, process 14, predictor 1 (ITU-T T.81, annex H): the form most archives use."""
+    values = picture.astype(np.int64)
+    height, width = values.shape
+    predicted = np.empty_like(values)
+    predicted[:, 1:] = values[:, :-1]
+    predicted[1:, 0] = values[:-1, 0]
+    predicted[0, 0] = 1 << (bits - 1)
+    text = []
+    for difference in ((values - predicted + 32768) % 65536 - 32768).ravel().tolist():
+        size = abs(difference).bit_length()
+        text.append(f"{size:05b}")  # the Huffman table below gives every size a code of 5 bits
+        if 0 < size < 16:
+            text.append(f"{difference + (difference < 0) * ((1 << size) - 1):0{size}b}")
+    joined = "".join(text)
+    joined += "1" * (-len(joined) % 8)
+    stream = int(joined, 2).to_bytes(len(joined) // 8, "big").replace(b"\xff", b"\xff\x00")
+    table = b"\0" + bytes([0, 0, 0, 0, 17] + [0] * 11) + bytes(range(17))
+
+    def segment(marker, body):
+        return bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
+
+    sides = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    frame = segment(0xC3, bytes([bits]) + sides + b"\x01\x01\x11\x00")
+    scan = segment(0xDA, b"\x01\x01\x00\x01\x00\x00")
+    return b"\xff\xd8" + frame + segment(0xC4, table) + scan + stream + b"\xff\xd9"
+
+
+def rewrite(path, syntax, frame=None, **elements):
+    """Change the transfer syntax of the file, and its pixels where ``frame`` is given."""
+    dataset = pydicom.dcmread(path)
+    dataset.file_meta.TransferSyntaxUID = UID(syntax)
+    if frame is not None:
+        dataset.PixelData = encapsulate([frame])
+        dataset["PixelData"].is_undefined_length = True
+    for name, value in elements.items():
+        setattr(dataset, name, value)
+    dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
+def lut(values, first, bits=16):
+    item = Dataset()
+    item.LUTDescriptor = [len(values), first, bits]
+    item.LUTData = np.asarray(values, "<u2").tobytes()
+    return item
+
+
+class TestStoredValues:
+    @pytest.mark.parametrize(
+        ("dtype", "bits"),
+        [(np.uint8, 8), (np.uint16, 12), (np.uint16, 16), (np.int16, 12), (np.int16, 16)],
+    )
+    def test_every_depth_keeps_its_values(self, tmp_path, write_dicom, dtype, bits):
+        array = ramp(dtype, bits)
+        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=bits, HighBit=bits - 1)
+        np.testing.assert_array_equal(read_image(path), array)
+
+    def test_32_bit_values_are_read(self, tmp_path, write_dicom):
+        array = ramp(np.uint32, 20)
+        np.testing.assert_array_equal(read_image(write_dicom(tmp_path / "a.dcm", array)), array)
+
+    @pytest.mark.parametrize("dtype", [np.uint16, np.int16])
+    def test_bits_above_the_stored_ones_do_not_count(self, tmp_path, write_dicom, dtype):
+        array = ramp(dtype, 12)
+        dirty = (array.view(np.uint16) & 0x0FFF) | 0x3000
+        path = write_dicom(tmp_path / "a.dcm", dirty.view(dtype), BitsStored=12, HighBit=11)
+        np.testing.assert_array_equal(read_image(path), array)
+
+    def test_big_endian_files_are_read(self, tmp_path, write_dicom):
+        array = ramp(np.uint16, 12)
+        path = write_dicom(tmp_path / "a.dcm", array.byteswap())
+        dataset = pydicom.dcmread(path)
+        dataset.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
+        pydicom.dcmwrite(path, dataset, little_endian=False, implicit_vr=False)
+        np.testing.assert_array_equal(read_image(path), array)
+
+    def test_one_outlier_does_not_take_the_grey_levels(self, tmp_path, write_dicom):
+        array = ramp(np.uint16, 12)
+        array[30, 25] = 65535
+        image = read_radiograph(write_dicom(tmp_path / "a.dcm", array))
+        assert len(np.unique(stretch(image, PrepareSettings(clip=(0, 100))))) <= 18
+        assert len(np.unique(stretch(image, PrepareSettings()))) > 240
+
+
+class TestMeaning:
+    def test_of_several_windows_the_first_counts(self, tmp_path, write_dicom):
+        array = ramp(np.uint16, 12)
+        several = {"WindowCenter": ["2000", "900"], "WindowWidth": ["1000", "300"]}
+        first = {"WindowCenter": "2000", "WindowWidth": "1000"}
+        a = write_dicom(tmp_path / "a.dcm", array, **several)
+        b = write_dicom(tmp_path / "b.dcm", array, **first)
+        np.testing.assert_array_equal(read_image(a), read_image(b))
+        np.testing.assert_array_equal(read_image(a, window="none"), array)
+
+    @pytest.mark.parametrize("inverted", [False, True])
+    def test_luts_are_looked_up_in_order(self, tmp_path, write_dicom, inverted):
+        array = ramp(np.uint16, 8)
+        modality = np.arange(256) ** 2 // 3  # 0..21675
+        voi = (40000 * np.sqrt(np.linspace(0, 1, 20000))).astype(int)
+        path = write_dicom(
+            tmp_path / "a.dcm",
+            array,
+            ModalityLUTSequence=[lut(modality, 0)],
+            VOILUTSequence=[lut(voi, 500), lut(voi[::-1], 0)],
+            PhotometricInterpretation="MONOCHROME1" if inverted else "MONOCHROME2",
+        )
+        path = rewrite(path, pydicom.uid.ExplicitVRLittleEndian)
+        expected = voi[np.clip(modality[array] - 500, 0, len(voi) - 1)]
+        if inverted:
+            expected = expected.max() + expected.min() - expected
+        np.testing.assert_array_equal(read_image(path), expected)
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        seed=st.integers(0, 1000),
+        signed=st.booleans(),
+        inverted=st.booleans(),
+        slope=st.sampled_from([None, "2", "0.37", "-1.5"]),
+        window=st.sampled_from([None, ("700", "900"), ("0", "2500")]),
+        clip=st.sampled_from([(0.0, 100.0), (0.5, 99.5), (2.0, 91.3)]),
+    )
+    def test_grey_levels_are_those_of_plain_arithmetic(
+        self, tmp_path, write_dicom, seed, signed, inverted, slope, window, clip
+    ):
+        """Against the same steps on every pixel in float64, with numpy's percentiles."""
+        array = np.random.default_rng(seed).normal(800, 300, (40, 30)).clip(0, 4095)
+        array = (array - 900 * signed).astype(np.int16 if signed else np.uint16)
+        elements = {"PhotometricInterpretation": "MONOCHROME1" if inverted else "MONOCHROME2"}
+        values = array.astype(float)
+        if slope is not None:
+            elements |= {"RescaleSlope": slope, "RescaleIntercept": "-7"}
+            values = values * float(slope) - 7
+        if window is not None:
+            elements |= dict(zip(("WindowCenter", "WindowWidth"), window, strict=True))
+            centre, width = (float(number) for number in window)
+            values = np.clip((values - centre + 0.5) / (width - 1) + 0.5, 0, 1)
+        values = -values if inverted else values
+        low, high = np.percentile(values, clip)
+        if high - low < 1e-6:
+            return
+        expected = (np.clip(values, low, high) - low) / (high - low) * 255
+        path = write_dicom(tmp_path / "a.dcm", array, **elements)
+        grey = stretch(read_radiograph(path), PrepareSettings(clip=clip))
+        assert np.abs(grey - expected).max() <= 0.501
+
+    @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+    def test_the_recipe_of_mimic_cxr_jpg_is_met_to_the_byte(
+        self, tmp_path, write_dicom, photometric
+    ):
+        """Subtract the lowest, divide by the highest, cut to 8 bit, invert, equalise."""
+        array = np.random.default_rng(4).gamma(3, 300, (90, 70)).clip(0, 4095).astype(np.uint16)
+        scaled = array - array.min()
+        scaled = (scaled / scaled.max() * 255).astype(np.uint8)
+        expected = cv2.equalizeHist(255 - scaled if photometric == "MONOCHROME1" else scaled)
+        path = write_dicom(
+            tmp_path / "a.dcm",
+            array,
+            PhotometricInterpretation=photometric,
+            WindowCenter="1000",
+            WindowWidth="500",
+        )
+        recipe = PrepareSettings(clip=(0, 100), equalize=True, window="none")
+        found = stretch(read_radiograph(path, recipe.window), recipe)
+        np.testing.assert_array_equal(found, expected)
+
+
+class TestCompressed:
+    @pytest.mark.parametrize("name", ["RLE", "jp2klossless", "jpeg_ls_lossless"])
+    def test_lossless_forms_of_a_real_file_equal_it(self, name):
+        """Public pairs: the same slice plain and compressed by other people's programs."""
+        plain = pydicom.dcmread(get_testdata_file("MR_small.dcm", download=False)).pixel_array
+        packed = get_testdata_file(f"MR_small_{name}.dcm", download=False)
+        np.testing.assert_array_equal(read_image(Path(packed), window="none"), plain)
+
+    @pytest.mark.parametrize("syntax", [RLELossless, JPEG2000Lossless, JPEGLSLossless])
+    @pytest.mark.parametrize(
+        ("dtype", "bits"), [(np.uint8, 8), (np.uint16, 12), (np.int16, 12), (np.uint16, 16)]
+    )
+    def test_lossless_forms_keep_every_value(self, tmp_path, write_dicom, syntax, dtype, bits):
+        array = ramp(dtype, bits)
+        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=bits, HighBit=bits - 1)
+        dataset = pydicom.dcmread(path)
+        dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID
+        dataset.compress(syntax, generate_instance_uid=False)
+        dataset.save_as(path, enforce_file_format=True)
+        np.testing.assert_array_equal(read_image(path), array)
+
+    @pytest.mark.parametrize(("dtype", "bits"), [(np.uint8, 8), (np.uint16, 12), (np.uint16, 16)])
+    def test_lossless_jpeg_keeps_every_value(self, tmp_path, write_dicom, dtype, bits):
+        array = ramp(dtype, bits)
+        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=bits, HighBit=bits - 1)
+        rewrite(path, JPEGLosslessSV1, lossless_jpeg(array, bits))
+        np.testing.assert_array_equal(read_image(path), array)
+
+    @pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEGExtended12Bit])
+    def test_lossy_jpeg_has_one_decoder_whatever_is_installed(self, tmp_path, write_dicom, syntax):
+        array = ramp(np.uint8, 8)
+        stream = io.BytesIO()
+        Image.fromarray(array).save(stream, "JPEG", quality=60)
+        path = write_dicom(tmp_path / "a.dcm", array)
+        rewrite(path, syntax, stream.getvalue())
+        expected = np.asarray(Image.open(stream))
+        np.testing.assert_array_equal(read_image(path), expected)
+
+    def test_12_bit_jpeg_is_read(self):
+        found = read_image(Path(get_testdata_file("JPGExtended.dcm", download=False)), "none")
+        assert 255 < found.max() < 4096
+
+    def test_a_missing_decoder_is_one_sentence_that_names_the_extra(self, tmp_path, write_dicom):
+        array = ramp(np.uint16, 12)
+        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=12, HighBit=11)
+        rewrite(path, JPEGLosslessSV1, lossless_jpeg(array, 12))
+        # A None in sys.modules is how Python says that a package is not there.
+        program = (
+            "import sys\n"
+            "sys.modules['pylibjpeg'] = None\n"
+            "from pathlib import Path\n"
+            "from medclip_debias.data.images import read_image\n"
+            "from medclip_debias.errors import UserError\n"
+            "try:\n    read_image(Path(sys.argv[1]))\n"
+            "except UserError as error:\n    print(error)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.count("\n") == 1
+        assert "a.dcm: is compressed as 'JPEG Lossless" in done.stdout
+        assert "pip install 'medclip-debias[codecs]'" in done.stdout
+
+    def test_a_film_is_no_still_picture(self, tmp_path, write_dicom):
+        path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
+        rewrite(path, "1.2.840.10008.1.2.4.102", b"\0" * 64)
+        with pytest.raises(UserError, match="holds no still picture"):
+            read_image(path)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+    def test_a_stream_larger_than_its_header_says_is_not_decoded(self, tmp_path, write_dicom, kind):
+        stream = io.BytesIO()
+        Image.new("L", (3000, 2000)).save(stream, kind)
+        assert codestream_size(stream.getvalue()) == (2000, 3000)
+        syntax = JPEGBaseline8Bit if kind == "JPEG" else JPEG2000Lossless
+        path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
+        rewrite(path, syntax, stream.getvalue())
+        with pytest.raises(UserError, match="do not fit the rows and columns"):
+            read_image(path)
+
+    def test_a_deflated_file_is_read_but_not_when_it_unpacks_to_too_much(
+        self, tmp_path, write_dicom
+    ):
+        array = ramp(np.uint16, 12)
+        path = write_dicom(tmp_path / "a.dcm", array)
+        rewrite(path, DeflatedExplicitVRLittleEndian)
+        np.testing.assert_array_equal(read_image(path), array)
+        with pytest.raises(UserError, match=r"unpacks to more than 4,000 bytes"):
+            read_dicom(path, path.read_bytes(), "first", max_bytes=4000)
+
+    @pytest.mark.parametrize("array", [np.ones((1, 1), np.uint16), np.full((50, 40), 9, np.uint8)])
+    def test_one_pixel_and_constant_pixels_show_nothing(self, tmp_path, write_dicom, array):
+        path = write_dicom(tmp_path / "a.dcm", array)
+        with pytest.raises(UserError, match=r"a\.dcm: holds a single grey value"):
+            read_image(path)
+
+    def test_a_slope_that_is_no_number_is_refused(self, tmp_path, write_dicom):
+        path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8), RescaleIntercept="0")
+        dataset = pydicom.dcmread(path)
+        dataset.RescaleSlope = "1e308"
+        dataset.save_as(path)
+        with pytest.raises(UserError, match=r"a\.dcm: holds values that are not numbers"):
+            read_image(path)
+
+    def test_messages_never_quote_the_header(self, tmp_path, write_dicom):
+        secrets = {"PatientName": "Doe^Jane", "PatientID": "4711", "WindowCenter": "Doe"}
+        path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8), **{"PatientName": "Doe^Jane"})
+        content = path.read_bytes()
+        place = content.index(b"Doe^Jane")
+        damaged = [
+            content[:place],
+            content[: place + 40],
+            content.replace(b"CS\x0c\0", b"FL\x0c\0"),
+        ]
+        for number, broken in enumerate(damaged):
+            path.write_bytes(broken)
+            with pytest.raises(UserError) as caught:
+                read_image(path)
+            assert not any(secret in str(caught.value) for secret in secrets.values()), number
+
+    def test_a_device_is_no_file(self):
+        with pytest.raises(UserError, match="device or pipe"):
+            read_image(Path("/dev/zero"))
+
+
+def test_prepared_twins_of_other_polarity_look_the_same(tmp_path, write_dicom):
+    array = np.random.default_rng(5).integers(100, 4000, (120, 90)).astype(np.uint16)
+    two = write_dicom(tmp_path / "a.dcm", array)
+    one = write_dicom(tmp_path / "b.dcm", 4095 - array, PhotometricInterpretation="MONOCHROME1")
+    prepared = [
+        prepare_image(read_radiograph(path), PrepareSettings(size=64)) for path in (one, two)
+    ]
+    assert np.abs(prepared[0].astype(int) - prepared[1]).max() <= 1

@@ -1,0 +1,93 @@
+"""Adding to a prepared set what is new in its source: the bytes of a fresh run, less work."""
+
+import os
+import shutil
+
+import pytest
+
+from medclip_debias.cli import run
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.errors import UserError
+
+SMALL = PrepareSettings(size=32)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def updated_and_fresh(tree, tmp_path, **settings):
+    chosen = SelectionSettings(**settings)
+    updated = prepare(tree, tmp_path / "o", SMALL, update=True, selection=chosen, workers=1)
+    fresh = prepare(tree, tmp_path / "fresh", SMALL, selection=chosen, workers=1)
+    return updated, fresh
+
+
+@pytest.fixture
+def grown(tiny_tree, tmp_path):
+    """A tree that was prepared without images a and e, which are there now."""
+    names = {name: tiny_tree.image(name) for name in "ae"}
+    for name, path in names.items():
+        path.rename(tmp_path / name)
+    prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+    for name, path in names.items():
+        (tmp_path / name).rename(path)
+    return tiny_tree
+
+
+def test_a_source_that_grew_gives_the_bytes_of_a_fresh_run(grown, tmp_path):
+    updated, fresh = updated_and_fresh(grown.root, tmp_path)
+    assert updated.images["image_id"].tolist() == ["a", "b", "d", "e"]
+    assert content(updated.folder) == content(fresh.folder)
+
+
+def test_unchanged_images_are_copied_and_not_decoded(grown, tmp_path):
+    """A file whose size and time of change are the old ones is not even opened."""
+    path = grown.image("d")
+    status = path.stat()
+    path.write_bytes(bytes(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    updated = prepare(grown.root, tmp_path / "o", SMALL, update=True, workers=2)
+    assert updated.images["image_id"].tolist() == ["a", "b", "d", "e"]
+    assert updated.meta["counts"]["rejected"] == 0
+
+
+def test_changed_images_and_reports_are_read_again(grown, tmp_path):
+    shutil.copy(grown.image("e"), grown.image("d").with_suffix(".dcm"))
+    grown.image("d").with_suffix(".jpg").unlink(missing_ok=True)
+    grown.report("102").write_text(" IMPRESSION: Right effusion. ___.\n")
+    updated, fresh = updated_and_fresh(grown.root, tmp_path)
+    assert "Right effusion." in updated.texts
+    assert content(updated.folder) == content(fresh.folder)
+
+
+def test_what_left_the_source_leaves_the_set(grown, tmp_path):
+    grown.image("d").unlink()
+    updated, fresh = updated_and_fresh(grown.root, tmp_path)
+    assert "d" not in set(updated.images["image_id"])
+    assert content(updated.folder) == content(fresh.folder)
+
+
+def test_another_selection_may_reuse_the_rows(grown, tmp_path):
+    updated, fresh = updated_and_fresh(grown.root, tmp_path, views=("PA",))
+    assert updated.images["image_id"].tolist() == ["b", "e"]
+    assert content(updated.folder) == content(fresh.folder)
+
+
+def test_a_phantom_updated_twice_stays_the_same(phantom_tree, tmp_path):
+    first = content(prepare(phantom_tree, tmp_path / "o", SMALL, workers=1).folder)
+    again = prepare(phantom_tree, tmp_path / "o", SMALL, update=True, workers=2)
+    assert content(again.folder) == first
+
+
+def test_other_settings_are_refused_by_name(grown, tmp_path, capsys):
+    words = ["prepare", str(grown.root), str(tmp_path / "o"), "--update", "--size", "48"]
+    assert run(words) == 2
+    assert "was prepared with size 32, now it is 48" in capsys.readouterr().err
+
+
+def test_nothing_to_update_is_a_sentence(tiny_tree, tmp_path):
+    with pytest.raises(UserError, match="there is no prepared set to update"):
+        prepare(tiny_tree.root, tmp_path / "o", SMALL, update=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mimic"]
