@@ -126,7 +126,7 @@ class TextEncoderSettings(Settings):
 
 
 class SimilaritySettings(Settings):
-    """LSE+NL similarity (methods.md, section 1).
+    """LSE+NL similarity (docs/methods.md, Similarity).
 
     ``chunk``: images whose region scores are held at a time: a number, 0 for the whole batch, or
     none to choose by size. It changes memory and speed, not the result.

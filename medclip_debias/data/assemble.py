@@ -208,7 +208,7 @@ def _phrase_table(
             boxes = scale_boxes(phrase.boxes, phrase.annotated_size, (width, height))
             if boxes:
                 ids = (phrase.phrase_id, phrase.image_id)
-                rows.append((*ids, phrase.category, phrase.text, boxes))
+                rows.append((*ids, phrase.category, phrase.text, phrase.split, boxes))
         funnel.step("boxes lie in the image", "phrases", len(rows), len(known))
     return pd.DataFrame(rows, columns=list(store.PHRASE_COLUMNS), dtype=object)
 

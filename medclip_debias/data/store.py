@@ -22,7 +22,7 @@ FORMAT_VERSION = 1
 IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height", "width")
 STUDY_COLUMNS = ("study_id", "patient_id", "split")
 SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
-PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "boxes")
+PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
 TABLES = {
     "images": IMAGE_COLUMNS,
     "studies": STUDY_COLUMNS,
@@ -99,7 +99,10 @@ class PreparedSet:
 
     @cached_property
     def phrases(self) -> pd.DataFrame:
-        """One row per phrase: `PHRASE_COLUMNS`; ``boxes`` are lists of ``[x, y, w, h]``."""
+        """One row per phrase: `PHRASE_COLUMNS`; ``boxes`` are lists of ``[x, y, w, h]``.
+
+        ``split`` is the annotations' own (MS-CXR 1.1), empty where they have none.
+        """
         table = self._table("phrases")
         boxes = [[[float(v) for v in box] for box in row] for row in table["boxes"]]
         table["boxes"] = pd.Series(boxes, index=table.index, dtype=object)

@@ -194,6 +194,7 @@ def evaluate(
         "model": _describe_model(model),
         "data": {
             "source": data.meta.get("kind", data.meta.get("source")),
+            "synthetic": bool(data.meta.get("synthetic", False)),
             "counts": data.meta["counts"],
             "splits": _splits(data),
             "funnel": data.funnel,

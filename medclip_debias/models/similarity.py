@@ -1,4 +1,4 @@
-"""LSE+NL similarity between an image's regions and a sentence (methods.md, section 1).
+"""LSE+NL similarity between an image's regions and a sentence (docs/methods.md).
 
 Symbols: ``h_n = <x_n, y>`` cosine of region n and the sentence; ``k`` sharpness of the local
 stream; ``t`` temperature of the non-local one; ``w`` weight of the local stream.

@@ -332,7 +332,7 @@ def training_rows(
     architecture = settings.get("model") or dig(results, "model.architecture") or {}
     preprocessing = settings.get("preprocessing") or dig(results, "model.preprocessing") or {}
     rows = [
-        ["Data source", dig(results, "data.source")],
+        ["Data source", _source(results)],
         ["Prepared set", settings.get("prepared")],
         ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
         ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
@@ -353,6 +353,13 @@ def _plain(value: Any) -> bool:
 
 def _words(key: str) -> str:
     return key.replace("_", " ")
+
+
+def _source(results: Mapping[str, Any]) -> Any:
+    kind = dig(results, "data.source")
+    if kind and dig(results, "data.synthetic"):
+        return f"{kind}, synthetic: drawn images and made reports, no patient"
+    return kind
 
 
 def _image_encoder(architecture: Mapping[str, Any], results: Mapping[str, Any]) -> str:

@@ -49,6 +49,7 @@ _FREE = (
     "train.checkpoint_every",
     "train.device",
     "train.augment.where",
+    "model.similarity.chunk",
     "out",
 )
 

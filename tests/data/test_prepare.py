@@ -165,6 +165,16 @@ class TestManifest:
         assert (wide["Left lung."] > wide["Right lung."]).mean() > 0.95
 
 
+def test_the_split_of_the_annotations_is_kept(tiny_tree, tmp_path):
+    path = next(tiny_tree.root.glob("MS_CXR*.json"))
+    content = json.loads(path.read_text())
+    for annotation in content["annotations"]:
+        annotation["split"] = "test"
+    path.write_text(json.dumps(content))
+    result = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+    assert result.phrases["split"].tolist() == ["test"]
+
+
 def test_reports_alone_make_a_set_of_sentences(shared_data, tmp_path):
     out = tmp_path / "o"
     result = prepare(shared_data / "openi", out, SMALL, workers=2)

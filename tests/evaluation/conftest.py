@@ -52,7 +52,7 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
             x, y = rng.uniform(5, width - 35), rng.uniform(5, height - 35)
             boxes = [[float(x), float(y), 24.0, 20.0], [float(x) + 8, float(y), 20.0, 28.0]]
             text = TEXTS[kind][number]
-            phrases.append((f"i{i:02d}/{number}", f"i{i:02d}", kind, text, boxes[: 1 + i % 2]))
+            phrases.append((f"i{i:02d}/{number}", f"i{i:02d}", kind, text, "", boxes[: 1 + i % 2]))
     tables = {
         "images": pd.DataFrame(
             rows,
@@ -61,7 +61,7 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
         "studies": pd.DataFrame(studies),
         "sentences": pd.DataFrame(sentences, columns=["study_id", "section", "position", "text"]),
         "phrases": pd.DataFrame(
-            phrases, columns=["phrase_id", "image_id", "category", "text", "boxes"]
+            phrases, columns=["phrase_id", "image_id", "category", "text", "split", "boxes"]
         ),
     }
     pixels = rng.integers(0, 256, (36, SIZE, SIZE), dtype=np.uint8)

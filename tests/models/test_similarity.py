@@ -23,7 +23,7 @@ def vectors(seed, images=3, regions=7, sentences=4, dim=5):
 
 
 def brute_force(x, y, s):
-    """methods.md section 1, one number at a time."""
+    """docs/methods.md, one number at a time."""
     out = np.zeros((len(x), len(y)))
     for i, regions in enumerate(x):
         for j, sentence in enumerate(y):
