@@ -69,7 +69,7 @@ class TestKilled:
         target = tmp_path / "o.partial" / name
         while process.is_alive() and not target.exists():
             time.sleep(0.0005)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join(60)
         if out.exists():  # it was faster than the signal
             shutil.rmtree(tmp_path / "o.partial", ignore_errors=True)
@@ -82,11 +82,10 @@ class TestKilled:
         for attempt in range(40):
             process = forked(prepare, phantom_tree, out, SMALL)
             process.join(0.05 + 0.1 * attempt)
-            if process.exitcode == 0:
-                break
-            os.kill(process.pid, signal.SIGKILL)
+            process.kill()
             process.join(60)
-        assert process.exitcode == 0
+            if out.exists():  # whole, though the kill may still have met the process's last breath
+                break
         assert content(out) == uninterrupted
 
     def test_worker_processes_do_not_outlive_a_killed_run(self, phantom_tree, tmp_path):
