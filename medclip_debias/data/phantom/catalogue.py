@@ -65,23 +65,6 @@ CLASS_NAMES: tuple[str, ...] = tuple(c.name for c in CLASSES)
 INDEX: dict[str, int] = {name: i for i, name in enumerate(CLASS_NAMES)}
 TYPES: tuple[str, ...] = tuple(dict.fromkeys(c.type for c in CLASSES))
 
-CHEXPERT_COLUMNS = (
-    "Atelectasis",
-    "Cardiomegaly",
-    "Consolidation",
-    "Edema",
-    "Enlarged Cardiomediastinum",
-    "Fracture",
-    "Lung Lesion",
-    "Lung Opacity",
-    "No Finding",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Pneumonia",
-    "Pneumothorax",
-    "Support Devices",
-)
-
 # What a reader who sees the image would tick (the labelled test set); a report's words may
 # tick less, see the label of each noun in vocabulary.py.
 TRUE_LABELS: dict[str, tuple[str, ...]] = {

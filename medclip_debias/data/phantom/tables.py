@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias.config import settings_hash
+from medclip_debias.data.labels import CHEXPERT_LABELS
 from medclip_debias.data.phantom.catalogue import (
     CATEGORY_OF_TYPE,
-    CHEXPERT_COLUMNS,
     CLASS_NAMES,
     CLASSES,
     MS_CXR_CATEGORIES,
@@ -182,12 +182,12 @@ def _chexpert(root: Path, written: Sequence[Written]) -> None:
         labels = report_labels(p.sentence.statement for p in w.study.report.sentences)
         if not w.study.report.sentences:
             labels = {}
-        values = [f"{labels[c]:.1f}" if c in labels else "" for c in CHEXPERT_COLUMNS]
+        values = [f"{labels[c]:.1f}" if c in labels else "" for c in CHEXPERT_LABELS]
         return [w.study.subject_id, w.study.study_id, *values]
 
     _csv(
         root / "mimic-cxr-2.0.0-chexpert.csv.gz",
-        ["subject_id", "study_id", *CHEXPERT_COLUMNS],
+        ["subject_id", "study_id", *CHEXPERT_LABELS],
         (row(w) for w in written),
     )
 
@@ -196,9 +196,9 @@ def _chexpert(root: Path, written: Sequence[Written]) -> None:
         labels = {name for kind in kinds for name in TRUE_LABELS[kind]}
         if not labels - {"Support Devices"} and not kinds & {"hernia", "scoliosis"}:
             labels.add("No Finding")
-        return [w.study.study_id, *(int(c in labels) for c in CHEXPERT_COLUMNS)]
+        return [w.study.study_id, *(int(c in labels) for c in CHEXPERT_LABELS)]
 
-    renamed = ["Airspace Opacity" if c == "Lung Opacity" else c for c in CHEXPERT_COLUMNS]
+    renamed = ["Airspace Opacity" if c == "Lung Opacity" else c for c in CHEXPERT_LABELS]
     _csv(
         root / "mimic-cxr-2.1.0-test-set-labeled.csv",
         ["study_id", *renamed],
