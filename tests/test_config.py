@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.config import (
-    RunSettings,
-    TrainSettings,
     apply_overrides,
     load_settings,
     load_yaml,
@@ -16,6 +14,7 @@ from medclip_debias.config import (
     settings_hash,
 )
 from medclip_debias.errors import UserError
+from medclip_debias.training.settings import RunSettings, TrainSettings
 
 MINIMAL = "prepared: p\nout: o\nmodel: {text: {folder: lm}}\n"
 

@@ -21,7 +21,6 @@ import yaml
 from torch import Tensor, nn
 
 from medclip_debias import __version__
-from medclip_debias.config import RunSettings
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies, iterate
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.store import PreparedSet
@@ -36,6 +35,7 @@ from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.logs import MetricsLog, Window
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.settings import RunSettings
 
 # First word of the seed of what is masked, so that it shares no stream with the batches.
 _MASK = 3

@@ -13,9 +13,7 @@ from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
     Preprocessing,
-    RunSettings,
     TextEncoderSettings,
-    TrainSettings,
 )
 from medclip_debias.data.loader import Batch, TrainingStudies, training_corpus
 from medclip_debias.data.store import PreparedSet
@@ -27,6 +25,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.fields import BatchFields, frozen_embeddings
+from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.train import train
 
 

@@ -18,9 +18,7 @@ from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
     Preprocessing,
-    RunSettings,
     TextEncoderSettings,
-    TrainSettings,
     load_settings,
     load_yaml,
 )
@@ -37,6 +35,7 @@ from medclip_debias.losses.registry import loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.train import train
 
 

@@ -1,0 +1,79 @@
+"""The console command: one function a verb, no logic; everything heavy is imported inside.
+
+A `UserError` becomes one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from medclip_debias import __version__
+
+# In the order in which --help lists their verbs.
+from medclip_debias.cli import data, training, evaluation  # isort: skip
+from medclip_debias.cli.common import app
+from medclip_debias.errors import EXIT_CODE, UserError
+
+__all__ = ["app", "data", "evaluation", "main", "run", "training"]
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: list[str]) -> int:
+    """Run one command line; return its exit code, 2 with one sentence for what a user can mend.
+
+    Args:
+        words: the words after ``medclip-debias``.
+    """
+    try:
+        app(words, prog_name="medclip-debias")
+        return 0
+    except SystemExit as end:  # typer's own: words that do not parse (2), an interrupt (130)
+        code = end.code if isinstance(end.code, int) else 0
+        if code == 130:
+            _say("stopped; run the same command again to go on.", code)
+        return code
+    except UserError as error:
+        return _say(str(error), EXIT_CODE)
+    except OSError as error:
+        if _debugging():
+            raise
+        name = error.filename or "a file"
+        return _say(f"{name}: {error.strerror or type(error).__name__}.", EXIT_CODE)
+    except Exception as error:
+        if _debugging():
+            raise
+        kind = type(error).__name__
+        told = "please report it with what MEDCLIP_DEBIAS_DEBUG=1 prints."
+        return _say(f"internal error ({kind}); {told}", 1)
+
+
+def _debugging() -> bool:
+    return bool(os.environ.get("MEDCLIP_DEBIAS_DEBUG"))
+
+
+def _say(sentence: str, code: int) -> int:
+    typer.echo(f"medclip-debias: {sentence}", err=True)
+    return code
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version

@@ -1,0 +1,153 @@
+"""Verbs that make a prepared set: phantom, prepare, merge."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from medclip_debias.cli.common import (
+    AsJson,
+    Overwrite,
+    Seed,
+    app,
+    given,
+    note,
+    progress,
+    show,
+    words,
+)
+
+
+class ImageFormat(StrEnum):
+    """File format of the phantom's images."""
+
+    dicom = "dicom"
+    jpg = "jpg"
+
+
+@app.command()
+def phantom(
+    out: Annotated[Path, typer.Argument(help="Folder to write, as a MIMIC-CXR tree.")],
+    studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
+    seed: Seed = 0,
+    image_format: Annotated[ImageFormat, typer.Option("--format")] = ImageFormat.dicom,
+    dials: Annotated[
+        list[str] | None, typer.Option("--set", help="A dial, as key=value; may be repeated.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a synthetic set whose truth is known: images, reports, tables, boxes."""
+    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.data.phantom import PhantomSettings, generate
+
+    content = {"studies": studies, "seed": seed, "format": image_format.value}
+    settings = validate(PhantomSettings, apply_overrides(content, dials or []), "the command line")
+    with progress("Studies") as advance:
+        figures = generate(out, settings, progress=advance, workers=workers)
+    show({"phantom": str(out), **figures}, as_json)
+
+
+@app.command()
+def prepare(
+    source: Annotated[
+        Path, typer.Argument(help="MIMIC-CXR(-JPG) or Open-i folder, or a manifest table.")
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
+    size: Annotated[int, typer.Option(help="Side of the stored square, pixels.")] = 512,
+    clip: Annotated[
+        tuple[float, float], typer.Option(help="Percentiles at which intensities are clipped.")
+    ] = (0.5, 99.5),
+    equalize: Annotated[
+        bool, typer.Option("--equalize", help="Histogram equalisation, as MIMIC-CXR-JPG.")
+    ] = False,
+    window: Annotated[
+        str, typer.Option(help="DICOM window to apply: the first one, or none.")
+    ] = "first",
+    views: Annotated[
+        str | None, typer.Option(help="Views that count as frontal, as AP,PA; default all names.")
+    ] = None,
+    blank_view: Annotated[
+        str, typer.Option(help="Images whose view is blank: exclude or include.")
+    ] = "exclude",
+    multi_view: Annotated[
+        str, typer.Option(help="Studies of several views: all, one_at_random or pa_first.")
+    ] = "all",
+    without_sentence: Annotated[
+        str, typer.Option(help="Studies without a sentence: keep_for_evaluation or drop.")
+    ] = "keep_for_evaluation",
+    seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
+    reports: Annotated[
+        Path | None, typer.Option(help="Folder or archive of reports that lie elsewhere.")
+    ] = None,
+    report_settings: Annotated[
+        list[str] | None,
+        typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
+    ] = None,
+    labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
+    split_seed: Annotated[
+        int | None, typer.Option(help="Split patients by this seed, not the source's split.")
+    ] = None,
+    phrases: Annotated[
+        Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="mimic_cxr, openi, manifest or auto.")] = "auto",
+    shard: Annotated[
+        str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Add what is new in the source to the set at OUT.")
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a source once: images, sentences, labels and boxes, and every count on the way.
+
+    A run that was killed goes on when the same command is given again.
+    """
+    from medclip_debias.config import PrepareSettings, SelectionSettings, apply_overrides, validate
+    from medclip_debias.data.prepare import Reading, prepare_part
+    from medclip_debias.data.prepare import prepare as run
+    from medclip_debias.data.reports import ReportSettings
+
+    where = "the command line"
+    rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
+    chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
+    chosen |= {"without_sentence": without_sentence} | given(views=words(views))
+    text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")
+    settings = validate(PrepareSettings, rows, where)
+    how: dict[str, Any] = {
+        "selection": validate(SelectionSettings, chosen, where),
+        "reading": Reading(kind, phrases, reports, labels, split_seed, text),
+        "workers": workers,
+        "say": None if as_json else note,
+        "overwrite": overwrite,
+    }
+    with progress("Reports, images") as advance:
+        how["progress"] = advance
+        if shard is not None:
+            figures = prepare_part(source, out, settings, shard, update=update, **how)
+        else:
+            prepared = run(source, out, settings, update=update, **how)
+    if shard is not None:
+        show({"part": str(out), **figures}, as_json)
+    else:
+        show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+
+
+@app.command()
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="Folders that 'prepare --shard' made.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Join the parts of a prepared set to the same bytes as one run."""
+    from medclip_debias.data.shards import merge as run
+
+    prepared = run(parts, out, overwrite=overwrite)
+    show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)

@@ -1,0 +1,78 @@
+"""Verbs that measure and show: evaluate, ground, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, Seed, app, progress, show
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for results.json and heatmaps.")],
+    split: Annotated[str, typer.Option(help="test or validate.")] = "test",
+    prompts: Annotated[
+        str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
+    ] = None,
+    bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
+    heatmaps: Annotated[int, typer.Option(help="Heatmap pictures to write.", min=0)] = 16,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Zero-shot classification, phrase grounding and retrieval, with intervals."""
+    from medclip_debias.evaluation.evaluate import evaluate as run
+
+    with progress("Images") as advance:
+        results = run(
+            model,
+            prepared,
+            out,
+            split=split,
+            seed=seed,
+            bootstrap=bootstrap,
+            heatmaps=heatmaps,
+            prompts=prompts,
+            device=device,
+            progress=advance,
+        )
+    if as_json:
+        show(results, as_json)
+        return
+    from medclip_debias.evaluation.evaluate import headline
+
+    show({"results": str(out / "results.json"), **headline(results)}, as_json)
+
+
+@app.command()
+def ground(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    image: Annotated[Path, typer.Argument(help="DICOM, JPG or PNG file.")],
+    text: Annotated[list[str], typer.Option("--text", help="A sentence; may be repeated.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Show where in an image each sentence is seen."""
+    from medclip_debias.grounding.ground import ground as run
+    from medclip_debias.models.dual_encoder import DualEncoder, best_device
+
+    encoder = DualEncoder.load(model, best_device(device))
+    maps = run(encoder, image, text, out)
+    show({"maps": maps} if as_json else {m["text"]: m["picture"] for m in maps}, as_json)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder: settings, metrics, results.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's self-contained HTML report."""
+    from medclip_debias.reporting.report import write_report
+
+    show({"report": str(write_report(run))}, as_json)

@@ -1,0 +1,95 @@
+"""Verbs that learn: language-model, score, train, losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, app, progress, show
+
+
+@app.command("language-model")
+def language_model(
+    prepared: Annotated[Path, typer.Argument(help="Prepared set; its train split is read.")],
+    out: Annotated[Path, typer.Argument(help="BERT folder to write.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings, as steps=500 hidden=64.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small BERT masked language model and its tokenizer on the training sentences."""
+    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.data.loader import training_corpus
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+
+    content = apply_overrides({}, settings or [])
+    chosen = validate(LanguageModelSettings, content, "the command line")
+    data = PreparedSet.open(prepared)
+    provenance = {"data_hash": data.content_hash, "split": "train"}
+    with progress("Steps") as advance:
+        figures = train_masked_lm(
+            training_corpus(data), out, chosen, provenance=provenance, progress=advance
+        )
+    show({"language_model": str(out), **figures}, as_json)
+
+
+@app.command()
+def score(
+    prepared: Annotated[Path, typer.Argument(help="Prepared set to score.")],
+    language_model: Annotated[
+        Path, typer.Option("--language-model", help="BERT or CXR-BERT folder.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Store the log probability of every distinct sentence under a language model."""
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.language.scoring import score_prepared
+
+    data = PreparedSet.open(prepared)
+    with progress("Masked tokens") as advance:
+        figures = score_prepared(data, language_model, progress=advance)
+    show({"scores": str(prepared / "scores.parquet"), **figures}, as_json)
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; drop checkpoints.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model; run the same command again to resume."""
+    from medclip_debias.config import load_settings
+    from medclip_debias.training.settings import RunSettings
+    from medclip_debias.training.train import train as run
+
+    chosen = load_settings(RunSettings, config, settings or [])
+    with progress("Steps") as advance:
+        result = run(chosen, where=str(config), fresh=fresh, progress=advance)
+    figures = {
+        "steps": result.steps,
+        "resumed_at": result.resumed_at,
+        "loss": result.loss,
+        "images_per_second": result.images_per_second,
+    }
+    show({"model": str(result.model), **figures}, as_json)
+
+
+@app.command()
+def losses(as_json: AsJson = False) -> None:
+    """List every objective: what it computes, where it comes from, its settings."""
+    from medclip_debias.losses.registry import describe
+
+    listing = describe()
+    if as_json:
+        show({"losses": listing}, as_json)
+        return
+    for entry in listing:
+        typer.echo(f"{entry['kind']} ({entry['role']})\n  {entry['formula']}\n  {entry['paper']}")
+        for name, default in entry["settings"].items():
+            typer.echo(f"    {name} = {default}")
