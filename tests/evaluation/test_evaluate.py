@@ -16,8 +16,8 @@ from torchvision.ops import roi_align
 from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.encoding import Phrase
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
+from medclip_debias.evaluation.phrases import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
 from medclip_debias.models.dual_encoder import DualEncoder
 
