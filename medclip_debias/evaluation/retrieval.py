@@ -74,7 +74,7 @@ def paired_ranks(
     """
     codes = np.unique(np.asarray(texts, dtype=object).astype(str), return_inverse=True)[1]
     modes = {"strict": np.arange(len(texts)), "lenient": codes}
-    ranks = {}
+    ranks: dict[str, Ranks] = {}
     for mode, code in modes.items():
         same = code[:, None] == code[None, :]
         ranks[mode] = {

@@ -263,7 +263,7 @@ def class_precision(
             above, level = row > bound, row == bound
             room = k - above.sum()
             shares[place, column] = (good[above].sum() + room * good[level].mean()) / k
-    drawn = [patients[query] for query in queries]
+    drawn = [patients[query] for query in queries.tolist()]
     names = [f"precision_at_{k}" for k in usable]
     intervals = (
         bootstrap_intervals(
@@ -290,7 +290,7 @@ def _positive_labels(
 ) -> Bools | None:
     """Which CheX5 labels each study has, or None where the set has none of them."""
     known = [name for name in CHEX5 if name in data.studies.columns]
-    table = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(studies)
+    table = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(list(studies))
     if not known or not table[known].notna().to_numpy().any():
         return None
     judged = [options.labels.apply(table[name].to_numpy(dtype=np.float64)) for name in known]

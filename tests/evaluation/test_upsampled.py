@@ -108,7 +108,7 @@ def test_a_full_size_map_is_exact_too():
     np.testing.assert_array_equal(found.iou(THRESHOLDS), split.iou(THRESHOLDS))
     assert found.pointing_game() == split.pointing_game()
     assert found.cnr() == pytest.approx(split.cnr(signed=True), rel=1e-6)
-    numbers, count = label(heatmap >= np.float64(0.3), structure=np.ones((3, 3)))
+    _, count = label(heatmap >= np.float64(0.3), structure=np.ones((3, 3)))
     assert len(found.boxes_at_least(0.3)) == count
 
 
