@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """How much was encoded; ``cut_sentences`` were longer than the encoder reads."""
+
+    images: int
+    sentences: int
+    cut_sentences: int
+
+
 def encode(
     model: DualEncoder,
     prepared: PreparedSet,
@@ -24,7 +34,7 @@ def encode(
     *,
     batch_size: int,
     progress: Progress | None = None,
-) -> int:
+) -> Encoded:
     """Show every protocol the sentences and images that it asked for.
 
     Args:
@@ -33,9 +43,6 @@ def encode(
         protocols: what was planned.
         batch_size: images encoded at a time.
         progress: called with images done and images in total.
-
-    Returns:
-        How many images were encoded.
     """
     texts = list(dict.fromkeys(text for protocol in protocols for text in protocol.texts))
     place = {text: number for number, text in enumerate(texts)}
@@ -53,4 +60,12 @@ def encode(
                     protocol.see([batch[number] for number in wanted], regions[wanted])
             if progress:
                 progress(start + len(batch), len(rows))
-    return len(rows)
+    return Encoded(len(rows), len(texts), cut_sentences(model, texts))
+
+
+def cut_sentences(model: DualEncoder, texts: Sequence[str]) -> int:
+    """How many sentences have more tokens than the model reads; the rest of each is not seen."""
+    if not texts:
+        return 0
+    limit = model.settings.text.max_tokens
+    return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))

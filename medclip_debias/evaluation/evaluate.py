@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.prompts import PromptSet, load_prompts
-from medclip_debias.errors import UserError
+from medclip_debias.data.records import SPLITS
+from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.items import write_items
 from medclip_debias.evaluation.label_table import Labels, class_list, set_labels, table_labels
@@ -115,6 +116,11 @@ def evaluate(
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.dual_encoder import DualEncoder, best_device
 
+    if split not in SPLITS:
+        raise UserError(
+            f"There is no split '{split}'{did_you_mean(split, SPLITS)}; it is one of "
+            f"{', '.join(SPLITS)}."
+        )
     started = time.perf_counter()
     options = options or EvaluationOptions()
     draw = Draw(bootstrap, seed)
@@ -131,7 +137,7 @@ def evaluate(
     if not protocols:
         raise UserError(_nothing(prepared, data, skipped))
     encoding = time.perf_counter()
-    images = encode(model, data, protocols, batch_size=batch_size, progress=progress)
+    encoded = encode(model, data, protocols, batch_size=batch_size, progress=progress)
     measuring = time.perf_counter()
     measured = _measure(protocols, draw, skipped)
     if not measured:
@@ -159,9 +165,11 @@ def evaluate(
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
         "counts": {
-            "images": images,
+            "images": encoded.images,
             "labelled_images": labelled,
             "phrases": len(grounding.selected.phrases) if grounding else 0,
+            "sentences": encoded.sentences,
+            "cut_sentences": encoded.cut_sentences,
         },
         "data_hash": data.content_hash,
         "model_hash": model.content_hash,
@@ -221,6 +229,8 @@ def _plan(
         ]
 
     def grounding() -> list[Protocol]:
+        if model.grid.rows * model.grid.columns < 2:
+            raise Skipped("The model has no regions: one vector an image shows no place in it.")
         selected = select_phrases(data, split, model.preprocessing.input_size, phrases)
         found = PhraseGrounding(selected, smoothing=options.smoothing, rule=options.boxes)
         return [found, BoxRetrieval(selected)]

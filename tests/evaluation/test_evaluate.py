@@ -18,10 +18,12 @@ from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.encoding import cut_sentences
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
 from medclip_debias.evaluation.phrases import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.region_grid import RegionGrid
 
 SIZE, INPUT = 48, 40  # of the fixtures' images and model
 
@@ -147,7 +149,11 @@ def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
     assert found["seed"] == 0
     assert found["options"]["labels"] == {"uncertain": "leave_out", "blank": "leave_out"}
     assert found["prompts"]["name"] == "chex5"
-    assert found["counts"] == {"images": 24, "labelled_images": 12, "phrases": 48}
+    assert found["counts"] == {
+        **{"images": 24, "labelled_images": 12, "phrases": 48},
+        # With the fixture's few word pieces, one prompt has more tokens than the model reads.
+        **{"sentences": 14, "cut_sentences": 1},
+    }
     assert found["data"]["funnel"] == small_prepared.funnel
     assert found["timing"]["evaluate"] > 0
     low, high = found["grounding"]["interval"]["cnr"]
@@ -397,7 +403,7 @@ def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model
         (["--classes", "Edem"], "has no prompts for the class 'Edem'"),
         (["--options", tmp_path / "options.yaml"], "smoothin"),
         (["--prompts", tmp_path / "own.yaml"], "classes.Edema.negative"),
-        (["--split", "tset"], "nothing to evaluate"),
+        (["--split", "tset"], "There is no split 'tset' (did you mean 'test'?)"),
     ):
         command = ["evaluate", small_model, small_prepared.folder, "--out", out, *words]
         assert run([str(word) for word in command]) == 2
@@ -405,3 +411,21 @@ def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model
         assert sentence in told[-1]
         assert not any("Traceback" in line for line in told)
     assert not out.exists()
+
+
+def test_sentences_longer_than_the_encoder_are_counted(small_model):
+    model = DualEncoder.load(small_model)
+    limit = model.settings.text.max_tokens
+    texts = ["edema " * (limit - 2), "edema " * (limit - 1), "Edema"]
+    assert cut_sentences(model, texts) == 1
+
+
+def test_a_model_without_regions_is_not_asked_to_ground(
+    small_prepared, small_model, tmp_path, monkeypatch
+):
+    one = property(lambda model: RegionGrid(1, 1, 40.0, 20.0))
+    monkeypatch.setattr(DualEncoder, "grid", one)
+    found = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=2)
+    assert "no regions" in found["skipped"]["grounding"]
+    assert "no regions" in found["skipped"]["retrieval"]
+    assert found["zero_shot"]["images"] == 12
