@@ -67,5 +67,6 @@ def cut_sentences(model: DualEncoder, texts: Sequence[str]) -> int:
     """How many sentences have more tokens than the model reads; the rest of each is not seen."""
     if not texts:
         return 0
-    limit = model.settings.text.max_tokens
+    # Models of other groups keep the limit beside their other settings.
+    limit = getattr(model.settings, "text", model.settings).max_tokens
     return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))

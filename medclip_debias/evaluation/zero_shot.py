@@ -89,7 +89,7 @@ def zero_shot(
     patients: Sequence[str],
     *,
     policy: LabelPolicy | None = None,
-    scale: float = 1.0,
+    scale: float | None = 1.0,
     validation: Validation | str = "no images to choose a threshold on",
     resamples: int = 1000,
     seed: int = 0,
@@ -101,7 +101,8 @@ def zero_shot(
         labels: per class, label value of each image (1, 0, -1, NaN); a class may be absent.
         patients: patient of each image.
         policy: what -1 and blank stand for; left out by default.
-        scale: the model's g2, which turns a difference into a logit.
+        scale: the model's g2, which turns a difference into a logit; None for a model without
+            one, whose calibration is then not measured.
         validation: where F1's thresholds are chosen, or why there is no such place.
         resamples: bootstrap resamples of the patients.
         seed: of the bootstrap.
@@ -157,8 +158,10 @@ def zero_shot(
                 **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
                 "interval": {m: intervals[f"{name}/{m}"] for m in own},
                 "threshold": thresholds[name],
-                "reliability": reliability(
-                    truth[name][known] == 1, sigmoid(scale * chosen[name][known])
+                "reliability": (
+                    []
+                    if scale is None
+                    else reliability(truth[name][known] == 1, sigmoid(scale * chosen[name][known]))
                 ),
                 **counts[name],
             }
@@ -204,7 +207,7 @@ def _statistics(
     differences: Mapping[str, Floats],
     truth: Mapping[str, Floats],
     weights: Floats,
-    scale: float,
+    scale: float | None,
     thresholds: Mapping[str, float],
 ) -> dict[str, Floats]:
     result: dict[str, Floats] = {}
@@ -217,7 +220,8 @@ def _statistics(
         sides = [weighted_mean(right[side], w[:, side]) for side in (positive, ~positive)]
         result[f"{name}/balanced_accuracy"] = (sides[0] + sides[1]) / 2
         result[f"{name}/average_precision"] = weighted_average_precision(positive, value, w)
-        result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
+        if scale is not None:
+            result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
         if name in thresholds:
             result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
     for metric in CLASS_METRICS:
@@ -277,7 +281,9 @@ class ZeroShot(Protocol):
         rows = self.labels.rows
         patients = patients_of(self._data, rows)
         differences = prompt_differences(self._of(rows), self._prompts)
-        scale = float(self._model.similarity.scale.detach())
+        # Models of other groups may have no scale that their similarity was trained with.
+        learned = getattr(self._model.similarity, "scale", None)
+        scale = None if learned is None else float(learned)
         try:
             found = zero_shot(
                 differences,

@@ -141,3 +141,11 @@ def test_multi_class_accuracy_counts_ties_by_their_share():
     assert low < found["accuracy"] < high
     with pytest.raises(Skipped, match="2 of A, 0 of B"):
         multiclass_accuracy(scores[:2], np.zeros(2, int), ["A", "B", "C"], list("pq"), Draw())
+
+
+def test_a_model_without_scale_has_no_calibration():
+    truth, difference = np.array([1.0, 0, 1, 0]), np.array([0.2, 0.1, -0.1, -0.3])
+    found = zero_shot({"A": difference}, {"A": truth}, list("abcd"), scale=None, resamples=5)
+    assert "ece" not in found
+    assert found["classes"]["A"]["reliability"] == []
+    assert found["mean_auc"] == 0.75
