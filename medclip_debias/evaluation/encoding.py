@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -68,5 +68,6 @@ def cut_sentences(model: DualEncoder, texts: Sequence[str]) -> int:
     if not texts:
         return 0
     # Models of other groups keep the limit beside their other settings.
-    limit = getattr(model.settings, "text", model.settings).max_tokens
+    settings: Any = getattr(model.settings, "text", model.settings)
+    limit: int = settings.max_tokens
     return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))

@@ -23,6 +23,7 @@ from medclip_debias.grounding.boxes import as_boxes
 from medclip_debias.grounding.heatmaps import smooth
 from medclip_debias.models.region_grid import RegionGrid
 
+ROOM = 1e-12
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -295,12 +296,15 @@ def float32_bound(threshold: float) -> float:
     """The float64 from which a score, rounded to float32, reaches ``threshold``.
 
     Midway between the first float32 that reaches it and the one below. No score that is meant to
-    equal a threshold lies near such a midpoint, so the last bits of a sum cannot decide.
+    equal a threshold lies near such a midpoint, so the last bits of a sum cannot decide. About 0,
+    where float32 is finer than those bits, 1e-12 of room does the same.
     """
     reached = np.float32(threshold)
     if float(reached) < threshold:
         reached = np.nextafter(reached, np.float32(np.inf))
     below = np.nextafter(reached, np.float32(-np.inf))
+    if float(reached) - float(below) < ROOM:
+        return threshold - ROOM
     return (float(reached) + float(below)) / 2
 
 

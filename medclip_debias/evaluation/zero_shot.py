@@ -283,7 +283,7 @@ class ZeroShot(Protocol):
         differences = prompt_differences(self._of(rows), self._prompts)
         # Models of other groups may have no scale that their similarity was trained with.
         learned = getattr(self._model.similarity, "scale", None)
-        scale = None if learned is None else float(learned)
+        scale = None if learned is None else float(learned.detach())
         try:
             found = zero_shot(
                 differences,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import find_objects, label
 
@@ -65,8 +65,15 @@ def test_every_figure_is_that_of_the_pixels(case):
         assert found.extremes == (both.min(), both.max())
     thresholds = np.r_[THRESHOLDS, both[:3], [2.0, -2.0]]
     counts = found.count_at_least(thresholds)
+    # A pixel that should equal a threshold of 0 may miss it by the last bits of a sum, where
+    # float32 does not round them away: then the pixels' own answer is arbitrary.
+    unsure = [((both != t) & (np.abs(both - t) < 1e-9)).any() for t in thresholds]
     for values, count in zip((inside, outside), counts, strict=True):
-        assert count.tolist() == [(values >= t).sum() for t in thresholds]
+        for t, found_count, doubtful in zip(thresholds, count, unsure, strict=True):
+            low, high = ((values >= t + room).sum() for room in (1e-9, -1e-9))
+            assert low <= found_count <= high if doubtful else found_count == (values >= t).sum()
+    if any(unsure):
+        return
     for group in (THRESHOLDS, MIDDLE_THRESHOLDS):
         np.testing.assert_array_equal(found.iou(group), split.iou(group))
     assert found.pointing_game() == split.pointing_game()
@@ -81,6 +88,8 @@ def test_every_figure_is_that_of_the_pixels(case):
 def test_boxes_are_those_of_the_labelled_pixels(case, threshold, connectivity):
     geometry, grid, scores, _ = case
     heatmap = upsample_to_original(scores, geometry, grid)
+    seen = heatmap[~np.isnan(heatmap)].astype(float)
+    assume(not ((seen != threshold) & (np.abs(seen - threshold) < 1e-9)).any())
     with np.errstate(invalid="ignore"):
         numbers, count = label(
             # As float64: a plain number would be rounded to the map's float32 first.
