@@ -70,9 +70,7 @@ def paired_bootstrap(
         seed: equal seeds give equal results.
         level: nominal coverage.
     """
-    drawn = replicates(
-        {"run": run, "baseline": baseline}, patients, resamples=resamples, seed=seed
-    )
+    drawn = replicates({"run": run, "baseline": baseline}, patients, resamples=resamples, seed=seed)
     shared = [name for name in drawn["run"] if name in drawn["baseline"]]
     return {n: difference(drawn["run"][n], drawn["baseline"][n], level) for n in shared}
 
@@ -201,9 +199,7 @@ def delong(
     aucs = above.mean(axis=1)
     if patients is None:
         return AucTest(aucs, np.atleast_2d(np.cov(above)) / m + np.atleast_2d(np.cov(below)) / n)
-    names, owner = np.unique(
-        np.asarray(patients, dtype=object).astype(str), return_inverse=True
-    )
+    names, owner = np.unique(np.asarray(patients, dtype=object).astype(str), return_inverse=True)
     sums_above = _sum_by(above - aucs[:, None], owner[labels], len(names))
     sums_below = _sum_by(below - aucs[:, None], owner[~labels], len(names))
     with_above = len(set(owner[labels].tolist()))

@@ -8,10 +8,11 @@ from medclip_debias import __version__
 from medclip_debias.files import write_text
 from medclip_debias.reporting import content
 from medclip_debias.reporting.definitions import PAPER, PAPER_BASE, PAPER_BEST, PAPER_COLUMNS
+from medclip_debias.reporting.tables import write_run_tables
 
 
 def write_report(run: Path) -> Path:
-    """Write ``report.html`` into a run folder and return its path.
+    """Write ``report.html`` (and its tables, ``results.md`` and ``results.tex``); its path.
 
     Whatever the run has is shown; for what it lacks, the page says what to run.
 
@@ -64,4 +65,6 @@ def write_report(run: Path) -> Path:
     )
     path = run / "report.html"
     write_text(path, page)
+    if results:
+        write_run_tables(run, run.resolve().name, results)
     return path
