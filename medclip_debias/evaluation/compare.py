@@ -42,7 +42,7 @@ def compare(
     baseline: str | None = None,
     metrics: Sequence[str] | None = None,
     force: bool = False,
-    resamples: int = 2000,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Compare runs with a baseline; the content of ``comparison.json``.
@@ -55,7 +55,7 @@ def compare(
             looking leave more power to each.
         force: compare what was evaluated differently, and say so; without matching items such
             figures are only put side by side.
-        resamples: of the patients.
+        resamples: of the patients; by default `enough_resamples`.
         seed: of the bootstrap.
 
     Raises:
@@ -70,6 +70,8 @@ def compare(
     problems += list(unpaired.values())
     if problems and not force:
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
+    if resamples is None:
+        resamples = enough_resamples(len(figures) * (len(groups) - 1))
     rows: list[dict[str, Any]] = []
     for protocol in shared:
         mine = [figure for figure in figures if figure.protocol == protocol]
@@ -116,6 +118,15 @@ def compare(
         "classes": classes,
         "average_ranks": _ranks(rows, groups),
     }
+
+
+def enough_resamples(tests: int) -> int:
+    """Resamples that let Holm's correction reach `ALPHA` over ``tests`` tests; at least 2,000.
+
+    The smallest p of B resamples is ``2 / (B + 1)``, and Holm multiplies it by up to ``tests``: a
+    quarter of `ALPHA` is aimed at.
+    """
+    return max(2000, round(8 * tests / ALPHA))
 
 
 def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:

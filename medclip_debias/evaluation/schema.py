@@ -223,7 +223,7 @@ class Results(Part):
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     counts: Counts | None = Field(None, description="What was looked at.")
-    data_hash: str = Field(description="16 hex digits naming the prepared set's content.")
+    data_hash: str = Field(description="64 hex digits naming the prepared set's content.")
     model_hash: str | None = Field(description="16 hex digits naming the model's content.")
     code_hash: str | None = Field(None, description="16 hex digits naming the package's files.")
     seed: int = Field(description="Of the bootstrap.")

@@ -107,7 +107,7 @@ def _cell(figure: Figure, results: Mapping[str, Any]) -> str:
 
 def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
     splits = ", ".join(dict.fromkeys(str(run.get("split")) for run in runs))
-    data = ", ".join(dict.fromkeys(str(run.get("data_hash")) for run in runs))
+    data = ", ".join(dict.fromkeys(str(run.get("data_hash"))[:16] for run in runs))
     models = ", ".join(str(run.get("model_hash")) for run in runs)
     text = f"Split {splits} of data {data}; model {models}."
     if any(dig(run, "options.bootstrap.resamples") for run in runs):
@@ -204,7 +204,7 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
     several = any(len(group["runs"]) > 1 for group in content["groups"])
     sentences = [
         f"Differences to {content['baseline']}, split {content['split']} of data "
-        f"{content['data_hash']}.",
+        f"{content['data_hash'][:16]}{_patients(content)}.",
         f"95% intervals and two-sided p-values: paired percentile bootstrap, "
         f"{options['resamples']:,} resamples of the patients.",
     ]
@@ -219,5 +219,18 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
         f"Real: at most {options['alpha']:g} after Holm's correction over the "
         f"{options['tests']} tests of this table; 'not shown' is no proof of equality."
     )
+    if 2 * options["tests"] > options["alpha"] * (options["resamples"] + 1):
+        sentences.append(
+            f"With {options['resamples']:,} resamples no difference could pass this correction; "
+            "draw more."
+        )
     forced = [f"Forced although {problem}." for problem in content["forced"]]
     return " ".join(forced + sentences)
+
+
+def _patients(content: Mapping[str, Any]) -> str:
+    counts = {row["patients"] for row in content["rows"] if row["patients"]}
+    if not counts:
+        return ""
+    low, high = min(counts), max(counts)
+    return f", {low:,} patients" if low == high else f", {low:,} to {high:,} patients"
