@@ -41,11 +41,12 @@ class LongTail(Study):
     settings_class: ClassVar[type[Settings]] = LongTailSettings
     about: ClassVar[str] = """
 Of five of ten classes a share r is kept; SimCLR is trained on what is left with no correction (CL),
-a constant eta as for a rare class (low) or a whole one (high), or the true class probability of each
-image (true). A linear probe on all or a few labels is scored on the balanced test set. By default the
-images are scikit-learn's 8 x 8 digits and the encoder has two layers; `data=cifar10 root=FOLDER`
-takes CIFAR-10 and a ResNet-18 (for a GPU). Same budget for all; a seed fixes the subset, the views
-and the start, so differences are paired."""
+a constant eta as for a rare class (low) or a whole one (high), or each image's true class
+probability (true). A linear probe on all or a few labels is scored on the balanced test set. By
+default the images are scikit-learn's 8 x 8 digits and the encoder has two layers;
+`data=cifar10 root=FOLDER` takes CIFAR-10 and a ResNet-18 (for a GPU). Same budget for all; a seed
+fixes the subset, the views and the start, so differences are paired. Intervals are over all r and
+seeds together."""
 
     @classmethod
     def quick(cls) -> LongTailSettings:
