@@ -78,21 +78,25 @@ seeds together."""
 
     def measure(self, cell: Cell) -> Row:
         """Train, probe, and for one seed a t-SNE picture of the test images."""
+        from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEta
         from medclip_debias.studies import long_tail_images as images
+        from medclip_debias.studies.simclr import fit
 
         pixels, labels, test, truth = images.load(cell["data"], cell["root"])
         rng = np.random.default_rng([cell["seed"], 5])
         keep = images.long_tailed(labels, cell["share"], rng)
         eta = images.etas(cell["kind"], cell["share"], labels[keep])
-        found, other = images.features(
+        objective = DebiasedContrastive(DebiasedSettings(eta=TableEta()))
+        encoder = fit(
             pixels[keep],
-            eta,
-            test,
+            objective,
             steps=cell["steps"],
             batch=cell["batch"],
             temperature=cell["temperature"],
             seed=cell["seed"],
+            fields={"eta": eta},
         )
+        found, other = encoder.features(pixels[keep]), encoder.features(test)
         row: Row = {}
         for share in cell["labels"]:
             values = images.probe(found, labels[keep], other, truth, share, cell["seed"])

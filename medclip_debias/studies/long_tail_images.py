@@ -1,18 +1,13 @@
-"""Image sets, views and training for the long-tailed study."""
+"""Image sets, class probabilities and the linear probe of the long-tailed study."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -84,102 +79,6 @@ def etas(kind: str, share: float, labels: Integers) -> Floats:
         case "true":
             return np.where(np.isin(labels, RARE), low, high).astype(np.float32)
     raise ValueError(kind)
-
-
-def view(images: Tensor, generator: torch.Generator) -> Tensor:
-    """One random view of each image: shift by up to an eighth, contrast, noise.
-
-    No mirror image: it would make other digits of some.
-    """
-    import torch
-    import torch.nn.functional as F
-
-    n, _, height, width = images.shape
-    reach = height // 8
-    padded = F.pad(images, (reach,) * 4)
-    top, left = torch.randint(0, 2 * reach + 1, (2, n), generator=generator)
-    rows = top[:, None] + torch.arange(height)
-    columns = left[:, None] + torch.arange(width)
-    places = torch.arange(n)[:, None, None]
-    cut = padded.movedim(1, -1)[places, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-    contrast = 0.6 + 0.8 * torch.rand((n, 1, 1, 1), generator=generator)
-    return cut * contrast + 0.15 * torch.randn(cut.shape, generator=generator)
-
-
-def features(
-    images: Floats,
-    eta: Floats,
-    others: Floats,
-    *,
-    steps: int,
-    batch: int,
-    temperature: float,
-    seed: int,
-) -> tuple[Floats, Floats]:
-    """Train SimCLR under the debiased loss; embed training and test images.
-
-    Args:
-        images: training images ``[n, C, H, W]``.
-        eta: ``[n]`` class probability of each.
-        others: test images.
-        steps: of Adam, learning rate 1e-3 with a cosine to 0.
-        batch: images a step.
-        temperature: tau; the similarity's scale is ``1 / tau``.
-        seed: of everything.
-
-    Returns:
-        Features before the projection head, ``[n, F]`` and ``[t, F]``.
-    """
-    import torch
-
-    from medclip_debias.losses import (
-        DebiasedContrastive,
-        DebiasedSettings,
-        TableEta,
-        TwoViewBatch,
-    )
-
-    torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    trunk = _trunk(images.shape[1:])
-    data = torch.from_numpy(images)
-    width = trunk(data[:1]).shape[1]
-    head = torch.nn.Sequential(
-        torch.nn.Linear(width, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)
-    )
-    loss = DebiasedContrastive(DebiasedSettings(eta=TableEta()))
-    table = torch.from_numpy(eta)
-    optimizer = torch.optim.Adam([*trunk.parameters(), *head.parameters()], lr=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(steps):
-        rows = torch.randperm(len(data), generator=generator)[:batch]
-        first, second = (head(trunk(view(data[rows], generator))) for _ in range(2))
-        pairs = TwoViewBatch.from_views(first, second, 1 / temperature, eta=table[rows])
-        optimizer.zero_grad()
-        loss(pairs).loss.backward()
-        optimizer.step()
-        schedule.step()
-    trunk.eval()
-    with torch.no_grad():
-        return trunk(data).numpy(), trunk(torch.from_numpy(others)).numpy()
-
-
-def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
-    """Two layers for 8 x 8 digits, a ResNet-18 with a small stem for CIFAR-10."""
-    from torch import nn
-
-    if shape[1] <= 8:
-        inputs = shape[0] * shape[1] * shape[2]
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()
-        )
-    from torchvision.models import resnet18
-
-    network = resnet18(weights=None)
-    network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    network.maxpool = nn.Identity()
-    network.fc = nn.Identity()
-    return network
 
 
 def probe(
