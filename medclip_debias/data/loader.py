@@ -60,9 +60,9 @@ class TrainingStudies:
         for row, study in zip(places, images["study_id"].iloc[places], strict=True):
             rows.setdefault(study, []).append(int(row))
         said: dict[str, dict[str, None]] = {}
-        for study, text in zip(sentences["study_id"], sentences["text"], strict=True):
+        for study, sentence in zip(sentences["study_id"], sentences["text"], strict=True):
             if study in rows:
-                said.setdefault(study, {})[text] = None
+                said.setdefault(study, {})[sentence] = None
         studies = [study for study in rows if study in said or not text]
         if not studies:
             wanted = "both an image and a sentence" if text else "an image"
@@ -70,8 +70,8 @@ class TrainingStudies:
                 f"{prepared.folder}: no study of the split '{split}' has {wanted}; "
                 "look at its funnel.json."
             )
-        texts = sorted({said_text for study in studies for said_text in said.get(study, ())})
-        number = {said_text: index for index, said_text in enumerate(texts)}
+        texts = sorted({sentence for study in studies for sentence in said.get(study, ())})
+        number = {sentence: index for index, sentence in enumerate(texts)}
         chosen = [np.array([number[t] for t in said.get(s, ())], dtype=np.int64) for s in studies]
         counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
         return cls(texts, [np.array(rows[s]) for s in studies], chosen, counts)
