@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from medclip_debias.data.dicom import header_start, is_deflated, unpacked_size_fits
 from medclip_debias.data.images import MAX_BYTES
@@ -72,14 +72,14 @@ def view_position(path: Path) -> str:
         try:
             with path.open("rb") as file:
                 if path.suffix.lower() == ".gz":
-                    return _view(gzip.GzipFile(fileobj=file))
+                    return _view(cast(IO[bytes], gzip.GzipFile(fileobj=file)))
                 return _view(file)
         # A damaged header surfaces as any of a dozen exception types.
         except Exception:
             return ""
 
 
-def _view(file: IO[bytes] | gzip.GzipFile) -> str:
+def _view(file: IO[bytes]) -> str:
     import pydicom
 
     start = header_start(file.read(256))
