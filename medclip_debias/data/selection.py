@@ -86,6 +86,12 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
         images, stamps = _there(images, keep, rejected)
         images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
+        if in_headers and not any(image.view.strip() for image in images):
+            raise UserError(
+                f"nothing is left of the source: none of its {len(images)} DICOM headers states a"
+                " view position; name a folder with MIMIC-CXR-JPG's tables with --tables, or take"
+                " every image with --blank-view include."
+            )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
     frontal = {_plain(view) for view in settings.views} | {""}
     images = keep(images, "view is frontal", lambda i: _plain(i.view) in frontal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -124,7 +123,7 @@ def _kind(path: Path) -> str:
 
 def _reports_alone(path: Path, text_only: bool) -> tuple[Path, Path]:
     """Return the folder and the zip of MIMIC-CXR's reports, given by itself."""
-    if not zipfile.is_zipfile(path):
+    if not path.name.lower().endswith(".zip"):
         raise UserError(f"{path}: is a file; give the folder that holds 'files'.")
     if not text_only:
         raise UserError(

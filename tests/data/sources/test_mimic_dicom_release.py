@@ -127,6 +127,31 @@ def test_a_file_without_view_or_header_is_a_blank_view(release, tmp_path):
     assert counts(result)["view is not blank"] == (3, 2)
 
 
+def test_headers_without_any_view_say_what_to_do(release, tmp_path, capsys):
+    for name in VIEWS.keys() - {"e"}:
+        set_header(release.image(name), ViewPosition="")
+    release.image("e").write_bytes(b"no gzip")
+    assert command(release.root, tmp_path / "o", "--split-seed", "0") == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "none of its 5 DICOM headers states a view position" in said
+    words = ["--split-seed", "0", "--blank-view", "include"]
+    assert command(release.root, tmp_path / "o", *words) == 0
+    assert PreparedSet.open(tmp_path / "o").images["image_id"].tolist() == ["a", "b", "c", "d"]
+
+
+def test_a_grown_release_is_updated_to_the_bytes_of_a_fresh_run(release, tmp_path):
+    reading = Reading(split_seed=0)
+    away = release.image("d")
+    away.rename(tmp_path / "d.dcm")
+    prepare(release.root, tmp_path / "o", SMALL, reading=reading, workers=1)
+    (tmp_path / "d.dcm").rename(away)
+    updated = prepare(release.root, tmp_path / "o", SMALL, reading=reading, update=True, workers=1)
+    fresh = prepare(release.root, tmp_path / "fresh", SMALL, reading=reading, workers=1)
+    assert updated.images["image_id"].tolist() == ["a", "b", "d", "e"]
+    for path in fresh.folder.iterdir():
+        assert (updated.folder / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 def test_a_jpg_among_them_has_no_header_to_read(release, tmp_path):
     path = release.image("d")
     path.rename(path.with_suffix(".jpg"))
@@ -221,8 +246,15 @@ class TestTextOnly:
         place = release.root / "mimic-cxr-reports.zip"
         assert command(place, tmp_path / "o", "--split-seed", "0") == 2
         assert "is a zip of reports without images" in capsys.readouterr().err
-        assert command(place, tmp_path / "o", "--split-seed", "0", "--text-only") == 0
+        words = ["--split-seed", "0", "--text-only"]
+        assert command(place, tmp_path / "o", *words) == 0
+        assert command(place, tmp_path / "o", *words, "--update") == 0
         assert len(PreparedSet.open(tmp_path / "o").studies) == 4
+
+    def test_what_is_no_zip_is_refused(self, tmp_path, capsys):
+        (tmp_path / "a.zip").write_bytes(b"no zip")
+        assert command(tmp_path / "a.zip", tmp_path / "o", "--text-only") == 2
+        assert "is not a readable zip" in capsys.readouterr().err
 
     def test_a_study_that_the_split_table_does_not_name_is_counted(self, release, tmp_path):
         path = tmp_path / "tables" / "mimic-cxr-2.0.0-split.csv.gz"
