@@ -44,7 +44,7 @@ class MimicCxrSource:
 
     Args:
         root: folder that holds ``files/`` (or ``p10 ... p19`` themselves) and the tables.
-        phrases: COCO boxes; the folder's own ``MS_CXR_*`` file when ``None``.
+        phrases: COCO boxes; the ``MS_CXR_*`` file beside the images or tables when ``None``.
         reports: folder or zip of the reports, for images that came without any.
         tables: folder of tables that are not in ``root``; where both have one, this one's counts.
         labeller: whose automatic labels to read.
@@ -74,7 +74,8 @@ class MimicCxrSource:
         self.text_only = text_only
         places = [root] if tables is None else [tables, root]
         self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
-        self.phrases_path = phrases if phrases is not None else ms_cxr.find(root)
+        known = (path for place in (root, *places) if (path := ms_cxr.find(place)))
+        self.phrases_path = phrases if phrases is not None else next(known, None)
         self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
         self._images = [] if text_only else self._read_images()

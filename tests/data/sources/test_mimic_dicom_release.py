@@ -96,7 +96,8 @@ def test_the_set_is_the_one_that_the_tables_give(release, tmp_path):
     tables = tmp_path / "tables"
     known = prepare(release.root, tmp_path / "1", SMALL, reading=Reading(tables=tables), workers=1)
     assert "header states the view" not in counts(known)
-    assert known.images["split"].tolist() == ["train", "train", "validate", "test"]
+    assert known.images["split"].tolist() == ["train", "held_out", "validate", "test"]
+    assert known.phrases["image_id"].tolist() == ["b"]
     assert known.studies.set_index("study_id").loc["104", "Edema"] == 1
     (tables / "mimic-cxr-2.0.0-metadata.csv.gz").unlink()
     read = prepare(release.root, tmp_path / "2", SMALL, reading=Reading(tables=tables), workers=2)
@@ -219,7 +220,6 @@ class TestTextOnly:
         if lists == "none":
             (release.root / "cxr-record-list.csv.gz").unlink()
         words = ["--text-only", "--tables", str(tmp_path / "tables")]
-        words += ["--phrases", str(tmp_path / "tables")]
         assert command(release.root, tmp_path / "o", *words) == 0
         assert "text alone, 4 studies; images are left aside" in capsys.readouterr().err
         prepared = PreparedSet.open(tmp_path / "o")
