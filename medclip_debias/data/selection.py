@@ -89,8 +89,9 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
         if in_headers and not any(image.view.strip() for image in images):
             raise UserError(
                 f"nothing is left of the source: none of its {len(images)} DICOM headers states a"
-                " view position; name a folder with MIMIC-CXR-JPG's tables with --tables, or take"
-                " every image with --blank-view include."
+                " view position; put mimic-cxr-*-metadata.csv.gz (it comes with MIMIC-CXR-JPG)"
+                " beside the folder 'files' or name its folder with --tables, or take every image"
+                " with --blank-view include."
             )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
     frontal = {_plain(view) for view in settings.views} | {""}
