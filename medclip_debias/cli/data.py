@@ -95,6 +95,13 @@ def prepare(
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
     kind: Annotated[str, typer.Option(help="mimic_cxr, openi, manifest or auto.")] = "auto",
+    tables: Annotated[
+        Path | None,
+        typer.Option(help="Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
+    ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Prepare the reports alone, without any image.")
+    ] = False,
     shard: Annotated[
         str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
@@ -122,7 +129,7 @@ def prepare(
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(kind, phrases, reports, labels, split_seed, text),
+        "reading": Reading(kind, phrases, reports, labels, split_seed, text, tables, text_only),
         "workers": workers,
         "say": None if as_json else note,
         "overwrite": overwrite,

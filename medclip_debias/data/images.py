@@ -21,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import PrepareSettings, WindowPolicy
+from medclip_debias.data.dicom import header_start, read_dicom
 from medclip_debias.data.radiograph import TOO_LARGE, Radiograph, check_size
 from medclip_debias.errors import UserError
 
-_MAX_BYTES = 1 << 30  # a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB
+MAX_BYTES = 1 << 30
+"""Of a file, unpacked; a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB."""
 
 
 def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
@@ -44,10 +46,8 @@ def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
     """
     path = Path(path)
     content = _read_bytes(path)
-    if content[128:132] == b"DICM":
-        from medclip_debias.data.dicom import read_dicom
-
-        image = read_dicom(path, content, window, _MAX_BYTES)
+    if header_start(content) is not None:
+        image = read_dicom(path, content, window, MAX_BYTES)
     elif content.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
         image = Radiograph.of(_read_raster(path, content))
     else:
@@ -108,11 +108,11 @@ def _read_bytes(path: Path) -> bytes:
             raise UserError(f"{path}: is a folder; give an image file.")
         if not stat.S_ISREG(kind.st_mode):
             raise UserError(f"{path}: is a device or pipe; give an image file.")
-        if kind.st_size > _MAX_BYTES:
+        if kind.st_size > MAX_BYTES:
             raise UserError(f"{path}: {TOO_LARGE}")
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
-                content = packed.read(_MAX_BYTES + 1)
+                content = packed.read(MAX_BYTES + 1)
         else:
             content = path.read_bytes()
     except FileNotFoundError:
@@ -123,7 +123,7 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
-    if len(content) > _MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise UserError(f"{path}: {TOO_LARGE}")
     if not content:
         raise UserError(f"{path}: the file is empty; copy it again.")

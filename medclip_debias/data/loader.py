@@ -54,6 +54,11 @@ class TrainingStudies:
         Raises:
             UserError: the split holds no such study.
         """
+        if not len(prepared):
+            raise UserError(
+                f"{prepared.folder}: was prepared without images, so nothing can be trained on it"
+                " but a language model; prepare the reports together with their images."
+            )
         images, sentences = prepared.images, prepared.sentences
         places = np.flatnonzero((images["split"] == split).to_numpy())
         rows: dict[str, list[int]] = {}
@@ -354,6 +359,21 @@ def _one_thread(_: int) -> None:
 
 
 def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
-    """Every sentence of the studies that `TrainingStudies.of` trains on, one an occurrence."""
+    """Every sentence of the studies that `TrainingStudies.of` trains on, one an occurrence.
+
+    Of a set without images it is every study of ``split``.
+
+    Raises:
+        UserError: the split holds no such study.
+    """
+    if not len(prepared):
+        names = prepared.studies["study_id"][prepared.studies["split"] == split]
+        said = prepared.sentences[prepared.sentences["study_id"].isin(set(names))]
+        if said.empty:
+            raise UserError(
+                f"{prepared.folder}: no study of the split '{split}' has a sentence; look at its"
+                " funnel.json."
+            )
+        return said.drop_duplicates(["study_id", "text"])["text"].tolist()
     studies = TrainingStudies.of(prepared, split)
     return [studies.texts[number] for said in studies.sentences for number in said]
