@@ -47,8 +47,8 @@ class SogCLRSettings(CoreSettings):
     - ``modality``: as ``robust``, with one learned temperature for text and one for image
       anchors, parameters of the objective with ``tau_lr_factor`` times the run's learning rate.
       One for each modality is this project's: FastCLIP learns one for both (v3) or one for each
-      sample and modality (v2). A quarter of the rate is that of FastCLIP's published commands;
-      they also cut it to a third once tau falls below 0.03, which is left to the schedule here.
+      sample and modality (v2). A quarter of the run's rate is a value that was seen in use with
+      v3, not one that our papers state.
     - ``individual``: one for each sample and side, RGCL (iSogCLR; FastCLIP-v2), moved by Adam
       with ``tau_lr``.
 
