@@ -176,6 +176,10 @@ class ContrastiveCore(Objective):
         """What the policies read."""
         return frozenset().union(*(policy.requires for policy in self._policies))
 
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The batch's anchors in the settings' direction, before any policy."""
+        return batch.anchors(self.settings.direction)
+
     def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
         """The batch's anchors in the settings' direction after every policy, and diagnostics.
 
@@ -183,7 +187,7 @@ class ContrastiveCore(Objective):
         before any policy; ``removed``, the share of negatives that the policies took away, is
         there only when there are policies, beside what these report themselves.
         """
-        before = after = batch.anchors(self.settings.direction)
+        before = after = self.candidates(batch)
         diagnostics: dict[str, Tensor] = {}
         for policy in self._policies:
             after = [policy.apply_to(anchors, batch) for anchors in after]

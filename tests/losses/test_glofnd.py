@@ -283,3 +283,39 @@ def test_a_table_grows_without_losing_what_it_holds():
     assert table.double()["visits"].dtype == torch.int32
     with pytest.raises(ValueError, match="-1"):
         table.reserve(torch.tensor([-1]))
+
+
+def test_a_start_in_epochs_is_that_many_steps():
+    similarity = cosine_matrix(8, 10)
+    options = {"alpha": 0.3, "init": "quantile"}
+    epochs = InfoNCE(InfoNCESettings(negatives=[{"kind": "glofnd", "start_epoch": 2, **options}]))
+    epochs.begin(samples=10, steps_per_epoch=3)
+    steps = InfoNCE(InfoNCESettings(negatives=[{"kind": "glofnd", "start_step": 6, **options}]))
+    batch = ContrastiveBatch(similarity, torch.tensor(14.0), sample_ids=torch.arange(10))
+    removed = []
+    for _ in range(8):
+        found, expected = epochs(batch), steps(batch)
+        assert torch.equal(found.per_anchor, expected.per_anchor)
+        removed.append(found.diagnostics["removed"].item())
+    assert removed[:6] == [0.0] * 6
+    assert min(removed[6:]) > 0
+    assert len(epochs.policies[0].tables.text) == 10
+
+
+def test_a_start_in_epochs_needs_to_know_how_long_one_is():
+    policy = GloFND(GloFNDSettings(start_epoch=1))
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        text_step(policy, cosine_matrix(8, 4), torch.arange(4))
+    with pytest.raises(ValueError, match="not both"):
+        GloFNDSettings(start_epoch=1, start_step=5)
+
+
+def test_a_table_makes_room_for_the_whole_run_at_once():
+    policy = GloFND(GloFNDSettings())
+    InfoNCE().begin(samples=50, steps_per_epoch=2)  # nothing to tell
+    for module in policy.modules():
+        if module is not policy and hasattr(module, "begin"):
+            module.begin(samples=50, steps_per_epoch=2)
+    text_step(policy, cosine_matrix(8, 4), torch.arange(4))
+    assert len(policy.tables.text) == 50
+    assert len(policy.tables.image) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -299,3 +300,44 @@ def test_no_policy_carries_gradient(make_batch):
     batch = make_batch(similarity=similarity)
     after = FalseNegativeCancellation().apply_to(text_anchors(batch), batch)
     assert not after.weights.requires_grad
+
+
+def several_images():
+    """4 images, the first three of one study; its sentences belong to images 0 and 2."""
+    similarity = torch.tensor(
+        [[0.9, 0.1, 0.2], [0.8, 0.3, 0.1], [0.7, 0.9, 0.3], [0.6, 0.2, 0.9]], dtype=torch.float64
+    )
+    studies = torch.tensor([5, 5, 5, 6])
+    return ContrastiveBatch(
+        similarity,
+        torch.tensor(3.0, dtype=torch.float64),
+        torch.tensor([0, 2, 3]),
+        studies,
+        sample_ids=studies,
+        text_ids=torch.tensor([1, 2, 1]),
+        text_similarity=torch.eye(3, dtype=torch.float64),
+        keywords=torch.tensor([1, 2, 3]),
+    )
+
+
+def test_an_image_is_known_by_every_sentence_of_its_study():
+    batch = several_images()
+    (anchors,) = batch.anchors("text_to_image")
+    matrix = torch.arange(1.0, 10.0, dtype=torch.float64).view(3, 3) / 10
+    expected = [[0.2, 0.2, 0.2, 0.3], [0.5, 0.5, 0.5, 0.6], [0.8, 0.8, 0.8, 0.9]]
+    assert anchors.between_texts(matrix, batch).tolist() == expected
+    # Sentence 2 is literally what the report of images 0 to 2 says, whichever one owns it.
+    kept = MaskIdenticalText().apply_to(anchors, batch)
+    assert kept.negatives[2].tolist() == [False] * 4
+
+
+def test_a_policy_does_not_spend_its_removals_on_further_positives():
+    batch = several_images()
+    fnc = FNCSettings(alpha=0.01, keep_mass=False)
+    settings = DebiasedSettings(eta=TableEta(), positives="study", negatives=(fnc,))
+    batch = replace(batch, eta=torch.zeros(3, dtype=torch.float64))
+    (anchors,), _ = DebiasedContrastive(settings).anchors(batch)
+    # The most similar other image of sentence 0 is of its own study; the only negative goes.
+    assert not anchors.negatives[0].any()
+    # Of sentence 2 the three images of the other study are negatives: the most similar goes.
+    assert anchors.negatives[2].tolist() == [True, True, False, False]
