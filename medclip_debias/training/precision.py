@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -41,7 +41,11 @@ def arrange(model: DualEncoder, settings: TrainSettings) -> None:
         model.image_encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if settings.checkpoint_text:
         # The random state is kept, so that dropout is the same in the second pass.
-        model.text_encoder.bert.gradient_checkpointing_enable({"use_reentrant": False})
+        bert = model.text_encoder.bert
+        bert.config.use_cache = False
+        # transformers 5 gave it a new name on the way.
+        enable = getattr(bert, "activation_checkpointing_enable", None)
+        (enable or bert.gradient_checkpointing_enable)({"use_reentrant": False})
     if settings.compile:
         model.image_encoder.compile()
         model.text_encoder.compile(dynamic=True)
