@@ -50,6 +50,13 @@ class Given(NegativePolicy):
 NegativePolicy.register.pop("given_by_the_test")
 
 
+def effective(anchors):
+    """Weights in the sum over the candidates ``[A, C]``: None stands for 1 on every negative."""
+    if anchors.weights is None:
+        return anchors.negatives.to(anchors.logits.dtype)
+    return anchors.weights
+
+
 def weighted_loss(logits, scale, own, positives, weights, eta):
     """Equations 6 to 8 with weights and M positives, as printed, one anchor."""
     n = sum(weights)
@@ -135,7 +142,7 @@ def test_remove_by_label_is_what_the_label_sets_say(make_batch, uncertain, match
     batch = make_batch(draw)
     policy = RemoveByLabel(RemoveByLabelSettings(match=match, uncertain=uncertain))
     for side, anchors in both_sides(batch):
-        weights = policy.apply_to(anchors, batch).weights
+        weights = effective(policy.apply_to(anchors, batch))
         for j, c, mine, theirs, _ in pairs(side, anchors, batch):
             values = []
             for image in (mine, theirs):
@@ -205,7 +212,7 @@ def test_text_policies_weigh_by_the_most_similar_sentence(make_batch, draw, keep
                 total = wanted.sum(axis=1, keepdims=True)
                 count = anchors.negatives.sum(dim=1, keepdim=True).numpy()
                 wanted = wanted * count / np.where(total > 0, total, 1)
-            found = policy.apply_to(anchors, batch).weights.numpy()
+            found = effective(policy.apply_to(anchors, batch)).numpy()
             np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
@@ -243,8 +250,8 @@ def test_fnc_counts_exactly_also_among_equals():
 def test_same_study_and_identical_text_are_not_pushed_apart(make_batch):
     batch = make_batch(1)
     for side, anchors in both_sides(batch):
-        study = MaskSameStudy().apply_to(anchors, batch).weights
-        text = MaskIdenticalText().apply_to(anchors, batch).weights
+        study = effective(MaskSameStudy().apply_to(anchors, batch))
+        text = effective(MaskIdenticalText().apply_to(anchors, batch))
         for j, c, mine, theirs, said in pairs(side, anchors, batch):
             assert study[j, c] == (batch.sample_ids[mine] != batch.sample_ids[theirs])
             assert text[j, c] == all(batch.text_ids[j] != batch.text_ids[n] for n in said)
