@@ -21,14 +21,14 @@ class _Sum(torch.autograd.Function):
     """Sum over the processes; the gradient is summed over them as well."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
+    def forward(_: Any, value: Tensor) -> Tensor:
         total = value.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(_: Any, gradient: Tensor) -> Tensor:
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total

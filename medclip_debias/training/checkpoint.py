@@ -132,9 +132,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_newest(
-    folder: Path, warn: Callable[[str], None]
-) -> tuple[Path, dict[str, Any]] | None:
+def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint that is whole; None where there are no checkpoints.
 
     Args:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -37,7 +37,7 @@ class RunLog:
         folder: Path,
         resume_at: int,
         *,
-        wandb: str = "off",
+        wandb: Literal["off", "offline", "online"] = "off",
         project: str = "",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class RunLog:
             self._far.finish(exit_code=0 if kind is None else 1)
 
 
-def _start_wandb(folder: Path, mode: str, project: str, settings: Mapping[str, Any]) -> Any:
+def _start_wandb(folder: Path, mode: Literal["offline", "online"], project: str, settings: Mapping[str, Any]) -> Any:
     try:
         import wandb
     except ImportError:

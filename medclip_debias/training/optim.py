@@ -117,10 +117,8 @@ def _factor(name: str, model: DualEncoder, factors: LearningRateFactors) -> floa
     if part == "text_encoder":
         layers = len(model.text_encoder.bert.encoder.layer)
         found = _TEXT_LAYER.match(rest)
-        if found:
-            depth = int(found[1]) + 1
-        else:
-            depth = 0 if rest.startswith("bert.embeddings") else layers
+        lowest = 0 if rest.startswith("bert.embeddings") else layers  # head: as the last layer
+        depth = int(found[1]) + 1 if found else lowest
         return factors.text * factors.layer_decay ** (layers - depth)
     return factors.heads
 

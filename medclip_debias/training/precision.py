@@ -38,7 +38,7 @@ class Precision:
 def arrange(model: DualEncoder, settings: TrainSettings) -> None:
     """Memory layout, activation checkpoints and compilation of the encoders, in place."""
     if settings.channels_last:
-        model.image_encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.image_encoder.to(memory_format=torch.channels_last)
     if settings.checkpoint_text:
         # The random state is kept, so that dropout is the same in the second pass.
         bert = model.text_encoder.bert

@@ -186,9 +186,7 @@ def total(value: float, ranks: Ranks, device: torch.device) -> float:
 
 
 @torch.no_grad()
-def average_gradients(
-    parameters: Sequence[nn.Parameter], ranks: Ranks, flag: bool = False
-) -> bool:
+def average_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks, flag: bool = False) -> bool:
     """Replace every gradient by its mean over the processes.
 
     A parameter without a gradient in some processes counts there as zero; without one anywhere

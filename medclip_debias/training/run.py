@@ -201,7 +201,8 @@ class Trainer:
         """The model that is validated and saved: the moving average where there is one."""
         if self.average is None:
             return self.model
-        averaged: DualEncoder = self.average.module
+        averaged = self.average.module
+        assert isinstance(averaged, DualEncoder)
         return averaged
 
     # ------------------------------------------------------------------------- one step

@@ -132,7 +132,9 @@ class CachedGradients:
 
         with torch.no_grad(), self._remembering():
             parts = [self._encode(blocks, None)[0] for blocks in micro]
-        leaves = Embeddings(*(torch.cat(side).requires_grad_() for side in zip(*parts, strict=True)))
+        leaves = Embeddings(
+            *(torch.cat(side).requires_grad_() for side in zip(*parts, strict=True))
+        )
         loss, figures = self._loss(leaves, batch, words)
         scaler.scale(loss).backward()
         gradients = [
@@ -204,7 +206,9 @@ class CachedGradients:
         sides = zip(*(embeddings for embeddings, _ in results), strict=True)
         embeddings = Embeddings(*(_joined(side) for side in sides))
         masked = [loss for _, loss in results if loss is not None]
-        return embeddings, torch.stack(masked).sum() if len(masked) > 1 else next(iter(masked), None)
+        return embeddings, torch.stack(masked).sum() if len(masked) > 1 else next(
+            iter(masked), None
+        )
 
     def _encode_block(
         self, block: Block, masked_tokens: float | None

@@ -152,8 +152,7 @@ def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path):
     def columns(path):
         with path.open() as stream:
             return [
-                {k: v for k, v in row.items() if k not in TIMED}
-                for row in csv.DictReader(stream)
+                {k: v for k, v in row.items() if k not in TIMED} for row in csv.DictReader(stream)
             ]
 
     assert columns(broken.out / "metrics.csv") == columns(settings.out / "metrics.csv")
