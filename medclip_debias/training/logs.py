@@ -79,7 +79,9 @@ class RunLog:
             self._far.finish(exit_code=0 if kind is None else 1)
 
 
-def _start_wandb(folder: Path, mode: Literal["offline", "online"], project: str, settings: Mapping[str, Any]) -> Any:
+def _start_wandb(
+    folder: Path, mode: Literal["offline", "online"], project: str, settings: Mapping[str, Any]
+) -> Any:
     try:
         import wandb
     except ImportError:

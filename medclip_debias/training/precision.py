@@ -47,8 +47,10 @@ def arrange(model: DualEncoder, settings: TrainSettings) -> None:
         enable = getattr(bert, "activation_checkpointing_enable", None)
         (enable or bert.gradient_checkpointing_enable)({"use_reentrant": False})
     if settings.compile:
-        model.image_encoder.compile()
-        model.text_encoder.compile(dynamic=True)
+        # torch's own random numbers, so that dropout is the same with and without a graph.
+        options = {"fallback_random": True}
+        model.image_encoder.compile(options=options)
+        model.text_encoder.compile(dynamic=True, options=options)
 
 
 def be_deterministic() -> None:

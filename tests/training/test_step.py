@@ -58,9 +58,7 @@ def test_without_options_the_gradient_is_that_of_the_plain_formula(run):
     loss = plain.objective(ContrastiveBatch(similarity, scale, batch.owners)).loss
     loss.backward()
     assert torch.equal(loss.detach(), ours["loss"])
-    assert all(
-        torch.equal(p.grad, g) for p, g in zip(plain.model.parameters(), kept, strict=True)
-    )
+    assert all(torch.equal(p.grad, g) for p, g in zip(plain.model.parameters(), kept, strict=True))
     buffers = zip(plain.model.buffers(), trainer.model.buffers(), strict=True)
     assert all(torch.equal(x, y) for x, y in buffers)
 
