@@ -129,6 +129,13 @@ class DebiasedContrastive(ContrastiveCore):
                 found |= {"eta"}
         return found
 
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The anchors before any policy; the policies are not to spend on further positives."""
+        sets = super().candidates(batch)
+        if self.settings.positives == "pair":
+            return sets
+        return [with_study_positives(anchors, batch) for anchors in sets]
+
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         raw = eta_of(self.settings.eta, batch)
@@ -136,8 +143,6 @@ class DebiasedContrastive(ContrastiveCore):
         sets, diagnostics = self.anchors(batch)
         losses, clamped = [], []
         for anchors in sets:
-            if self.settings.positives == "study":
-                anchors = with_study_positives(anchors, batch)
             loss, floored = debiased_per_anchor(anchors, eta)
             losses.append(loss)
             clamped.append(floored.to(loss.dtype))
@@ -153,10 +158,7 @@ class DebiasedContrastive(ContrastiveCore):
 def with_study_positives(anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
     """Make every candidate of the anchor's own study a positive ``v_m``, none a negative."""
     positives = same_study(anchors, batch, "positives: study")
-    weights = None if anchors.weights is None else anchors.weights * ~positives
-    return replace(
-        anchors, positives=positives, negatives=anchors.negatives & ~positives, weights=weights
-    )
+    return replace(anchors, positives=positives, negatives=anchors.negatives & ~positives)
 
 
 class InfoNCESettings(CoreSettings):
