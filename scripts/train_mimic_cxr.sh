@@ -88,12 +88,19 @@ if [ "${SKIP_DOCTOR-}" != 1 ]; then
     run doctor "$config" "${settings[@]}"
 fi
 processes=${PROCESSES:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
-# Exit code 75 means: saved after SIGTERM or SIGUSR1, run me again. torchrun hides the code of its
-# processes, so the program's own is looked at where there is one process, and torchrun restarts
-# the others from their last checkpoint.
+# Exit code 75: saved after SIGTERM or SIGUSR1, the same command goes on. torchrun does not tell
+# its processes' codes, so worker.sh leaves them in a folder.
+SAVED=75
 if [ "$processes" -gt 1 ]; then
+    CODES=$(mktemp -d)
+    export CODES
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+    code=0
     torchrun --standalone --nproc-per-node="$processes" --max-restarts="${RESTARTS:-3}" \
-        --no-python medclip-debias train "$config" "${settings[@]}"
+        --no-python "$(dirname "$0")/slurm/worker.sh" train "$config" "${settings[@]}" || code=$?
+    if grep -qsx "$SAVED" "$CODES"/rank-*; then code=$SAVED; fi
+    rm -rf "$CODES"
+    if [ "$code" -ne 0 ]; then exit "$code"; fi
 else
     run train "$config" "${settings[@]}"
 fi
