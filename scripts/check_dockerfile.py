@@ -27,7 +27,15 @@ from pathlib import Path
 
 REPO = Path(__file__).parents[1]
 # Of the caller's environment, what a network behind a proxy with its own certificate needs.
-_NETWORK = ("SSL_CERT_FILE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_NETWORK = (
+    "SSL_CERT_FILE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
 
 
 @dataclass
@@ -133,7 +141,7 @@ def quick(repo: Path) -> list[str]:
         words = one.rest.split()
         if words[0].startswith("--from="):
             continue
-        for source in words[:-1]:
+        for source in words[:-1]:  # noqa: PERF401
             if not any(path == source or path.startswith(f"{source}/") for path in files):
                 problems.append(
                     f"docker/Dockerfile, line {one.line}: COPY {source}: not in the context"

@@ -93,9 +93,7 @@ def test_the_base_is_pinned_and_the_image_is_not_root():
 
 def test_the_code_is_copied_after_what_it_needs():
     builder = STAGES[0]
-    order = [
-        (one.word, one.rest) for one in builder.instructions if one.word in ("COPY", "RUN")
-    ]
+    order = [(one.word, one.rest) for one in builder.instructions if one.word in ("COPY", "RUN")]
     assert order[0] == ("COPY", "requirements.lock pyproject.toml ./")
     assert order[1][0] == "RUN"
     assert ("COPY", "medclip_debias medclip_debias") in order[2:]
