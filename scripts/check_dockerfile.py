@@ -141,11 +141,11 @@ def quick(repo: Path) -> list[str]:
         words = one.rest.split()
         if words[0].startswith("--from="):
             continue
-        for source in words[:-1]:  # noqa: PERF401
-            if not any(path == source or path.startswith(f"{source}/") for path in files):
-                problems.append(
-                    f"docker/Dockerfile, line {one.line}: COPY {source}: not in the context"
-                )
+        problems += [
+            f"docker/Dockerfile, line {one.line}: COPY {source}: not in the context"
+            for source in words[:-1]
+            if not any(path == source or path.startswith(f"{source}/") for path in files)
+        ]
     for number, line in enumerate((repo / "requirements.lock").read_text().splitlines(), start=1):
         if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+", line):
             problems.append(f"requirements.lock, line {number}: not of the form name==version")

@@ -1,4 +1,4 @@
-"""What the doctor looks at for one run: data, language model, one real step, and the whole's cost."""
+"""What the doctor looks at for one run: data, language model, real steps, the whole's cost."""
 
 from __future__ import annotations
 
