@@ -54,7 +54,7 @@ class TrainingStudies:
         Raises:
             UserError: the split holds no such study.
         """
-        if not len(prepared):
+        if prepared.images.empty:
             raise UserError(
                 f"{prepared.folder}: was prepared without images, so nothing can be trained on it"
                 " but a language model; prepare the reports together with their images."
@@ -366,7 +366,7 @@ def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
     Raises:
         UserError: the split holds no such study.
     """
-    if not len(prepared):
+    if prepared.images.empty:
         names = prepared.studies["study_id"][prepared.studies["split"] == split]
         said = prepared.sentences[prepared.sentences["study_id"].isin(set(names))]
         if said.empty:
