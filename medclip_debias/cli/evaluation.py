@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Seed, app, progress, show
+from medclip_debias.cli.common import AsJson, Seed, app, progress, show, words
 
 
 @app.command()
@@ -19,6 +19,21 @@ def evaluate(
     prompts: Annotated[
         str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
     ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Classes of the prompt set, as 'Edema,Pneumonia'.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
+    ] = None,
+    class_images: Annotated[
+        Path | None, typer.Option(help="Images of one class each, as CheXpert 5x200's list.")
+    ] = None,
+    phrases: Annotated[
+        Path | None, typer.Option(help="COCO file or MS-CXR CSV instead of the set's phrases.")
+    ] = None,
+    options: Annotated[
+        Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
+    ] = None,
     bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
     heatmaps: Annotated[int, typer.Option(help="Heatmap pictures to write.", min=0)] = 16,
     seed: Seed = 0,
@@ -26,7 +41,9 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Zero-shot classification, phrase grounding and retrieval, with intervals."""
+    from medclip_debias.config import load_yaml, validate
     from medclip_debias.evaluation.evaluate import evaluate as run
+    from medclip_debias.evaluation.options import EvaluationOptions
 
     with progress("Images") as advance:
         results = run(
@@ -38,6 +55,13 @@ def evaluate(
             bootstrap=bootstrap,
             heatmaps=heatmaps,
             prompts=prompts,
+            classes=words(classes),
+            labels=labels,
+            class_images=class_images,
+            phrases=phrases,
+            options=(
+                validate(EvaluationOptions, load_yaml(options), str(options)) if options else None
+            ),
             device=device,
             progress=advance,
         )

@@ -1,16 +1,18 @@
 """Zero-shot classification: does an image score higher with "X" or with "no X"?
 
 Per class, a positive and a negative score: the mean over that side's prompts of the trained
-image-sentence similarity. The decision is the larger one (a tie counts as negative); AUC is on
-the difference.
+image-sentence similarity. The decision is the larger one (a tie counts as negative); AUC and
+average precision are on the difference d, calibration on ``sigmoid(g2 d)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import LabelPolicy
@@ -21,25 +23,64 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_auc,
     weighted_mean,
 )
+from medclip_debias.evaluation.classification import (
+    best_threshold,
+    reliability,
+    sigmoid,
+    weighted_average_precision,
+    weighted_ece,
+    weighted_f1,
+)
+from medclip_debias.evaluation.label_table import Labels
 from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Skipped,
+    patients_of,
+    to_numpy,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.dual_encoder import DualEncoder
 
 Floats = NDArray[np.float64]
 METRICS = ("auc", "accuracy", "balanced_accuracy")
+MEANS = ("mean_auc", "accuracy", "balanced_accuracy")
 
 
-def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
-    """Positive minus negative score of each class: ``[images]``.
+@dataclass(frozen=True)
+class Validation:
+    """Scores and labels of other images, on which the thresholds of F1 are chosen."""
+
+    differences: Mapping[str, Floats]
+    labels: Mapping[str, Floats]
+
+
+def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> dict[str, Floats]:
+    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``.
 
     Args:
         scores: ``[images, texts]`` in the order of ``prompts.texts``.
         prompts: the prompt set.
+        side: whose prompts.
     """
     column = {text: number for number, text in enumerate(prompts.texts)}
     return {
-        name: scores[:, [column[t] for t in sides.positive]].mean(axis=1)
-        - scores[:, [column[t] for t in sides.negative]].mean(axis=1)
+        name: scores[:, [column[text] for text in getattr(sides, side)]].mean(axis=1)
         for name, sides in prompts.classes.items()
     }
+
+
+def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
+    """Positive minus negative score of each class: ``[images]``; see `class_scores`."""
+    positive, negative = (class_scores(scores, prompts, side) for side in ("positive", "negative"))
+    return {name: positive[name] - negative[name] for name in prompts.classes}
 
 
 def zero_shot(
@@ -48,6 +89,8 @@ def zero_shot(
     patients: Sequence[str],
     *,
     policy: LabelPolicy | None = None,
+    scale: float | None = 1.0,
+    validation: Validation | str = "no images to choose a threshold on",
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -58,13 +101,17 @@ def zero_shot(
         labels: per class, label value of each image (1, 0, -1, NaN); a class may be absent.
         patients: patient of each image.
         policy: what -1 and blank stand for; left out by default.
+        scale: the model's g2, which turns a difference into a logit; None for a model without
+            one, whose calibration is then not measured.
+        validation: where F1's thresholds are chosen, or why there is no such place.
         resamples: bootstrap resamples of the patients.
         seed: of the bootstrap.
 
     Returns:
-        ``mean_auc``, ``accuracy``, ``balanced_accuracy`` (means over the usable classes),
-        ``interval`` (of each), ``classes`` (the same and counts, per class), ``refused``
-        (classes with one label value only, with their counts).
+        ``mean_auc``, ``accuracy``, ``balanced_accuracy``, ``average_precision``, ``ece`` and
+        ``f1`` (means over the classes that have them), ``interval`` (of each), ``classes`` (the
+        same, counts, ``threshold`` and ``reliability``, per class), ``refused`` (classes with one
+        label value only, with their counts).
 
     Raises:
         UserError: no class has both label values.
@@ -76,14 +123,7 @@ def zero_shot(
     for name, difference in differences.items():
         values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
         judged = policy.apply(values)
-        counts[name] = {
-            "images": len(judged),
-            "positive": int((judged == 1).sum()),
-            "negative": int((judged == 0).sum()),
-            "uncertain": int((values == -1).sum()),
-            "blank": int(np.isnan(values).sum()),
-            "left_out": int(np.isnan(judged).sum()),
-        }
+        counts[name] = _counts(values, judged)
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
@@ -98,35 +138,77 @@ def zero_shot(
             f"them ({found}); evaluate a split with labels, or another label policy."
         )
     chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
-    point = _statistics(chosen, truth, np.ones((1, len(patients))))
+    thresholds = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
+    point = _statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds)
     intervals = bootstrap_intervals(
-        lambda weights: _statistics(chosen, truth, weights),
+        lambda weights: _statistics(chosen, truth, weights, scale, bounds),
         patients,
         resamples=resamples,
         seed=seed,
     )
+    means = [name for name in (*MEANS, "average_precision", "ece", "f1") if name in point]
     return {
-        "mean_auc": float(point["mean_auc"][0]),
-        "accuracy": float(point["accuracy"][0]),
-        "balanced_accuracy": float(point["balanced_accuracy"][0]),
-        "interval": {k: intervals[k] for k in ("mean_auc", "accuracy", "balanced_accuracy")},
+        **{name: float(point[name][0]) for name in means},
+        "interval": {name: intervals[name] for name in means},
         "classes": {
             name: {
                 # The plain, unweighted definition; the weighted one gives the same.
                 "auc": auc(truth[name][known] == 1, chosen[name][known]),
-                **{m: float(point[f"{name}/{m}"][0]) for m in METRICS[1:]},
-                "interval": {m: intervals[f"{name}/{m}"] for m in METRICS},
+                **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
+                "interval": {m: intervals[f"{name}/{m}"] for m in own},
+                "threshold": thresholds[name],
+                "reliability": (
+                    []
+                    if scale is None
+                    else reliability(truth[name][known] == 1, sigmoid(scale * chosen[name][known]))
+                ),
                 **counts[name],
             }
             for name in truth
             for known in (~np.isnan(truth[name]),)
+            for own in ([m for m in CLASS_METRICS if f"{name}/{m}" in point],)
         },
         "refused": refused,
     }
 
 
+CLASS_METRICS = (*METRICS, "average_precision", "ece", "f1")
+
+
+def _counts(values: Floats, judged: Floats) -> dict[str, int]:
+    return {
+        "images": len(judged),
+        "positive": int((judged == 1).sum()),
+        "negative": int((judged == 0).sum()),
+        "uncertain": int((values == -1).sum()),
+        "blank": int(np.isnan(values).sum()),
+        "left_out": int(np.isnan(judged).sum()),
+    }
+
+
+def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> dict[str, Any]:
+    """The threshold of best F1 on the validation images, or the reason for none."""
+    if isinstance(validation, str):
+        return {"reason": validation}
+    if name not in validation.labels:
+        return {"reason": "no such label column on the images to choose a threshold on"}
+    values = np.asarray(validation.labels[name], dtype=np.float64)
+    judged = policy.apply(values)
+    counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
+    known = ~np.isnan(judged)
+    if not (judged == 1).any() or not (judged == 0).any():
+        return {"reason": "one label value only on the images to choose a threshold on", **counts}
+    value, f1 = best_threshold(judged[known] == 1, validation.differences[name][known])
+    return {"value": value, "f1_there": f1, **counts}
+
+
 def _statistics(
-    differences: Mapping[str, Floats], truth: Mapping[str, Floats], weights: Floats
+    differences: Mapping[str, Floats],
+    truth: Mapping[str, Floats],
+    weights: Floats,
+    scale: float | None,
+    thresholds: Mapping[str, float],
 ) -> dict[str, Floats]:
     result: dict[str, Floats] = {}
     for name, difference in differences.items():
@@ -137,6 +219,128 @@ def _statistics(
         result[f"{name}/accuracy"] = weighted_mean(right, w)
         sides = [weighted_mean(right[side], w[:, side]) for side in (positive, ~positive)]
         result[f"{name}/balanced_accuracy"] = (sides[0] + sides[1]) / 2
-    for metric, title in zip(METRICS, ("mean_auc", *METRICS[1:]), strict=True):
-        result[title] = np.mean([result[f"{name}/{metric}"] for name in differences], axis=0)
+        result[f"{name}/average_precision"] = weighted_average_precision(positive, value, w)
+        if scale is not None:
+            result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
+        if name in thresholds:
+            result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
+    for metric in CLASS_METRICS:
+        found = [result[f"{n}/{metric}"] for n in differences if f"{n}/{metric}" in result]
+        if found:
+            result["mean_auc" if metric == "auc" else metric] = np.mean(found, axis=0)
     return result
+
+
+class ZeroShot(Protocol):
+    """The protocol: one score for each image and prompt.
+
+    Args:
+        data: the prepared set.
+        labels: of the images to judge.
+        prompts: the prompt set.
+        policy: what -1 and blank stand for.
+        validation: labels of the images on which F1's thresholds are chosen, or why there are
+            none.
+        listed: row to class of the images of the multi-class protocol; None for the images of
+            ``labels`` with exactly one positive class.
+    """
+
+    name: ClassVar[str] = "zero_shot"
+    items_name: ClassVar[str] = "zero_shot"
+
+    def __init__(
+        self,
+        data: PreparedSet,
+        labels: Labels,
+        prompts: PromptSet,
+        policy: LabelPolicy,
+        *,
+        validation: Labels | str,
+        listed: Mapping[int, str] | None = None,
+    ) -> None:
+        self._data, self.labels, self._prompts = data, labels, prompts
+        self._policy, self._validation, self._listed = policy, validation, listed
+        self.texts = prompts.texts
+        rows = set(labels.rows) | set(listed or ())
+        if not isinstance(validation, str):
+            rows |= set(validation.rows)
+        self.rows = frozenset(rows)
+        self._scores: dict[int, NDArray[np.float32]] = {}
+
+    def begin(self, model: DualEncoder, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+
+    def see(self, rows: Sequence[int], regions: Tensor) -> None:
+        """See `Protocol.see`."""
+        scores = to_numpy(self._model.similarity(regions, self._vectors))
+        self._scores |= dict(zip(rows, scores, strict=True))
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        rows = self.labels.rows
+        patients = patients_of(self._data, rows)
+        differences = prompt_differences(self._of(rows), self._prompts)
+        # Models of other groups may have no scale that their similarity was trained with.
+        learned = getattr(self._model.similarity, "scale", None)
+        scale = None if learned is None else float(learned.detach())
+        try:
+            found = zero_shot(
+                differences,
+                self.labels.values,
+                patients,
+                policy=self._policy,
+                scale=scale,
+                validation=self._validated(),
+                **draw.keywords,
+            )
+        except UserError as error:
+            raise Skipped(str(error)) from error
+        found |= {
+            "images": len(rows),
+            "patients": len(set(patients)),
+            "scale": scale,
+            "source": self.labels.source,
+            "multiclass": self._multiclass(draw),
+        }
+        return Measured(found, self._items(differences, patients))
+
+    def _of(self, rows: Sequence[int]) -> Floats:
+        return np.stack([self._scores[row] for row in rows]).astype(np.float64)
+
+    def _validated(self) -> Validation | str:
+        if isinstance(self._validation, str):
+            return self._validation
+        scores = self._of(self._validation.rows)
+        return Validation(prompt_differences(scores, self._prompts), self._validation.values)
+
+    def _multiclass(self, draw: Draw) -> dict[str, Any]:
+        """Multi-class figures, or the reason for none."""
+        classes = list(self._prompts.classes)
+        if self._listed is None:
+            truth = exclusive_classes(self.labels.values, classes)
+            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
+            truth = truth[truth >= 0]
+        else:
+            rows = sorted(self._listed)
+            truth = np.array([classes.index(self._listed[row]) for row in rows])
+        try:
+            if len(classes) < 2 or not rows:
+                raise Skipped("No image has exactly one of two or more classes.")
+            means = class_scores(self._of(rows), self._prompts)
+            scores = np.stack([means[name] for name in classes], axis=1)
+            return multiclass_accuracy(scores, truth, classes, patients_of(self._data, rows), draw)
+        except Skipped as reason:
+            return {"reason": str(reason)}
+
+    def _items(self, differences: Mapping[str, Floats], patients: Sequence[str]) -> pd.DataFrame:
+        rows = self.labels.rows
+        table = {
+            "id": [str(name) for name in self._data.images["image_id"].iloc[rows]],
+            "patient": list(patients),
+        }
+        columns: dict[str, Any] = {f"score.{name}": d for name, d in differences.items()}
+        for name in differences:
+            values = self.labels.values.get(name, np.full(len(rows), np.nan))
+            columns[f"label.{name}"] = self._policy.apply(values)
+        return pd.DataFrame(table | columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
@@ -10,16 +11,19 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import f1_score, roc_auc_score
 from torchvision.ops import roi_align
 
+from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.encoding import Phrase
+from medclip_debias.evaluation.encoding import cut_sentences
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
+from medclip_debias.evaluation.phrases import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.region_grid import RegionGrid
 
 SIZE, INPUT = 48, 40  # of the fixtures' images and model
 
@@ -145,7 +149,11 @@ def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
     assert found["seed"] == 0
     assert found["options"]["labels"] == {"uncertain": "leave_out", "blank": "leave_out"}
     assert found["prompts"]["name"] == "chex5"
-    assert found["counts"] == {"images": 24, "labelled_images": 12, "phrases": 48}
+    assert found["counts"] == {
+        **{"images": 24, "labelled_images": 12, "phrases": 48},
+        # With the fixture's few word pieces, one prompt has more tokens than the model reads.
+        **{"sentences": 14, "cut_sentences": 1},
+    }
     assert found["data"]["funnel"] == small_prepared.funnel
     assert found["timing"]["evaluate"] > 0
     low, high = found["grounding"]["interval"]["cnr"]
@@ -261,3 +269,163 @@ def test_plain_values_can_always_be_written_as_json():
     value = {"a": np.float32(0.5), "b": float("nan"), "c": (np.int64(3), float("inf")), "d": "x"}
     assert plain(value) == {"a": 0.5, "b": None, "c": [3, None], "d": "x"}
     assert plain(np.array([1.0, np.nan])) == [1.0, None]
+
+
+def test_items_can_be_paired_and_name_nobody(results, small_prepared):
+    found, out = results
+    tables = {path.stem: pd.read_parquet(path) for path in (out / "items").iterdir()}
+    assert set(tables) == {"zero_shot", "phrases", "retrieval", "study_retrieval"}
+    images = small_prepared.images
+    test = images[images["split"] == "test"]
+
+    def key(name):
+        return hashlib.sha256(f"{small_prepared.content_hash}:{name}".encode()).hexdigest()[:16]
+
+    zero = tables["zero_shot"]
+    assert zero["item"].tolist() == [key(name) for name in test["image_id"]]
+    assert zero["patient"].tolist() == [key(name) for name in test["patient_id"]]
+    assert zero["score.Edema"].dtype == np.float64
+    auc = roc_auc_score(zero["label.Edema"], zero["score.Edema"])
+    assert auc == pytest.approx(found["zero_shot"]["classes"]["Edema"]["auc"])
+    assert zero["label.Cardiomegaly"].isna().all()
+    phrases = tables["phrases"]
+    assert len(phrases) == 48
+    means = found["grounding"]
+    assert phrases["cnr"].mean() == pytest.approx(means["cnr"])
+    assert phrases["pointing"].mean() == pytest.approx(means["pointing_game"])
+    assert set(phrases.columns) >= {
+        *("item", "patient", "category", "cnr_signed", "miou", "miou_middle", "area"),
+        *("sentence_count", "groundable", "box_recall_0.1"),
+    }
+    ranks = tables["retrieval"]["rank_image_to_text_strict"]
+    assert ranks.median() == found["retrieval"]["strict"]["box_to_sentence"]["median_rank"]
+    raw = b"".join(path.read_bytes() for path in (out / "items").iterdir())
+    for name in (*images["image_id"], *images["study_id"], "Pulmonary edema", "Mild edema"):
+        assert name.encode() not in raw
+
+
+def test_groups_of_phrases_add_up(results):
+    grounding = results[0]["grounding"]
+    for division in ("categories", "areas", "sentence_frequency"):
+        groups = grounding[division].values()
+        assert sum(group["phrases"] for group in groups) == 48
+        mean = sum(group["phrases"] * group["cnr"] for group in groups) / 48
+        assert mean == pytest.approx(grounding["cnr"])
+    assert grounding["not_groundable"] == {"phrases": 0}
+    assert results[0]["options"]["boxes"]["rule"] == "share_of_range"
+
+
+def test_study_retrieval_scores_are_those_of_the_model(results, slow, small_prepared):
+    model, regions, vectors = slow
+    images = small_prepared.images
+    test = images[images["split"] == "test"]
+    said = small_prepared.sentences.set_index("study_id")["text"]
+    texts = [said[study] for study in test["study_id"]]
+    with torch.no_grad():
+        table = np.array(
+            [
+                [float(model.similarity(regions[i][None], vectors[t][None])) for t in texts]
+                for i in test["image_id"]
+            ]
+        )
+    ranks = [
+        1 + (np.round(row, 5) > round(row[q], 5)).sum() + ((texts.count(texts[q]) - 1) / 2)
+        for q, row in enumerate(table)
+    ]
+    found = results[0]["study_retrieval"]["report"]["strict"]["image_to_report"]
+    assert found["median_rank"] == pytest.approx(np.median(ranks), abs=0.5)
+    assert results[0]["study_retrieval"]["studies"] == 12
+
+
+def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_path):
+    folder = write_prepared(tmp_path / "set", splits=("test", "validate", "train"))
+    table = tmp_path / "labels.csv"
+    rows = [f"s{i:02d},{i % 2},{(i // 2) % 2}" for i in range(36)]
+    table.write_text("\n".join(["study_id,Edema,Pneumonia", *rows]))
+    boxes = tmp_path / "boxes.json"
+    box = {"category_id": 0, "bbox": [10, 10, 20, 20]}
+    boxes.write_text(
+        json.dumps(
+            {
+                "images": [{"id": 1, "file_name": "i00.dcm"}, {"id": 2, "file_name": "x.dcm"}],
+                "annotations": [
+                    {"id": 1, "image_id": 1, "label_text": "Left opacity"} | box,
+                    {"id": 2, "image_id": 1, "label_text": "No pneumothorax."} | box,
+                    {"id": 3, "image_id": 2, "label_text": "Left opacity"} | box,
+                ],
+                "categories": [{"id": 0, "name": "Opacity"}],
+            }
+        )
+    )
+    found = evaluate(
+        small_model,
+        folder,
+        tmp_path / "run",
+        bootstrap=10,
+        heatmaps=0,
+        labels=table,
+        phrases=boxes,
+        classes=["Edema", "Pneumonia"],
+    )
+    zero = found["zero_shot"]
+    assert zero["source"]["labels"] == "labels.csv"
+    assert list(zero["classes"]) == ["Edema", "Pneumonia"]
+    edema = zero["classes"]["Edema"]
+    assert (edema["positive"], edema["negative"]) == (6, 6)
+    assert edema["threshold"]["images"] == 12  # of validate
+    items = pd.read_parquet(tmp_path / "run" / "items" / "zero_shot.parquet")
+    decided = items["score.Edema"] >= edema["threshold"]["value"]
+    assert edema["f1"] == pytest.approx(f1_score(items["label.Edema"] == 1, decided))
+    alone = (items[["label.Edema", "label.Pneumonia"]] == 1).sum(axis=1) == 1
+    assert zero["multiclass"]["images"] == alone.sum() > 0
+    grounding = found["grounding"]
+    assert grounding["phrases"] == 1
+    assert grounding["not_groundable"]["phrases"] == 1
+    assert grounding["without_image"] == 1
+    assert list(grounding["categories"]) == ["Opacity"]
+    assert "at least two phrases" in found["skipped"]["retrieval"]
+
+
+def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model, tmp_path, capsys):
+    boxes = tmp_path / "boxes.json"
+    boxes.write_text(
+        '{"images": [{"id": 1, "file_name": "a.dcm"}], "annotations": [{"id": 7, "image_id": 1, '
+        '"bbox": [1, 2, 3, 4], "label_text": " "}], "categories": []}'
+    )
+    (tmp_path / "labels.csv").write_text("study_id,Eedema\ns00,1\n")
+    (tmp_path / "options.yaml").write_text("smoothin: 1\n")
+    (tmp_path / "own.yaml").write_text("name: a\nclasses: {Edema: {positive: [wet]}}\n")
+    out = tmp_path / "run"
+    for words, sentence in (
+        (["--phrases", boxes], "annotation 7: has no 'label_text'"),
+        (["--labels", tmp_path / "labels.csv"], "has no column for"),
+        (["--labels", tmp_path / "none.csv"], "there is no such file"),
+        (["--classes", "Edem"], "has no prompts for the class 'Edem'"),
+        (["--options", tmp_path / "options.yaml"], "smoothin"),
+        (["--prompts", tmp_path / "own.yaml"], "classes.Edema.negative"),
+        (["--split", "tset"], "There is no split 'tset' (did you mean 'test'?)"),
+    ):
+        command = ["evaluate", small_model, small_prepared.folder, "--out", out, *words]
+        assert run([str(word) for word in command]) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert sentence in told[-1]
+        assert not any("Traceback" in line for line in told)
+    assert not out.exists()
+
+
+def test_sentences_longer_than_the_encoder_are_counted(small_model):
+    model = DualEncoder.load(small_model)
+    limit = model.settings.text.max_tokens
+    texts = ["edema " * (limit - 2), "edema " * (limit - 1), "Edema"]
+    assert cut_sentences(model, texts) == 1
+
+
+def test_a_model_without_regions_is_not_asked_to_ground(
+    small_prepared, small_model, tmp_path, monkeypatch
+):
+    one = property(lambda model: RegionGrid(1, 1, 40.0, 20.0))
+    monkeypatch.setattr(DualEncoder, "grid", one)
+    found = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=2)
+    assert "no regions" in found["skipped"]["grounding"]
+    assert "no regions" in found["skipped"]["retrieval"]
+    assert found["zero_shot"]["images"] == 12

@@ -24,8 +24,9 @@ def test_a_phrase_is_scored_as_the_definitions_say(shape):
     mask = box_mask(BOXES, *shape)
     inside, outside = heat[mask & ~np.isnan(heat)], heat[~mask & ~np.isnan(heat)]
     contrast = (inside.mean() - outside.mean()) / np.sqrt(inside.var() + outside.var())
-    assert found["cnr_signed"] == pytest.approx(contrast, rel=1e-9)
-    assert found["cnr"] == pytest.approx(abs(contrast), rel=1e-9)
+    # The pixels are rounded to float32, the closed form is not.
+    assert found["cnr_signed"] == pytest.approx(contrast, rel=1e-7)
+    assert found["cnr"] == pytest.approx(abs(contrast), rel=1e-7)
     for name, ks in (("miou", range(-20, 21)), ("miou_middle", range(2, 11))):
         ious = [
             ((heat >= k / 20) & mask).sum() / (((heat >= k / 20) | mask).sum() + 1e-6) for k in ks

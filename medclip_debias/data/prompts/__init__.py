@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import as_file, files
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.errors import UserError, did_you_mean
 
 Prompt = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class Sides(Settings):
-    """Prompts of one class; several on a side are averaged after scoring."""
+def composed(value: Any) -> Any:
+    """Every combination of a mapping's lists, joined in the order they are written.
 
-    positive: tuple[Prompt, ...] = Field(min_length=1)
-    negative: tuple[Prompt, ...] = Field(min_length=1)
+    An empty text leaves its place out. What is no mapping of lists is left as it is.
+
+    >>> composed({"severity": ["", "mild"], "subtype": ["pulmonary edema"]})
+    ['pulmonary edema', 'mild pulmonary edema']
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if not all(isinstance(part, list | tuple) and part for part in value.values()):
+        raise ValueError("each part of a composed prompt must be a list of texts")
+    texts = (" ".join(" ".join(map(str, words)).split()) for words in product(*value.values()))
+    return list(dict.fromkeys(texts))
+
+
+Prompts = Annotated[tuple[Prompt, ...], BeforeValidator(composed), Field(min_length=1)]
+
+
+class Sides(Settings):
+    """Prompts of one class; several on a side are averaged after scoring.
+
+    A side is a list of prompts, or a mapping of lists (severity, subtype, location) whose every
+    combination is a prompt.
+    """
+
+    positive: Prompts
+    negative: Prompts
 
 
 class PromptSet(Settings):
@@ -32,6 +57,22 @@ class PromptSet(Settings):
         """Every distinct prompt, in order of first use."""
         sides = [side for c in self.classes.values() for side in (c.positive, c.negative)]
         return list(dict.fromkeys(text for side in sides for text in side))
+
+    def only(self, classes: Sequence[str] | None) -> PromptSet:
+        """The same set with some of its classes; None for all.
+
+        Raises:
+            UserError: a class has no prompts in this set.
+        """
+        if classes is None:
+            return self
+        for name in classes:
+            if name not in self.classes:
+                raise UserError(
+                    f"The prompt set '{self.name}' has no prompts for the class '{name}'"
+                    f"{did_you_mean(name, self.classes)}; it has: {', '.join(self.classes)}."
+                )
+        return PromptSet(name=self.name, classes={name: self.classes[name] for name in classes})
 
 
 def load_prompts(source: Path | str | Mapping[str, Any] = "chex5") -> PromptSet:

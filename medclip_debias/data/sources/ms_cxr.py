@@ -44,18 +44,22 @@ def find(folder: Path) -> Path | None:
     return None
 
 
-def read_phrases(path: Path, images: Sequence[ImageRecord], root: Path) -> list[PhraseRecord]:
+def read_phrases(
+    path: Path, images: Sequence[ImageRecord], root: Path, *, flat_boxes: bool = False
+) -> list[PhraseRecord]:
     """Read the phrases of a COCO file: one per image, category and text, its boxes a union.
 
     Args:
         path: the COCO file, or the CSV of MS-CXR.
         images: the source's images; a COCO image is matched by relative path, then by stem.
         root: folder that the relative paths start from.
+        flat_boxes: let boxes without area through, for the caller to count, where they are
+            otherwise an error.
 
     Raises:
         UserError: it is no COCO file, or an entry is broken (named by its id).
     """
-    coco = _Coco(path)
+    coco = _Coco(path, flat_boxes)
     names = _match(coco.images.values(), images, root)
     grouped: dict[tuple[Any, str, str], list[Box]] = {}
     splits: dict[tuple[Any, str, str], str] = {}
@@ -172,8 +176,9 @@ def _match(
 class _Coco:
     """A COCO file (or MS-CXR's CSV, brought into that shape), checked."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, flat_boxes: bool = False) -> None:
         self.path = path
+        self._flat_boxes = flat_boxes
         self._is_csv = path.name.lower().endswith((".csv", ".csv.gz"))
         content = _csv_as_coco(path) if self._is_csv else self._read()
         self.images: dict[Any, dict[str, Any]] = {e["id"]: e for e in content["images"]}
@@ -219,7 +224,8 @@ class _Coco:
         numbers = isinstance(box, list) and len(box) == 4
         # NaN, which Python's JSON reader lets through, fails the comparison.
         numbers = numbers and all(isinstance(v, int | float) and abs(v) < 1e9 for v in box or ())
-        if not numbers or box is None or not (box[2] > 0 and box[3] > 0):
+        flat = self._flat_boxes
+        if not numbers or box is None or not (flat or (box[2] > 0 and box[3] > 0)):
             raise UserError(f"{where}: its 'bbox' must be x, y, width, height with positive sides.")
 
     def named(self, pattern: re.Pattern[str]) -> set[str]:

@@ -1,0 +1,91 @@
+"""Figures of a binary score beside AUC, each also under the bootstrap's weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+CALIBRATION_BINS = 15
+
+
+def average_precision(positive: Bools, scores: Floats) -> float:
+    """Step-wise area under the precision-recall curve, as scikit-learn defines it.
+
+    ``sum_n (R_n - R_{n-1}) P_n`` over the distinct scores from high to low; NaN without positives.
+    """
+    return float(weighted_average_precision(positive, scores, np.ones((1, len(scores))))[0])
+
+
+def weighted_average_precision(positive: Bools, scores: Floats, weights: Floats) -> Floats:
+    """`average_precision` under each row of ``weights [b, n]``: ``[b]``."""
+    order = np.argsort(-scores, kind="stable")
+    values, labels, w = scores[order], positive[order], weights[:, order]
+    first = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+    gained = np.add.reduceat(w * labels, first, axis=1)
+    taken = np.add.reduceat(w, first, axis=1)
+    found = np.cumsum(gained, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = found / np.cumsum(taken, axis=1)
+        # A group without weight adds nothing, though its precision may be 0 / 0.
+        steps = np.where(gained > 0, gained * precision, 0.0)
+        return np.asarray(steps.sum(axis=1) / found[:, -1])
+
+
+def best_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
+    """The score t with the highest F1 of ``score >= t``, and that F1.
+
+    Candidates are the scores themselves; of several equally good ones, the highest.
+    """
+    order = np.argsort(-scores, kind="stable")
+    values, labels = scores[order], positive[order]
+    last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
+    found = np.cumsum(labels)[last]
+    f1 = 2 * found / (last + 1 + labels.sum())
+    best = int(np.argmax(f1))
+    return float(values[last][best]), float(f1[best])
+
+
+def weighted_f1(positive: Bools, predicted: Bools, weights: Floats) -> Floats:
+    """F1 ``2 TP / (2 TP + FP + FN)`` under each row of ``weights``; NaN where it is 0 / 0."""
+    both = weights @ (positive & predicted)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(2 * both / (weights @ positive + weights @ predicted))
+
+
+def sigmoid(values: Floats) -> Floats:
+    """``1 / (1 + exp(-v))`` without overflow."""
+    return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+
+
+def calibration_bin(probability: Floats) -> NDArray[np.intp]:
+    """Bin of each probability: 15 of equal width on [0, 1], the last one closed."""
+    return np.minimum((probability * CALIBRATION_BINS).astype(np.intp), CALIBRATION_BINS - 1)
+
+
+def weighted_ece(positive: Bools, probability: Floats, weights: Floats) -> Floats:
+    """Expected calibration error: ``sum_bins share |mean probability - share of positives|``."""
+    member = calibration_bin(probability)[:, None] == np.arange(CALIBRATION_BINS)
+    gap = weights @ (member * (probability - positive)[:, None])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(gap).sum(axis=1) / weights.sum(axis=1))
+
+
+def reliability(positive: Bools, probability: Floats) -> list[dict[str, Any]]:
+    """The bins that hold images: their bounds, counts, mean probability, share of positives."""
+    bins = calibration_bin(probability)
+    return [
+        {
+            "from": number / CALIBRATION_BINS,
+            "to": (number + 1) / CALIBRATION_BINS,
+            "images": int(members.sum()),
+            "probability": float(probability[members].mean()),
+            "positive": float(positive[members].mean()),
+        }
+        for number in range(CALIBRATION_BINS)
+        for members in (bins == number,)
+        if members.any()
+    ]

@@ -1,0 +1,37 @@
+"""Per-item results: what paired statistics between two runs need, without any id of the source.
+
+Each protocol writes one Parquet table under ``items/``. ``item`` and ``patient`` are digests, equal
+for two models on one set and different on another, so that runs can be paired and nobody named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from medclip_debias.files import atomic_folder
+
+FOLDER = "items"
+
+
+def item_keys(data_hash: str, ids: Iterable[str]) -> list[str]:
+    """First 16 hex digits of ``sha256("data_hash:id")`` of each id."""
+    return [hashlib.sha256(f"{data_hash}:{name}".encode()).hexdigest()[:16] for name in ids]
+
+
+def anonymous(table: pd.DataFrame, data_hash: str) -> pd.DataFrame:
+    """The table with ``item`` and ``patient`` digests first, in place of ``id`` and ``patient``."""
+    result = table.drop(columns=["id", "patient"])
+    result.insert(0, "item", item_keys(data_hash, table["id"]))
+    result.insert(1, "patient", item_keys(data_hash, table["patient"]))
+    return result
+
+
+def write_items(out: Path, tables: Mapping[str, pd.DataFrame], data_hash: str) -> None:
+    """Write ``items/NAME.parquet`` for each table, the folder as a whole."""
+    with atomic_folder(out / FOLDER) as temporary:
+        for name, table in tables.items():
+            anonymous(table, data_hash).to_parquet(temporary / f"{name}.parquet", index=False)

@@ -1,0 +1,202 @@
+"""Labels from a table of their own, and lists of images for the multi-class protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.data.labels import label_name, label_value
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.protocol import Skipped, rows_of_split
+from medclip_debias.files import file_hash
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+
+KEYS = ("image_id", "dicom_id", "study_id")
+"""Columns that may name the image or study of a row; the first that is there counts."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Labels:
+    """Labels of some images of the set.
+
+    Attributes:
+        rows: the images, by row.
+        values: per class 1, 0, -1 or NaN for each of them; a class without a column is absent.
+        source: where they are from, and how its rows fit the set.
+    """
+
+    rows: list[int]
+    values: dict[str, Floats]
+    source: dict[str, str | int] = field(default_factory=dict)
+
+
+def set_labels(data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+    """The set's own study labels for the images of ``split``.
+
+    Raises:
+        Skipped: the split has no image, or the set no label of any class.
+    """
+    rows = rows_of_split(data, split)
+    known = [name for name in classes if name in data.studies.columns]
+    if not rows:
+        raise Skipped(f"The set has no image in the split '{split}'.")
+    if not known or not data.studies[known].notna().to_numpy().any():
+        raise Skipped(f"The set has no labels for {', '.join(classes)}.")
+    studies = data.studies.drop_duplicates("study_id").set_index("study_id")
+    of_image = studies.reindex(data.images["study_id"].iloc[rows])
+    values = {name: of_image[name].to_numpy(dtype=np.float64) for name in known}
+    return Labels(rows, values, {"labels": "the prepared set"})
+
+
+def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+    """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
+
+    Args:
+        path: a table with ``image_id`` (or ``dicom_id``) or ``study_id``, and a column for each
+            class, named as the class or as CheXpert's table would.
+        data: the prepared set.
+        split: whose images count.
+        classes: classes wanted.
+
+    Raises:
+        UserError: the table cannot be read, has no key or none of the classes, names something
+            twice, or holds a value that is no label.
+        Skipped: none of the split's images is listed.
+    """
+    table = read_table(path)
+    key, row_of = keyed(path, table)
+    columns = _columns(path, table, classes)
+    values = {
+        name: np.array(
+            [
+                np.nan if number is None else number
+                for number in (
+                    label_value(text, f"{path}, row {row}, column '{column}'")
+                    for row, text in zip(table.index, table[column], strict=True)
+                )
+            ],
+            dtype=np.float64,
+        )
+        for name, column in columns.items()
+    }
+    ids = data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
+    rows = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    if not rows:
+        raise Skipped(
+            f"{path.name} lists no image of the split '{split}' (its {len(row_of)} rows are keyed "
+            f"by {key})."
+        )
+    places = [row_of[ids[row]] for row in rows]
+    known = set(ids)
+    return Labels(
+        rows,
+        {name: array[places] for name, array in values.items()},
+        {
+            "labels": path.name,
+            "hash": file_hash(path),
+            "key": key,
+            "rows": len(row_of),
+            "rows_not_in_set": sum(name not in known for name in row_of),
+            "images_not_listed": len(rows_of_split(data, split)) - len(rows),
+        },
+    )
+
+
+def keyed(path: Path, table: pd.DataFrame) -> tuple[str, dict[str, int]]:
+    """The key column of a table, and the position of each key."""
+    key = next((name for name in KEYS if name in table.columns), None)
+    if key is None:
+        raise UserError(
+            f"{path}: has neither 'image_id' nor 'study_id', so its rows belong to no image; it "
+            f"has: {', '.join(table.columns) or 'none'}."
+        )
+    row_of: dict[str, int] = {}
+    for place, (row, name) in enumerate(zip(table.index, table[key], strict=True)):
+        if not name:
+            raise UserError(f"{path}, row {row}: column '{key}' is blank; fill it in.")
+        name = name.removesuffix(".0") if key == "study_id" else name
+        if name in row_of:
+            first = table.index[row_of[name]]
+            raise UserError(
+                f"{path}, row {row}: its {key} is already in row {first}; keep one row."
+            )
+        row_of[name] = place
+    return key, row_of
+
+
+def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[str, str]:
+    """The column of each class that has one."""
+    columns: dict[str, str] = {}
+    for column in map(str, table.columns):
+        name = column if column in classes else label_name(column)
+        if name in classes and name not in columns:
+            columns[str(name)] = column
+    if not columns:
+        hint = did_you_mean(classes[0], map(str, table.columns))
+        raise UserError(
+            f"{path}: has no column for {', '.join(classes)}{hint}; name its label columns as the "
+            "classes of the prompt set."
+        )
+    return columns
+
+
+def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> dict[int, str]:
+    """Read a list such as CheXpert 5x200: the one class of each image that it names.
+
+    Args:
+        path: a table keyed as in `table_labels`, with a column ``class``, or one column a class
+            of which exactly one is 1 in each row.
+        data: the prepared set; its images of any split but training's count.
+        classes: classes of the prompt set.
+
+    Returns:
+        Row of the set to class, for the images that are in the set.
+
+    Raises:
+        UserError: the table does not fit, or a class has no prompts.
+        Skipped: none of its images is in the set outside training.
+    """
+    table = read_table(path)
+    key, row_of = keyed(path, table)
+    if "class" in table.columns:
+        named = [label_name(text) or text for text in table["class"]]
+    else:
+        columns = _columns(path, table, classes)
+        named = []
+        for row, cells in zip(table.index, table[list(columns.values())].to_numpy(), strict=True):
+            ones = [
+                name
+                for (name, column), text in zip(columns.items(), cells, strict=True)
+                if label_value(text, f"{path}, row {row}, column '{column}'") == 1
+            ]
+            if len(ones) != 1:
+                raise UserError(
+                    f"{path}, row {row}: must have one class that is 1, has {len(ones)}."
+                )
+            named.append(ones[0])
+    for row, name in zip(table.index, named, strict=True):
+        if name not in classes:
+            raise UserError(
+                f"{path}, row {row}: the prompt set has no prompts for the class '{name}'"
+                f"{did_you_mean(name, classes)}; it has: {', '.join(classes)}."
+            )
+    ids = data.images["study_id" if key == "study_id" else "image_id"].astype(str)
+    found = {
+        row: named[row_of[name]]
+        for row, (name, split) in enumerate(zip(ids, data.images["split"], strict=True))
+        if name in row_of and split != "train"
+    }
+    if not found:
+        raise Skipped(f"{path.name} lists no image of the set outside training.")
+    return found

@@ -1,0 +1,192 @@
+"""The phrases of an evaluation: the set's own, or those of another box file on its images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.records import ImageRecord, PhraseRecord
+from medclip_debias.data.sources.ms_cxr import read_phrases, scale_boxes
+from medclip_debias.evaluation.groundable import is_groundable, normalised, study_counts
+from medclip_debias.evaluation.protocol import HELD_OUT, Skipped, geometry_of
+from medclip_debias.files import file_hash
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+
+COUNTS = (
+    *("other_splits", "without_image", "without_box", "zero_area_boxes", "outside_boxes"),
+    *("clipped_boxes", "scaled", "other_shape"),
+)
+SHAPE_TOLERANCE = 0.01
+"""How far the sides' ratio of an annotated image may differ before it is said to be another."""
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """One phrase of the set: ``row`` is its image's row, ``sentence`` its distinct sentence's.
+
+    ``boxes`` are ``[x, y, width, height]`` in original pixels, inside the image; ``groundable``
+    and ``sentence_count`` are those of `medclip_debias.evaluation.groundable`.
+    """
+
+    phrase_id: str
+    row: int
+    category: str
+    text: str
+    sentence: int
+    boxes: list[list[float]]
+    geometry: SquareGeometry
+    patient: str
+    groundable: bool = True
+    sentence_count: int = 0
+
+
+@dataclass
+class Phrases:
+    """Phrases to evaluate, and what was left out or mended on the way.
+
+    Attributes:
+        phrases: in the order of the source.
+        sentences: their distinct sentences.
+        counts: ``other_splits``, ``without_image``, ``without_box`` count phrases that are left
+            out; ``zero_area_boxes`` and ``outside_boxes`` count boxes that are left out;
+            ``clipped_boxes`` boxes that reached over the image's edge; ``scaled`` phrases that
+            were annotated at another size; ``other_shape`` those among them with another ratio
+            of the sides, where the image may be another one.
+        source: where they are from.
+    """
+
+    phrases: list[Phrase] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    source: dict[str, str] = field(default_factory=dict)
+
+
+def select_phrases(
+    data: PreparedSet, split: str, input_size: int, file: Path | None = None
+) -> Phrases:
+    """Phrases on images of ``split`` or held out.
+
+    Args:
+        data: the prepared set.
+        split: whose images are evaluated, with the held-out ones.
+        input_size: side of the model's input.
+        file: a COCO file or MS-CXR CSV whose boxes take the place of the set's own; its images
+            are found by path or file name. Images of any split are taken from it but training's.
+
+    Raises:
+        UserError: the file cannot be read.
+        Skipped: no phrase is left.
+    """
+    found = Phrases(counts=dict.fromkeys(COUNTS, 0), source=_source(file))
+    images = data.images
+    row_of = {str(name): row for row, name in enumerate(images["image_id"])}
+    said = training_counts(data)
+    sentence_of: dict[str, int] = {}
+    records = _own(data) if file is None else iter(_of_file(file, data))
+    for record in records:
+        row = row_of.get(record.image_id)
+        if row is None:
+            found.counts["without_image"] += 1
+            continue
+        if images["split"].iloc[row] not in (split, HELD_OUT):
+            found.counts["other_splits"] += 1
+            continue
+        geometry = geometry_of(data, row, input_size)
+        boxes = _boxes_inside(record, geometry, found.counts)
+        if not boxes:
+            found.counts["without_box"] += 1
+            continue
+        found.phrases.append(
+            Phrase(
+                phrase_id=record.phrase_id,
+                row=row,
+                category=record.category,
+                text=record.text,
+                sentence=sentence_of.setdefault(record.text, len(sentence_of)),
+                boxes=boxes,
+                geometry=geometry,
+                patient=str(images["patient_id"].iloc[row]),
+                groundable=is_groundable(record.text, record.category),
+                sentence_count=said.get(normalised(record.text), 0),
+            )
+        )
+    found.sentences = list(sentence_of)
+    if not found.phrases:
+        raise Skipped(_why_none(found.counts, split, file))
+    return found
+
+
+def training_counts(data: PreparedSet) -> dict[str, int]:
+    """How many training studies say each sentence (`study_counts`)."""
+    training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
+    table = data.sentences[data.sentences["study_id"].isin(training)]
+    return study_counts(table["text"], table["study_id"])
+
+
+def _source(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {"phrases": "the prepared set"}
+    return {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
+
+
+def _own(data: PreparedSet) -> Iterator[PhraseRecord]:
+    columns = ["phrase_id", "image_id", "category", "text", "boxes"]
+    for phrase, image, category, text, boxes in zip(
+        *(data.phrases[column] for column in columns), strict=True
+    ):
+        sides = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in boxes)
+        yield PhraseRecord(str(phrase), str(image), str(category), str(text), sides, None)
+
+
+def _of_file(file: Path, data: PreparedSet) -> list[PhraseRecord]:
+    columns = ["image_id", "study_id", "patient_id", "view", "split"]
+    images = [
+        ImageRecord(str(image), str(study), str(patient), Path(str(image)), str(view), str(split))
+        for image, study, patient, view, split in zip(
+            *(data.images[column] for column in columns), strict=True
+        )
+    ]
+    return read_phrases(file, images, Path(), flat_boxes=True)
+
+
+def _boxes_inside(
+    record: PhraseRecord, geometry: SquareGeometry, counts: dict[str, int]
+) -> list[list[float]]:
+    """The boxes scaled to the image and clipped to it, with what was done to them counted."""
+    actual = (geometry.width, geometry.height)
+    annotated = record.annotated_size
+    if annotated is not None and annotated != actual:
+        counts["scaled"] += 1
+        ratio = (annotated[0] * actual[1]) / (annotated[1] * actual[0])
+        counts["other_shape"] += abs(ratio - 1) > SHAPE_TOLERANCE
+    boxes = []
+    for box in record.boxes:
+        if not (box[2] > 0 and box[3] > 0):
+            counts["zero_area_boxes"] += 1
+            continue
+        clipped = scale_boxes([box], annotated, actual)
+        counts["outside_boxes"] += not clipped
+        counts["clipped_boxes"] += bool(clipped) and _leaves(box, annotated or actual)
+        boxes += clipped
+    return boxes
+
+
+def _leaves(box: Iterable[float], size: tuple[int, int]) -> bool:
+    x, y, w, h = box
+    return x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6
+
+
+def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:
+    owner = "the set's phrases" if file is None else f"the phrases in {file.name}"
+    if not any(counts[name] for name in ("other_splits", "without_image", "without_box")):
+        return f"{'The set' if file is None else file.name} has no phrases with boxes."
+    return (
+        f"None of {owner} can be used: {counts['other_splits']} lie on images of other "
+        f"splits than '{split}' and '{HELD_OUT}', {counts['without_image']} on images that are "
+        f"not in the set, {counts['without_box']} have no box with an area inside their image."
+    )

@@ -1,0 +1,122 @@
+"""What ``results.json`` says about where its figures come from: model, data, options, versions."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medclip_debias import __version__
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation import study_retrieval
+from medclip_debias.evaluation.classification import CALIBRATION_BINS
+from medclip_debias.evaluation.groundable import FREQUENCIES, RULE
+from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
+from medclip_debias.evaluation.multiclass import RULE as MULTICLASS_RULE
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.phrase_grounding import BOX_LEVELS
+from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.evaluation.retrieval import RECALLS, SHOWN_RECALLS
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.dual_encoder import DualEncoder
+
+
+def check_preprocessing(model: DualEncoder, data: PreparedSet) -> None:
+    """Refuse a set that was prepared otherwise than the model's images were.
+
+    Raises:
+        UserError: names every setting that differs.
+    """
+    wanted, found = model.preprocessing.prepare, data.settings
+    if wanted == found:
+        return
+    differ = [
+        f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
+        for name in type(wanted).model_fields
+        if getattr(wanted, name) != getattr(found, name)
+    ]
+    raise UserError(
+        f"{data.folder}: was prepared otherwise than the model expects ({', '.join(differ)}); "
+        "prepare it again with the model's settings."
+    )
+
+
+def describe_options(options: EvaluationOptions, draw: Draw) -> dict[str, Any]:
+    """Every choice behind the figures, by name."""
+    return {
+        **options.model_dump(mode="json"),
+        "bootstrap": {"resamples": draw.resamples, "unit": "patient", "level": 0.95},
+        "decision": "positive when its score is larger; a tie is negative",
+        "f1_threshold": "the score of highest F1 on the validate images; the highest of equals",
+        "calibration": {"probability": "sigmoid(g2 * difference)", "bins": CALIBRATION_BINS},
+        "multiclass": MULTICLASS_RULE,
+        "miou_thresholds": THRESHOLDS.tolist(),
+        "miou_middle_thresholds": MIDDLE_THRESHOLDS.tolist(),
+        "box_recall_levels": list(BOX_LEVELS),
+        "groundable": RULE,
+        "sentence_frequency": [list(group) for group in FREQUENCIES],
+        "recall_at": list(RECALLS),
+        "recalls_shown": list(SHOWN_RECALLS),
+        "retrieval_ties": "mean rank",
+        "study_retrieval": study_retrieval.describe(options),
+    }
+
+
+def describe_model(model: DualEncoder) -> dict[str, Any]:
+    """Hash, size, architecture and preprocessing of the model."""
+    return {
+        "hash": model.content_hash,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "grid": list(model.grid.shape),
+        "architecture": model.settings.model_dump(mode="json"),
+        "preprocessing": model.preprocessing.model_dump(mode="json"),
+        "provenance": model.provenance,
+    }
+
+
+def describe_data(data: PreparedSet) -> dict[str, Any]:
+    """Hash, counts, splits and funnel of the prepared set."""
+    return {
+        "source": data.meta.get("kind", data.meta.get("source")),
+        "synthetic": bool(data.meta.get("synthetic", False)),
+        "counts": data.meta["counts"],
+        "splits": splits(data),
+        "funnel": data.funnel,
+        "content_hash": data.content_hash,
+        "prepare": data.settings.model_dump(mode="json"),
+    }
+
+
+def splits(data: PreparedSet) -> dict[str, int]:
+    """How many images each split has."""
+    return {str(name): int(n) for name, n in data.images["split"].value_counts().items()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the figures."""
+    import torch
+
+    return {
+        "medclip_debias": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def plain(value: Any) -> Any:
+    """The same value as JSON can hold it: NaN and infinities become None, arrays lists."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,321 @@
+"""A heatmap at its original's pixels, measured exactly without forming the pixels.
+
+`medclip_debias.grounding.heatmaps.upsample_to_original` is bilinear between the regions' centres.
+So along one row of pixels, between two centres, the scores rise or fall by equal steps: how many
+of them reach a threshold, their sum and their sum of squares have closed forms. A 3000 x 2500 map
+is thus measured through some 2500 x 20 row pieces instead of 7.5 million pixels, and the pixels it
+speaks of are the same ones, rounded to float32 as the map's own are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.metrics import UNION_EPSILON
+from medclip_debias.grounding.boxes import as_boxes
+from medclip_debias.grounding.heatmaps import smooth
+from medclip_debias.models.region_grid import RegionGrid
+
+ROOM = 1e-12
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the image, cut where the map bends and where a box begins or ends.
+
+    Attributes:
+        starts: first pixel of each piece; the pieces cover the pixels that the model saw.
+        ends: behind the last pixel of each piece.
+        weights: of the grid's cells at any seen pixel, ``[seen pixels, cells]``.
+        offset: number of the first seen pixel.
+    """
+
+    starts: Ints
+    ends: Ints
+    weights: Floats
+    offset: int
+
+    @classmethod
+    def cut(
+        cls, geometry: SquareGeometry, grid: RegionGrid, axis: str, edges: NDArray[np.integer]
+    ) -> Axis:
+        """Cut the ``x`` or ``y`` axis; ``edges`` are pixels where boxes begin or end."""
+        horizontal = axis == "x"
+        length = geometry.width if horizontal else geometry.height
+        pad = geometry.pad_x if horizontal else geometry.pad_y
+        cells = grid.columns if horizontal else grid.rows
+        position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
+        seen = np.flatnonzero((position >= 0) & (position <= geometry.input_size))
+        if not seen.size:
+            return cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros((0, cells)), 0)
+        first, last = int(seen[0]), int(seen[-1]) + 1
+        place = grid.place(position[first:last])
+        # Before the first and behind the last centre the map is constant: pieces of their own.
+        piece = np.clip(np.floor(place), -1, cells - 1)
+        bends = first + np.flatnonzero(np.diff(piece)) + 1
+        starts = np.unique(np.r_[first, bends, edges[(edges > first) & (edges < last)]])
+        ends = np.r_[starts[1:], last]
+        place = np.clip(place, 0, cells - 1)
+        before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
+        weights = np.zeros((last - first, cells))
+        pixel = np.arange(last - first)
+        weights[pixel, before] = 1 - (place - before)
+        if cells > 1:
+            weights[pixel, before + 1] = place - before
+        return cls(starts.astype(np.intp), ends.astype(np.intp), weights, first)
+
+    def at(self, pixels: Ints) -> Floats:
+        """Weights of the cells at some pixels."""
+        return self.weights[pixels - self.offset]
+
+
+class Upsampled:
+    """The figures of one heatmap against the union of boxes.
+
+    Args:
+        grid_map: region-sentence cosines ``[rows, columns]``.
+        geometry: the image's way into the model.
+        grid: where the regions lie in the model's input.
+        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
+        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
+    """
+
+    def __init__(
+        self,
+        grid_map: NDArray[np.floating],
+        geometry: SquareGeometry,
+        grid: RegionGrid,
+        boxes: ArrayLike,
+        *,
+        smoothing: float = 0.0,
+    ) -> None:
+        values = np.asarray(grid_map, dtype=np.float64)
+        if values.shape != grid.shape:
+            raise ValueError(f"expected a map of {grid.shape}, got one of {values.shape}")
+        self._grid = smooth(values, smoothing) if smoothing else values
+        edges = pixel_edges(boxes, geometry.height, geometry.width)
+        self.height, self.width = geometry.height, geometry.width
+        self.area = _union_area(edges)
+        self._y = Axis.cut(geometry, grid, "y", edges[:, 1::2].ravel())
+        self._x = Axis.cut(geometry, grid, "x", edges[:, ::2].ravel())
+        y, x = self._y.starts[:, None], self._x.starts[None, :]
+        self._inside = np.zeros((y.size, x.size), dtype=bool)
+        for left, top, right, bottom in edges:
+            self._inside |= (y >= top) & (y < bottom) & (x >= left) & (x < right)
+        sizes = (self._y.ends - self._y.starts)[:, None] * (self._x.ends - self._x.starts)
+        self.pixels_inside = int(sizes[self._inside].sum())
+        self.pixels_outside = int(sizes[~self._inside].sum())
+        self.hidden = self.area - self.pixels_inside
+
+    # ------------------------------------------------------------------------- metrics
+
+    def cnr(self) -> float:
+        """Signed contrast-to-noise ratio; see `medclip_debias.evaluation.metrics.cnr`."""
+        if not self.pixels_inside or not self.pixels_outside:
+            return 0.0
+        (mean_in, var_in), (mean_out, var_out) = (
+            self._moments(mask) for mask in (self._inside, ~self._inside)
+        )
+        if var_in + var_out == 0:
+            return 0.0
+        return (mean_in - mean_out) / math.sqrt(var_in + var_out)
+
+    def iou(self, thresholds: Sequence[float] | NDArray[np.floating]) -> Floats:
+        """IoU of ``score >= t`` and the boxes for each threshold (union + 1e-6)."""
+        inside, outside = self.count_at_least(thresholds)
+        return np.asarray(inside / (self.area + outside + UNION_EPSILON))
+
+    def pointing_game(self) -> float:
+        """Share of the highest pixels that lie in a box."""
+        if not self.pixels_inside or not self.pixels_outside:
+            return float(self.pixels_inside > 0)
+        inside, outside = self.count_at_least([self.extremes[1]])
+        return float(inside[0] / (inside[0] + outside[0]))
+
+    def count_at_least(
+        self, thresholds: Sequence[float] | NDArray[np.floating]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many seen pixels inside and outside the boxes reach each threshold."""
+        inside = np.zeros(len(thresholds), dtype=np.int64)
+        outside = np.zeros(len(thresholds), dtype=np.int64)
+        low, high = self.extremes
+        for number, threshold in enumerate(np.asarray(thresholds, dtype=np.float64)):
+            if threshold <= low:
+                inside[number], outside[number] = self.pixels_inside, self.pixels_outside
+            elif threshold <= high:
+                counts = np.add.reduceat(self._reaching(threshold), self._row_starts, axis=0)
+                inside[number] = counts[self._inside].sum()
+                outside[number] = counts.sum() - inside[number]
+        return inside, outside
+
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """Lowest and highest seen score, as float32 holds them; NaN where nothing was seen."""
+        low, high = self._corners
+        return (float(low.min()), float(high.max())) if low.size else (math.nan, math.nan)
+
+    # ------------------------------------------------------------------------ boxes out
+
+    def boxes_at_least(self, threshold: float, connectivity: int = 8) -> list[list[float]]:
+        """Boxes ``[x, y, w, h]`` around the connected regions of ``score >= threshold``.
+
+        Args:
+            threshold: lowest score of a region.
+            connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
+        """
+        row, begin, end = self._runs(threshold)
+        if not row.size:
+            return []
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        # Runs are in reading order, so those of the next row that touch one are neighbours in it.
+        reach = 1 if connectivity == 8 else 0
+        stride = self.width + 2
+        first = np.searchsorted(row * stride + end, (row + 1) * stride + begin - reach, "right")
+        behind = np.searchsorted(row * stride + begin, (row + 1) * stride + end + reach, "left")
+        touching = np.maximum(behind - first, 0)
+        one = np.repeat(np.arange(row.size), touching)
+        within = np.arange(one.size) - np.repeat(np.cumsum(touching) - touching, touching)
+        other = np.repeat(first, touching) + within
+        links = coo_array((np.ones(one.size, dtype=np.int8), (one, other)), shape=(row.size,) * 2)
+        count, group = connected_components(links, directed=False)
+        left, top = np.full(count, self.width), np.full(count, self.height)
+        right, bottom = np.zeros(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
+        np.minimum.at(left, group, begin)
+        np.minimum.at(top, group, row)
+        np.maximum.at(right, group, end)
+        np.maximum.at(bottom, group, row + 1)
+        boxes = np.stack([left, top, right - left, bottom - top], axis=1)
+        return [[float(side) for side in box] for box in boxes]
+
+    # ------------------------------------------------------------------------- the pieces
+
+    @cached_property
+    def _row_starts(self) -> Ints:
+        return self._y.starts - self._y.offset
+
+    @cached_property
+    def _pieces(self) -> tuple[Floats, Floats, Ints]:
+        """First and last score of each row's pieces ``[rows, pieces]``, and their lengths."""
+        rows = self._y.weights @ self._grid
+        ends = [rows @ self._x.at(pixels).T for pixels in (self._x.starts, self._x.ends - 1)]
+        return ends[0], ends[1], self._x.ends - self._x.starts
+
+    @cached_property
+    def _slopes(self) -> tuple[Floats, Floats]:
+        """Highest score of each piece, and how many pixels a unit of score takes."""
+        first, last, lengths = self._pieces
+        with np.errstate(divide="ignore", invalid="ignore"):  # flat pieces; see `_reaching`
+            return np.maximum(first, last), (lengths - 1) / np.abs(last - first)
+
+    @cached_property
+    def _corners(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Lowest and highest score of each block: a bilinear one has them at its corners."""
+        corners = np.stack(
+            [
+                self._y.at(rows) @ self._grid @ self._x.at(columns).T
+                for rows in (self._y.starts, self._y.ends - 1)
+                for columns in (self._x.starts, self._x.ends - 1)
+            ]
+        ).astype(np.float32)
+        return corners.min(axis=0), corners.max(axis=0)
+
+    def _reaching(self, threshold: float) -> Floats:
+        """How many pixels of each piece reach a threshold: whole numbers ``[rows, pieces]``."""
+        highest, per_unit = self._slopes
+        lengths = self._pieces[2]
+        above = highest - float32_bound(threshold)
+        with np.errstate(invalid="ignore"):  # flat pieces: 0 * inf, settled below
+            counts = np.floor(above * per_unit) + 1
+        counts[above < 0] = 0
+        # A flat piece (no slope: NaN, or infinity at one pixel or more) is all in or all out.
+        counts = np.where(np.isfinite(counts), counts, np.where(above >= 0, lengths, 0))
+        return np.minimum(counts, lengths)
+
+    def _runs(self, threshold: float) -> tuple[Ints, Ints, Ints]:
+        """Row, first pixel and end of every unbroken run of pixels that reach a threshold."""
+        none = np.zeros(0, dtype=np.intp)
+        if not self._y.starts.size or not self._x.starts.size:
+            return none, none, none
+        counts = self._reaching(threshold).astype(np.intp)
+        first, last, _ = self._pieces
+        begin = np.where(last >= first, self._x.ends - counts, self._x.starts)
+        row, piece = np.nonzero(counts)
+        start = begin[row, piece]
+        end = start + counts[row, piece]
+        if not row.size:
+            return none, none, none
+        fresh = np.r_[True, (row[1:] != row[:-1]) | (start[1:] != end[:-1])]
+        closing = np.r_[np.flatnonzero(fresh)[1:] - 1, row.size - 1]
+        return row[fresh] + self._y.offset, start[fresh], end[closing]
+
+    def _moments(self, blocks: Mask) -> tuple[float, float]:
+        """Mean and population variance of the scores in some blocks."""
+        low, high = self._corners
+        if low[blocks].min() == high[blocks].max():
+            return float(low[blocks][0]), 0.0  # exactly: rounding would pass for variance
+        first, last, lengths = self._pieces
+        middle = (first + last) / 2
+        sizes = (self._y.ends - self._y.starts)[:, None] * lengths
+        count = sizes[blocks].sum()
+        # Twice, the second time about the mean: squares of a far-off mean would swamp the rest.
+        sums = np.add.reduceat(lengths * middle, self._row_starts, axis=0)
+        mean = float(sums[blocks].sum() / count)
+        step = (last - first) / np.maximum(lengths - 1, 1)
+        squares = lengths * (middle - mean) ** 2 + step**2 * lengths * (lengths**2 - 1) / 12
+        total = np.add.reduceat(squares, self._row_starts, axis=0)[blocks].sum()
+        return mean, float(total / count)
+
+
+# ------------------------------------------------------------------------------- helpers
+
+
+def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:
+    """Boxes as left, top, right, bottom pixels, as `medclip_debias.grounding.boxes.box_mask` cuts.
+
+    A pixel is inside when its centre is; ends are exclusive and clipped to the image.
+    """
+    array = as_boxes(boxes)
+    corners = np.concatenate([array[:, :2], array[:, :2] + array[:, 2:]], axis=1)
+    limit = np.array([width, height, width, height])
+    return np.clip(np.ceil(corners - 0.5), 0, limit).astype(np.intp)
+
+
+def float32_bound(threshold: float) -> float:
+    """The float64 from which a score, rounded to float32, reaches ``threshold``.
+
+    Midway between the first float32 that reaches it and the one below. No score that is meant to
+    equal a threshold lies near such a midpoint, so the last bits of a sum cannot decide. About 0,
+    where float32 is finer than those bits, 1e-12 of room does the same.
+    """
+    reached = np.float32(threshold)
+    if float(reached) < threshold:
+        reached = np.nextafter(reached, np.float32(np.inf))
+    below = np.nextafter(reached, np.float32(-np.inf))
+    if float(reached) - float(below) < ROOM:
+        return threshold - ROOM
+    return (float(reached) + float(below)) / 2
+
+
+def _union_area(edges: NDArray[np.intp]) -> int:
+    """Pixels of the union of boxes given as left, top, right, bottom."""
+    xs, ys = np.unique(edges[:, ::2]), np.unique(edges[:, 1::2])
+    if len(xs) < 2 or len(ys) < 2:
+        return 0
+    covered = np.zeros((len(ys) - 1, len(xs) - 1), dtype=bool)
+    for left, top, right, bottom in edges:
+        covered |= ((ys[:-1] >= top) & (ys[:-1] < bottom))[:, None] & (
+            (xs[:-1] >= left) & (xs[:-1] < right)
+        )
+    return int((covered * np.diff(ys)[:, None] * np.diff(xs)).sum())

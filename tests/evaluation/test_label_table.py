@@ -1,0 +1,105 @@
+"""Label tables and image lists, and one sentence for each way they can be wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.label_table import class_list, set_labels, table_labels
+from medclip_debias.evaluation.protocol import Skipped
+
+CLASSES = ["Pleural Effusion", "Edema", "My Finding"]
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_a_table_is_joined_by_study_or_by_image(small_prepared, tmp_path):
+    images = small_prepared.images
+    text = "study_id,pleural_effusion,My Finding\ns00,1,0\ns06,,-1\ns02,1,1\nelsewhere,0,0\n"
+    found = table_labels(write(tmp_path / "a.csv", text), small_prepared, "test", CLASSES)
+    assert images["image_id"].iloc[found.rows].tolist() == ["i00", "i06"]
+    np.testing.assert_equal(found.values["Pleural Effusion"], [1, np.nan])
+    np.testing.assert_equal(found.values["My Finding"], [0, -1])
+    assert "Edema" not in found.values
+    assert found.source["key"] == "study_id"
+    assert found.source["rows_not_in_set"] == 1
+    assert found.source["images_not_listed"] == 10
+    table = pd.DataFrame({"image_id": ["i06", "i00"], "Edema": [0.0, 1.0]})
+    table.to_parquet(tmp_path / "b.parquet")
+    found = table_labels(tmp_path / "b.parquet", small_prepared, "test", CLASSES)
+    assert found.values["Edema"].tolist() == [1, 0]  # in the set's order
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name,Edema\nx,1\n", r"has neither 'image_id' nor 'study_id'"),
+        ("study_id,Oedema\ns00,1\n", r"has no column for Pleural Effusion, Edema, My Finding"),
+        ("study_id,Edema\ns00,2\n", r"row 2, column 'Edema': a label must be 1"),
+        ("study_id,Edema\ns00,1\ns00,0\n", r"row 3: its study_id is already in row 2"),
+        ("study_id,Edema\n,1\n", r"row 2: column 'study_id' is blank"),
+        ("", "the table is empty"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_sentence(small_prepared, tmp_path, text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        table_labels(write(tmp_path / "a.csv", text), small_prepared, "test", CLASSES)
+
+
+def test_what_the_set_or_table_lacks_is_skipped(small_prepared, tmp_path):
+    path = write(tmp_path / "a.csv", "study_id,Edema\ns02,1\n")  # held out
+    with pytest.raises(Skipped, match=r"a\.csv lists no image of the split 'test'"):
+        table_labels(path, small_prepared, "test", CLASSES)
+    with pytest.raises(Skipped, match="no image in the split 'validate'"):
+        set_labels(small_prepared, "validate", CLASSES)
+    with pytest.raises(Skipped, match="no labels for My Finding"):
+        set_labels(small_prepared, "test", ["My Finding"])
+
+
+def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_path):
+    path = write(tmp_path / "a.csv", "dicom_id,class\ni00,Edema\ni02,pleural effusion\ni04,Edema\n")
+    assert class_list(path, small_prepared, CLASSES) == {0: "Edema", 2: "Pleural Effusion"}
+    path = write(tmp_path / "b.csv", "image_id,Edema,Pleural Effusion\ni00,1,0\ni02,0,1\n")
+    assert class_list(path, small_prepared, CLASSES) == {0: "Edema", 2: "Pleural Effusion"}
+    path = write(tmp_path / "c.csv", "image_id,Edema,Pleural Effusion\ni00,1,1\n")
+    with pytest.raises(UserError, match="row 2: must have one class that is 1, has 2"):
+        class_list(path, small_prepared, CLASSES)
+    path = write(tmp_path / "d.csv", "image_id,class\ni00,Fracture\n")
+    with pytest.raises(UserError, match=r"row 2: the prompt set has no prompts for .* 'Fracture'"):
+        class_list(path, small_prepared, CLASSES)
+    path = write(tmp_path / "e.csv", "image_id,class\nabsent,Edema\n")
+    with pytest.raises(Skipped, match="lists no image of the set outside training"):
+        class_list(path, small_prepared, CLASSES)
+
+
+def test_composed_prompts_are_every_combination():
+    prompts = load_prompts("chexpert_5x200")
+    assert list(prompts.classes) == [
+        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
+    ]
+    atelectasis = prompts.classes["Atelectasis"].positive
+    assert len(atelectasis) == 3 * 3 * 4
+    assert "mild linear atelectasis at the lung bases" in atelectasis
+    assert "linear atelectasis" in atelectasis
+    again = load_prompts(prompts.model_dump(mode="json"))
+    assert again == prompts
+
+
+def test_prompts_of_classes_that_are_not_there_are_one_sentence(tmp_path):
+    prompts = load_prompts()
+    assert list(prompts.only(["Edema"]).classes) == ["Edema"]
+    with pytest.raises(UserError, match=r"no prompts for the class 'Edem' \(did you mean 'Edema'"):
+        prompts.only(["Edem"])
+    for side in ("{severity: mild}", "{severity: []}", "[]"):
+        path = write(
+            tmp_path / "own.yaml",
+            f"name: own\nclasses: {{Edema: {{positive: {side}, negative: [dry]}}}}\n",
+        )
+        with pytest.raises(UserError, match=r"own\.yaml"):
+            load_prompts(path)

@@ -1,0 +1,151 @@
+"""Phrases of a box file, and which of them can be grounded."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.groundable import is_groundable, study_counts
+from medclip_debias.evaluation.options import BoxRule
+from medclip_debias.evaluation.phrase_grounding import area_terciles, best_overlaps, score_phrase
+from medclip_debias.evaluation.phrases import select_phrases
+from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.models.region_grid import RegionGrid
+
+INPUT = 40
+
+
+def coco(path, annotations, images=None):
+    """Write a COCO file; an annotation is image, text, box and perhaps a category number."""
+    names = images or {}
+    listed = list(dict.fromkeys(a[0] for a in annotations))
+    content = {
+        "images": [
+            {"id": n, "file_name": f"{n}.jpg", "width": names.get(n, (0, 0))[0]}
+            | {"height": names.get(n, (0, 0))[1]}
+            for n in listed
+        ],
+        "annotations": [
+            {"id": k, "image_id": a[0], "label_text": a[1], "bbox": a[2], "category_id": 1}
+            for k, a in enumerate(annotations)
+        ],
+        "categories": [{"id": 1, "name": "Edema"}],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_boxes_of_a_file_are_matched_scaled_clipped_and_counted(small_prepared, tmp_path):
+    # i00 (test) is 90 wide and 60 high, i02 (held out) 70 x 70, i04 in training.
+    file = coco(
+        tmp_path / "boxes.json",
+        [
+            ("i00", "Mild edema.", [20, 20, 40, 30]),
+            ("i00", "Mild edema.", [100, 10, 200, 30]),  # over the right edge
+            ("i00", "Mild edema.", [500, 500, 9, 9]),  # outside
+            ("i02", "New here", [5, 6, 0, 10]),  # no area
+            ("i02", "New here", [5, 6, 7, 8]),
+            ("i04", "In training", [1, 1, 5, 5]),
+            ("absent", "Nowhere", [1, 1, 5, 5]),
+            ("i01", "Flat only", [1, 1, 5, 0]),
+        ],
+        images={"i00": (180, 120), "i02": (70, 140)},
+    )
+    found = select_phrases(small_prepared, "test", INPUT, file)
+    assert [p.text for p in found.phrases] == ["Mild edema.", "New here"]
+    assert found.phrases[0].boxes == [[10, 10, 20, 15], [50, 5, 40, 15]]
+    assert found.phrases[1].boxes == [[5, 3, 7, 4]]
+    assert found.counts == {
+        **{"other_splits": 1, "without_image": 1, "without_box": 1, "zero_area_boxes": 2},
+        **{"outside_boxes": 1, "clipped_boxes": 1, "scaled": 2, "other_shape": 1},
+    }
+    assert found.source["phrases"] == "boxes.json"
+    # Neither is said by a training study.
+    assert [p.sentence_count for p in found.phrases] == [0, 0]
+    own = select_phrases(small_prepared, "test", INPUT)
+    counts = {p.text: p.sentence_count for p in own.phrases}
+    training = small_prepared.studies[small_prepared.studies["split"] == "train"]["study_id"]
+    said = small_prepared.sentences[small_prepared.sentences["study_id"].isin(training)]["text"]
+    assert counts["Right lower pneumonia."] == (said == "Right lower pneumonia.").sum() > 0
+
+
+def test_no_phrase_left_says_why(small_prepared, tmp_path):
+    file = coco(tmp_path / "b.json", [("absent", "a", [1, 1, 5, 5]), ("i04", "b", [1, 1, 5, 5])])
+    with pytest.raises(
+        Skipped, match=r"None of the phrases in b\.json .* 1 lie on images of other"
+    ):
+        select_phrases(small_prepared, "test", INPUT, file)
+    with pytest.raises(UserError, match="there is no such file"):
+        select_phrases(small_prepared, "test", INPUT, tmp_path / "none.json")
+    broken = coco(tmp_path / "c.json", [("i00", "a", [1, 1, float("nan"), 5])])
+    with pytest.raises(UserError, match=r"c\.json, annotation 0: its 'bbox' must be"):
+        select_phrases(small_prepared, "test", INPUT, broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "groundable"),
+    [
+        ("No pneumothorax.", False),
+        ("there is no focal consolidation", False),
+        ("There is now no effusion", False),
+        ("Without pleural effusion", False),
+        ("Negative for pneumothorax", False),
+        ("Pneumothorax is not seen.", False),
+        ("An effusion is no longer clearly seen", False),
+        ("The lungs are clear.", False),
+        ("Heart size is normal", False),
+        ("Cardiac silhouette is normal in size", False),
+        ("Left effusion without pneumothorax", True),
+        ("No change in the left effusion", True),
+        ("No significant change in right apical pneumothorax", True),
+        ("no longer clear right base", True),
+        ("Small left effusion", True),
+        ("Nodule in the left lung", True),
+        ("abnormal opacity at the right base", True),
+    ],
+)
+def test_negated_and_normal_sentences_cannot_be_grounded(text, groundable):
+    assert is_groundable(text, "Edema") is groundable
+
+
+def test_a_category_of_nothing_cannot_be_grounded():
+    assert not is_groundable("Clear lungs", "No_Finding")
+    assert is_groundable("Left effusion", "")
+
+
+def test_a_study_counts_once_however_it_writes_a_sentence():
+    counts = study_counts(["Edema.", "edema", "Edema", "Other"], ["s1", "s1", "s2", "s2"])
+    assert counts == {"edema": 2, "other": 1}
+
+
+def test_overlaps_of_boxes_by_hand():
+    truth = [[0, 0, 10, 10], [20, 20, 10, 10]]
+    found = [[5, 0, 10, 10], [0, 0, 10, 5]]
+    np.testing.assert_allclose(best_overlaps(truth, found), [0.5, 0])
+    assert best_overlaps(truth, []).tolist() == [0, 0]
+
+
+def test_boxes_out_of_a_map_find_the_boxes_it_was_made_from():
+    """Two blobs, each over four patches: cut at half the range they give their own boxes."""
+    geometry, places = SquareGeometry(80, 80, 80, 80), RegionGrid.patches(8, 8, 80)
+    grid = np.zeros((8, 8), np.float32)
+    grid[1:3, 1:3] = grid[5:7, 4:7] = 0.8
+    boxes = [[10, 10, 20, 20], [40, 50, 30, 20]]
+    found = score_phrase(grid, boxes, geometry, places)
+    assert [found[f"box_recall_{level}"] for level in (0.1, 0.3, 0.5)] == [1, 1, 1]
+    half = score_phrase(grid, [boxes[0], [60, 0, 10, 10]], geometry, places)
+    assert half["box_recall_0.5"] == 0.5
+    too_high = score_phrase(grid, boxes, geometry, places, rule=BoxRule(rule="score", value=0.9))
+    assert too_high["box_recall_0.1"] == 0
+
+
+def test_terciles_of_equal_areas_are_one_group():
+    groups, bounds = area_terciles(np.full(5, 0.2))
+    assert list(groups) == ["small"]
+    assert bounds == [0.2, 0.2]
+    groups, _ = area_terciles(np.arange(9) / 10)
+    assert [int(members.sum()) for members in groups.values()] == [3, 3, 3]

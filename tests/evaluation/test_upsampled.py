@@ -1,0 +1,126 @@
+"""Maps measured without their pixels, against the pixels themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import find_objects, label
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, Split
+from medclip_debias.evaluation.upsampled import Upsampled
+from medclip_debias.grounding.boxes import box_mask
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
+
+
+@st.composite
+def cases(draw):
+    """An image, its way into a model, a grid of scores (also flat, coarse, mirrored), boxes."""
+    height, width = draw(st.integers(3, 70)), draw(st.integers(3, 70))
+    size = draw(st.integers(16, 48))
+    input_size = draw(st.integers(9, size))
+    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    if draw(st.booleans()):
+        grid = RegionGrid.patches(rows, columns, float(input_size))
+    else:
+        grid = RegionGrid(rows, columns, stride=input_size / max(rows, columns), first=0.5)
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    kind = draw(st.sampled_from(["random", "coarse", "flat", "zero", "plateau"]))
+    scores = {
+        "random": rng.uniform(-1, 1, (rows, columns)),
+        "coarse": rng.integers(-4, 5, (rows, columns)) / 20,
+        "flat": np.full((rows, columns), 0.35),
+        "zero": np.zeros((rows, columns)),
+        "plateau": (rng.random((rows, columns)) > 0.6) * 0.5,
+    }[kind].astype(np.float32)
+    side = st.floats(-5, 80, allow_nan=False)
+    boxes = draw(
+        st.lists(st.tuples(side, side, st.floats(0, 60), st.floats(0, 60)), min_size=0, max_size=4)
+    )
+    return SquareGeometry(height, width, size, input_size), grid, scores, boxes
+
+
+def direct(heatmap, mask):
+    seen = ~np.isnan(heatmap)
+    return heatmap[mask & seen].astype(float), heatmap[~mask & seen].astype(float)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_every_figure_is_that_of_the_pixels(case):
+    geometry, grid, scores, boxes = case
+    heatmap = upsample_to_original(scores, geometry, grid)
+    mask = box_mask(boxes, geometry.height, geometry.width)
+    split = Split.of(heatmap, mask)
+    found = Upsampled(scores, geometry, grid, boxes)
+    assert found.area == mask.sum()
+    assert found.hidden == split.hidden
+    inside, outside = direct(heatmap, mask)
+    assert (found.pixels_inside, found.pixels_outside) == (inside.size, outside.size)
+    both = np.concatenate([inside, outside])
+    if both.size:
+        assert found.extremes == (both.min(), both.max())
+    thresholds = np.r_[THRESHOLDS, both[:3], [2.0, -2.0]]
+    counts = found.count_at_least(thresholds)
+    # A pixel that should equal a threshold of 0 may miss it by the last bits of a sum, where
+    # float32 does not round them away: then the pixels' own answer is arbitrary.
+    unsure = [((both != t) & (np.abs(both - t) < 1e-9)).any() for t in thresholds]
+    for values, count in zip((inside, outside), counts, strict=True):
+        for t, found_count, doubtful in zip(thresholds, count, unsure, strict=True):
+            low, high = ((values >= t + room).sum() for room in (1e-9, -1e-9))
+            assert low <= found_count <= high if doubtful else found_count == (values >= t).sum()
+    if any(unsure):
+        return
+    for group in (THRESHOLDS, MIDDLE_THRESHOLDS):
+        np.testing.assert_array_equal(found.iou(group), split.iou(group))
+    assert found.pointing_game() == split.pointing_game()
+    # Rounding the pixels to float32 moves a contrast by about 1e-7 over the spread.
+    spread = np.sqrt(inside.var() + outside.var()) if inside.size and outside.size else 0
+    tolerance = 1e-6 * (1 + abs(split.cnr())) / max(spread, 1e-3)
+    assert found.cnr() == pytest.approx(split.cnr(signed=True), abs=tolerance)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.sampled_from([-0.2, 0.0, 0.1, 0.25, 0.35, 0.5]), st.sampled_from([4, 8]))
+def test_boxes_are_those_of_the_labelled_pixels(case, threshold, connectivity):
+    geometry, grid, scores, _ = case
+    heatmap = upsample_to_original(scores, geometry, grid)
+    seen = heatmap[~np.isnan(heatmap)].astype(float)
+    assume(not ((seen != threshold) & (np.abs(seen - threshold) < 1e-9)).any())
+    with np.errstate(invalid="ignore"):
+        numbers, count = label(
+            # As float64: a plain number would be rounded to the map's float32 first.
+            heatmap >= np.float64(threshold),
+            structure=np.ones((3, 3)) if connectivity == 8 else None,
+        )
+    expected = sorted(
+        [x.start, y.start, x.stop - x.start, y.stop - y.start]
+        for y, x in find_objects(numbers, count)
+    )
+    found = Upsampled(scores, geometry, grid, []).boxes_at_least(threshold, connectivity)
+    assert sorted(found) == expected
+
+
+def test_a_full_size_map_is_exact_too():
+    rng = np.random.default_rng(0)
+    geometry = SquareGeometry(2500, 3000, 512, 480)
+    grid = RegionGrid(15, 15, stride=32.0, first=0.5)
+    scores = rng.uniform(-0.2, 0.7, (15, 15)).astype(np.float32)
+    boxes = [[300.5, 400.25, 900, 700], [1000, 800, 400.5, 1000], [2900, 10, 500, 90]]
+    heatmap = upsample_to_original(scores, geometry, grid, smoothing=1.5)
+    mask = box_mask(boxes, 2500, 3000)
+    found = Upsampled(scores, geometry, grid, boxes, smoothing=1.5)
+    split = Split.of(heatmap, mask)
+    np.testing.assert_array_equal(found.iou(THRESHOLDS), split.iou(THRESHOLDS))
+    assert found.pointing_game() == split.pointing_game()
+    assert found.cnr() == pytest.approx(split.cnr(signed=True), rel=1e-6)
+    _, count = label(heatmap >= np.float64(0.3), structure=np.ones((3, 3)))
+    assert len(found.boxes_at_least(0.3)) == count
+
+
+def test_a_map_of_another_shape_than_its_grid_is_refused():
+    with pytest.raises(ValueError, match=r"expected a map of \(2, 2\)"):
+        Upsampled(np.zeros((3, 2)), SquareGeometry(9, 9, 9, 9), RegionGrid.patches(2, 2, 9), [])
