@@ -113,7 +113,7 @@ def to_square(
         Image.Resampling[resample.upper()],
         box=(*box, box[0] + place.side, box[1] + place.side),
     )
-    return np.asarray(resized, dtype=np.uint8)
+    return np.array(resized, dtype=np.uint8)  # a copy: Pillow's own memory is read-only
 
 
 # --------------------------------------------------------------------------------- bytes

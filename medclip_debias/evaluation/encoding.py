@@ -17,7 +17,7 @@ from medclip_debias.grounding.boxes import box_features, visible_boxes
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Progress = Callable[[int, int], None]
 
@@ -56,7 +56,7 @@ class Encoded:
 
 
 def encode(
-    model: DualEncoder,
+    model: ImageTextModel,
     prepared: PreparedSet,
     prompt_rows: Sequence[int],
     prompts: Sequence[str],
@@ -117,7 +117,7 @@ def encode(
 
 
 def _ground(
-    model: DualEncoder,
+    model: ImageTextModel,
     regions: Tensor,
     phrases: Sequence[Phrase],
     numbers: Sequence[int],

@@ -27,7 +27,7 @@ from medclip_debias.files import write_json
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 FORMAT = 1
 HELD_OUT = "held_out"
@@ -106,12 +106,12 @@ def evaluate(
             in it to evaluate.
     """
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.load import load_model
 
     started = time.perf_counter()
     options = options or EvaluationOptions()
     data = PreparedSet.open(Path(prepared))
-    model = DualEncoder.load(Path(model_folder), device=_device(device))
+    model = load_model(Path(model_folder), device=_device(device))
     _check_preprocessing(model, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     skipped: dict[str, str] = {}
@@ -238,7 +238,7 @@ def _device(name: str) -> str:
     return name
 
 
-def _check_preprocessing(model: DualEncoder, data: PreparedSet) -> None:
+def _check_preprocessing(model: ImageTextModel, data: PreparedSet) -> None:
     wanted, found = model.preprocessing.prepare, data.settings
     if wanted == found:
         return
@@ -249,11 +249,12 @@ def _check_preprocessing(model: DualEncoder, data: PreparedSet) -> None:
     ]
     raise UserError(
         f"{data.folder}: was prepared otherwise than the model expects ({', '.join(differ)}); "
-        "prepare it again with the model's settings."
+        "prepare it again with the model's settings: medclip-debias prepare SOURCE OUT "
+        f"{wanted.command_line()}."
     )
 
 
-def _model_prompts(model: DualEncoder) -> PromptSet:
+def _model_prompts(model: ImageTextModel) -> PromptSet:
     """The model's own chex5 set, or else the packaged one."""
     content = model.prompts.get("chex5")
     return load_prompts(content) if isinstance(content, Mapping) else load_prompts("chex5")
@@ -312,6 +313,7 @@ def _phrases(
                         width=int(images["width"].iloc[row]),
                         size=data.settings.size,
                         input_size=input_size,
+                        fit=data.settings.fit,
                     ),
                     patient=str(images["patient_id"].iloc[row]),
                 )
@@ -396,7 +398,7 @@ def _retrieval(
 # ----------------------------------------------------------------------------- provenance
 
 
-def _describe_model(model: DualEncoder) -> dict[str, Any]:
+def _describe_model(model: ImageTextModel) -> dict[str, Any]:
     return {
         "hash": model.content_hash,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -239,7 +239,8 @@ def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
     dim = shape_of(state, "text.head.weight", where)[0]
     image: ResNetSettings | SwinSettings = ResNetSettings()
     if "image.projection_head.weight" in state:
-        state = renamed(state, SWIN)
+        swin = {key: value for key, value in state.items() if key.startswith("image.")}
+        state = {key: state[key] for key in state if key not in swin} | renamed(swin, SWIN)
         image = SwinSettings(config=_swin_config(state, where))
     else:
         state = summed_channels(state, "image.model.conv1.weight")
