@@ -64,6 +64,8 @@ class ImageTextModel(Protocol):
         """The weights."""
 
 
-def as_interface(model: DualEncoder) -> ImageTextModel:
-    """`DualEncoder` is an `ImageTextModel`: the type checker proves it here."""
-    return model
+if TYPE_CHECKING:
+
+    def _as_interface(model: DualEncoder) -> ImageTextModel:
+        """`DualEncoder` is an `ImageTextModel`: the type checker proves it here."""
+        return model

@@ -13,7 +13,6 @@ import importlib.machinery
 import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -114,9 +113,6 @@ def merges_file():
 
 
 @pytest.fixture(scope="session")
-def radiographs():
-    folder = Path("/work/shared/data/real_cxr")
-    found = sorted(folder.rglob("*.jpg"))[:40:10]
-    if not found:
-        pytest.skip("no real radiographs here")
-    return found
+def radiographs(shared_data):
+    """Four real radiographs of different shapes."""
+    return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:10]
