@@ -147,7 +147,9 @@ def import_model(
             settings, state, tokenizer = _clip(kind, state, text, config, where)
     preprocessing = _preprocessing(settings, config)
     provenance = {"imported": {path.name: file_hash(path) for path in files}}
-    peer = Peer(settings, preprocessing, tokenizer, provenance)
+    bad = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
+    with explained(f"{where}: the widths and heads of this model do not fit together", *bad):
+        peer = Peer(settings, preprocessing, tokenizer, provenance)
     load_strictly(peer, state, where)
     peer.save(out)
     return Peer.load(out)
@@ -157,7 +159,7 @@ def _preprocessing(settings: PeerSettings, config: Path | None) -> PeerPreproces
     size = settings.image.image_size if isinstance(settings.image, ViTSettings) else 224
     found = published_preprocessing(settings.kind, size)
     told = {} if config is None else _read_config(config).get("preprocess_cfg", {})
-    if "mean" in told and "std" in told:
+    if isinstance(told.get("mean"), list) and isinstance(told.get("std"), list):
         change = {"channel_mean": tuple(told["mean"]), "channel_std": tuple(told["std"])}
         found = found.model_copy(update=change)
     return found
@@ -388,6 +390,7 @@ def _biomed_clip(
     )
     state = renamed(state, TIMM)
     state = {key.replace(".blocks.", ".resblocks."): value for key, value in state.items()}
+    shape_of(state, "image.class_embedding", where)
     state["image.class_embedding"] = state["image.class_embedding"].flatten()
     state["image.positional_embedding"] = state["image.positional_embedding"][0]
     state["image.proj"] = state["image.proj"].T.contiguous()

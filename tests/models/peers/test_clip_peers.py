@@ -205,6 +205,16 @@ def test_a_model_that_is_no_plain_clip_is_refused_by_name(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_file, tmp_path):
+    state = open_clip_model.CLIP(24, VISION, TEXT).state_dict()
+    torch.save(state, tmp_path / "w.pt")
+    cfg = {"vision_cfg": VISION, "text_cfg": TEXT | {"heads": 7}}
+    (tmp_path / "c.json").write_text(json.dumps(cfg))
+    files = {"text": merges_file, "config": tmp_path / "c.json"}
+    with pytest.raises(UserError, match="widths and heads"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", **files)
+
+
 def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     open_clip_model, merges_file, phantom_tree, tmp_path, capsys
 ):

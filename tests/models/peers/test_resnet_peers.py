@@ -90,7 +90,7 @@ def test_biovils_published_heatmap_agrees_but_for_its_shift(shape):
     both = ~np.isnan(same) & ~np.isnan(published)
     assert both.mean() > 0.98 * inside**2 / (height * width)
     slope = max(np.abs(np.diff(scores, axis=a)).max() for a in (0, 1)) / (32 * short / 512)
-    assert np.abs(same - published)[both].max() <= 3 * slope  # within two pixels of each other
+    assert np.abs(same - published)[both].max() <= 2 * slope  # within two pixels of each other
     # A ResNet centres its regions elsewhere: 15.5 input pixels from where they are drawn.
     ours = upsample_to_original(scores, geometry, RegionGrid(15, 15, 32, 0.5))
     move = round(15.5 * short / 512)
