@@ -67,6 +67,12 @@ def prepare(
     window: Annotated[
         str, typer.Option(help="DICOM window to apply: the first one, or none.")
     ] = "first",
+    fit: Annotated[
+        str, typer.Option(help="Square by padding, or by cutting the longer side: pad or crop.")
+    ] = "pad",
+    resample: Annotated[
+        str, typer.Option(help="Filter: area, or a peer's bilinear, bicubic or lanczos.")
+    ] = "area",
     views: Annotated[
         str | None, typer.Option(help="Views that count as frontal, as AP,PA; default all names.")
     ] = None,
@@ -123,6 +129,7 @@ def prepare(
 
     where = "the command line"
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
+    rows |= {"fit": fit, "resample": resample}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence} | given(views=words(views))
     text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")

@@ -84,9 +84,10 @@ def ground(
 ) -> None:
     """Show where in an image each sentence is seen."""
     from medclip_debias.grounding.ground import ground as run
-    from medclip_debias.models.dual_encoder import DualEncoder, best_device
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
 
-    encoder = DualEncoder.load(model, best_device(device))
+    encoder = load_model(model, best_device(device))
     maps = run(encoder, image, text, out)
     show({"maps": maps} if as_json else {m["text"]: m["picture"] for m in maps}, as_json)
 

@@ -30,7 +30,7 @@ from medclip_debias.files import atomic_file, write_json
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 Names = NDArray[Any]
@@ -89,12 +89,13 @@ def probe(
         UserError: no labels, an empty split, or truth that does not fit.
     """
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder, best_device
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
 
     began = time.perf_counter()
     options = options or ProbeOptions()
     data = PreparedSet.open(Path(prepared))
-    model = DualEncoder.load(Path(model_folder), best_device(device))
+    model = load_model(Path(model_folder), best_device(device))
     known = Truth(Path(truth)) if truth is not None else None
     rows = {name: _rows(data, name) for name in ("train", split)}
     labels = _labels(data)
@@ -189,7 +190,7 @@ def _labels(data: PreparedSet) -> dict[str, Floats]:
 
 
 def _features(
-    model: DualEncoder,
+    model: ImageTextModel,
     data: PreparedSet,
     rows: NDArray[np.int64],
     split_rows: NDArray[np.int64],
@@ -271,7 +272,7 @@ def _means(classes: dict[str, Any]) -> dict[str, float]:
 
 
 def _false_negatives(
-    model: DualEncoder,
+    model: ImageTextModel,
     data: PreparedSet,
     rows: NDArray[np.int64],
     known: Truth,

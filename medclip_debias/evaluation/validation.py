@@ -23,7 +23,7 @@ from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_r
 from medclip_debias.evaluation.zero_shot import prompt_differences
 
 if TYPE_CHECKING:
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 SPLIT = "validate"
 _CHOICE = 17  # seed of what is validated, the same for every run
@@ -31,7 +31,7 @@ _CHOICE = 17  # seed of what is validated, the same for every run
 
 def validator_of(
     prepared: Path, limit: int, *, prompts: str = "chex5", batch_size: int = 64
-) -> Callable[[DualEncoder], dict[str, float]]:
+) -> Callable[[ImageTextModel], dict[str, float]]:
     """A function that validates a model; it reads nothing until it is called.
 
     Args:
@@ -47,7 +47,7 @@ def validator_of(
         ``median_rank`` (1 is best), as far as the data allows.
     """
 
-    def validate(model: DualEncoder) -> dict[str, float]:
+    def validate(model: ImageTextModel) -> dict[str, float]:
         data = PreparedSet.open(prepared)
         figures = _zero_shot(model, data, load_prompts(prompts), limit, batch_size)
         figures |= _retrieval(model, data, limit, batch_size)
@@ -62,7 +62,7 @@ def validator_of(
 
 
 def _zero_shot(
-    model: DualEncoder, data: PreparedSet, prompts: PromptSet, limit: int, batch_size: int
+    model: ImageTextModel, data: PreparedSet, prompts: PromptSet, limit: int, batch_size: int
 ) -> dict[str, float]:
     """Mean AUC over the classes that have both labels among the chosen images."""
     names = [name for name in prompts.classes if name in data.studies.columns]
@@ -87,7 +87,7 @@ def _zero_shot(
 
 
 def _retrieval(
-    model: DualEncoder, data: PreparedSet, limit: int, batch_size: int
+    model: ImageTextModel, data: PreparedSet, limit: int, batch_size: int
 ) -> dict[str, float]:
     """Rank of the first sentence of an image's own study; equal sentences all count."""
     try:
@@ -113,7 +113,7 @@ def _some(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 @torch.no_grad()
 def _scores(
-    model: DualEncoder,
+    model: ImageTextModel,
     data: PreparedSet,
     rows: NDArray[np.int64],
     texts: list[str],

@@ -18,7 +18,7 @@ from medclip_debias.files import atomic_file
 from medclip_debias.grounding.heatmaps import upsample_to_original
 
 if TYPE_CHECKING:
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Grounding:
 
 
 def ground_image(
-    model: DualEncoder,
+    model: ImageTextModel,
     image: Radiograph | NDArray[Any],
     texts: Sequence[str],
     *,
@@ -65,8 +65,9 @@ def ground_image(
     sentences = checked_sentences(texts)
     settings = model.preprocessing
     height, width = image.shape
-    geometry = SquareGeometry(height, width, settings.prepare.size, settings.input_size)
-    pixels = torch.from_numpy(prepare_image(image, settings.prepare)[None])
+    how = settings.prepare
+    geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
+    pixels = torch.from_numpy(prepare_image(image, how)[None])
     with torch.inference_mode():
         regions = model.encode_images(pixels)
         vectors = model.encode_sentences(sentences)
@@ -86,7 +87,7 @@ def ground_image(
 
 
 def ground(
-    model: DualEncoder,
+    model: ImageTextModel,
     image_path: Path,
     texts: Sequence[str],
     out: Path,
