@@ -14,11 +14,11 @@ import typer
 from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
-from medclip_debias.cli import data, training, evaluation  # isort: skip
+from medclip_debias.cli import data, training, evaluation, grounding  # isort: skip
 from medclip_debias.cli.common import app
 from medclip_debias.errors import EXIT_CODE, UserError
 
-__all__ = ["app", "data", "evaluation", "main", "run", "training"]
+__all__ = ["app", "data", "evaluation", "grounding", "main", "run", "training"]
 
 
 def main() -> None:
