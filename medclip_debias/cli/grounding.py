@@ -103,7 +103,7 @@ def index(
     A run that was killed goes on when the same command is given again.
     """
     from medclip_debias.config import apply_overrides, validate
-    from medclip_debias.grounding.search.build import build_index
+    from medclip_debias.grounding.search.build import build_index, headline
     from medclip_debias.grounding.search.settings import IndexSettings
 
     content = apply_overrides({"seed": seed}, settings or [])
@@ -119,7 +119,7 @@ def index(
             overwrite=overwrite,
             progress=advance,
         )
-    show({"index": str(out), **meta}, as_json)
+    show({"index": str(out), **(meta if as_json else headline(meta))}, as_json)
 
 
 @app.command()

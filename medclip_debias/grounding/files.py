@@ -274,7 +274,7 @@ def _write_image(
             found=[r.box for r in regions],
             caption=_caption(grounding, lowest, highest) if options.style.legend else "",
             limits=limits,
-            names=(named, f"score >= {options.threshold}"),
+            names=(named, f"score >= {options.threshold}") if options.style.legend else None,
             **options.style.keywords(*heatmap.shape),
         )
         if options.maps:

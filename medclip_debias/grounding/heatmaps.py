@@ -81,7 +81,11 @@ def _interpolation(
     pad = geometry.pad_x if axis == "x" else geometry.pad_y
     side = geometry.input_size
     position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
-    seen = (position >= 0) & (position <= side)
+    # In whole numbers: on the very edge of the input a rounded position would decide by chance.
+    doubled = (
+        2 * np.arange(length) + 1 + 2 * pad
+    ) * geometry.size - 2 * geometry.side * geometry.crop
+    seen = (doubled >= 0) & (doubled <= 2 * geometry.side * side)
     place = np.clip(grid.place(position), 0, cells - 1)
     before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
     weights = np.zeros((length, cells))

@@ -91,7 +91,7 @@ def write_overlay(
     alpha: float = 0.55,
     contours: Sequence[float] = (),
     colour_bar: bool = True,
-    names: tuple[str, str] = ("reference", "found"),
+    names: tuple[str, str] | None = None,
     dpi: float = 110,
 ) -> Path:
     """Write one PNG: ``heatmap`` over ``image``, with the same scale on both axes.
@@ -115,7 +115,7 @@ def write_overlay(
         alpha: opacity of the highest score.
         contours: scores along which lines are drawn.
         colour_bar: draw the scale of the scores beside the picture.
-        names: what the key calls ``boxes`` and ``found``; it is drawn where ``found`` is given.
+        names: what a key under the picture calls ``boxes`` and ``found``; no key when None.
         dpi: pixels per inch; the longer side of the picture is 4 inches.
     """
     # Figure and Agg directly: pyplot would keep every figure in a global table.
@@ -126,10 +126,10 @@ def write_overlay(
 
     height, width = heatmap.shape
     kinds = [  # boxes, colour, line, name
-        (as_boxes(boxes), BOX_COLOUR, "-", names[0]),  # type: ignore[arg-type]
-        (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), names[1]),  # type: ignore[arg-type]
+        (as_boxes(boxes), BOX_COLOUR, "-", (names or ("", ""))[0]),  # type: ignore[arg-type]
+        (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),  # type: ignore[arg-type]
     ]
-    with_key = colour_bar and len(kinds[1][0]) > 0
+    with_key = names is not None and any(len(kind[0]) for kind in kinds)
     paper = _Paper.of(height, width, caption, colour_bar, with_key)
     figure = Figure(figsize=(paper.width, paper.height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)

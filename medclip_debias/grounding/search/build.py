@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from medclip_debias.models.dual_encoder import DualEncoder
 
 FEWEST_SENTENCES = 32
+
+
+def headline(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The few figures of an index that a terminal should show."""
+    shown: dict[str, Any] = {"images": meta["regions"][0], "bytes": sum(meta["bytes"].values())}
+    for kind, measured in meta["recall"].items():
+        if kind == "k":
+            continue
+        count = meta["candidates"][kind]
+        shown[f"candidates for {kind}"] = count
+        shown[f"recall@{meta['recall']['k']} for {kind}"] = measured["by_candidates"][str(count)]
+    return shown
 
 
 def build_index(
@@ -94,9 +106,9 @@ def build_index(
         "settings": settings.model_dump(mode="json"),
         **learned,
     }
+    (work / _JOB).unlink()
     meta["bytes"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
     write_json(work / META, meta)
-    (work / _JOB).unlink()
     _put_in_place(work, out)
     return meta
 

@@ -95,6 +95,7 @@ class Landmarks:
             "sharpness": np.array([self.sharpness]),
         }
         save_file(tensors, path)
+        path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it private
 
     @classmethod
     def load(cls, path: Path) -> Landmarks:

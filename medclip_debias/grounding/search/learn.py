@@ -64,9 +64,9 @@ def learn(
         progress: called with images scored and images in total.
 
     Returns:
-        ``candidates`` (how many a query ranks exactly), ``kind`` of the FAISS indexes, and
-        ``recall``: for sentences and for images, how many were asked, and the mean recall@k of
-        the two stages against exact scores of every image, by number of candidates.
+        ``kind`` of the FAISS indexes; ``recall``: for ``sentences`` and for ``images``, how many
+        were asked, and the mean recall@k of the two stages against exact scores of every image,
+        by number of candidates; ``candidates``: the least number that reaches the target.
     """
     rng = np.random.default_rng(settings.seed)
     n = len(regions)
@@ -106,7 +106,8 @@ def learn(
             )
         ]
     ).mean(axis=0)
-    enough = [c for c, recall in zip(counts, by_text, strict=True) if recall >= settings.target]
+    enough = {"sentences": _enough(counts, by_text, settings.target)}
+    enough["images"] = enough["sentences"]
     asked = np.sort(rng.permutation(n)[: settings.image_queries])
     recall = {
         "k": settings.k,
@@ -118,8 +119,15 @@ def learn(
     }
     if len(asked):
         by_image = _image_recalls(folder, regions, directions, asked, counts, settings.k)
+        enough["images"] = _enough(counts, by_image, settings.target)
         recall["images"] = {"asked": len(asked), "by_candidates": _table(counts, by_image)}
-    return {"kind": kind, "candidates": enough[0] if enough else counts[-1], "recall": recall}
+    return {"kind": kind, "candidates": enough, "recall": recall}
+
+
+def _enough(counts: list[int], recalls: Floats, target: float) -> int:
+    """The smallest count whose recall is at least ``target``, or else the largest count."""
+    reached = [count for count, recall in zip(counts, recalls, strict=True) if recall >= target]
+    return reached[0] if reached else counts[-1]
 
 
 def _image_recalls(

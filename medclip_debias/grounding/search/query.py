@@ -143,7 +143,8 @@ class SearchIndex:
                 the index was built.
         """
         query = self._landmarks.queries(vector[None].float().cpu().numpy())[0]
-        rows = self._candidates(self._text, query, k, candidates)
+        count = self.meta["candidates"]["sentences"] if candidates is None else candidates
+        rows = self._candidates(self._text, query, max(count, k))
         scores = sentence_scores(similarity, self._gather(rows), vector[None])[:, 0]
         return self._hits(rows, scores, k)
 
@@ -167,17 +168,15 @@ class SearchIndex:
         if ranking == "global":
             rows, values = self._nearest(self._image, query, k)
             return self._hits(rows, values, k)
-        rows = self._candidates(self._image, query, k, candidates)
+        count = self.meta["candidates"]["images"] if candidates is None else candidates
+        rows = self._candidates(self._image, query, max(count, k))
         return self._hits(rows, image_scores(regions.float(), self._gather(rows)), k)
 
     # ------------------------------------------------------------------------------- parts
 
-    def _candidates(
-        self, index: Any, query: Floats, k: int, count: int | None
-    ) -> NDArray[np.int64]:
+    def _candidates(self, index: Any, query: Floats, count: int) -> NDArray[np.int64]:
         """Rows of the candidates, in rising order: they lie on the disk in that order."""
-        count = int(self.meta["candidates"]) if count is None else count
-        return np.sort(self._nearest(index, query, max(count, k))[0])
+        return np.sort(self._nearest(index, query, count)[0])
 
     @staticmethod
     def _nearest(index: Any, query: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
@@ -272,7 +271,8 @@ def search(
         regions = encode_file(encoder, Path(image or ""))
         chosen: ImageRanking = "global" if ranking == "global" else "regions"
         hits = index.by_image(regions, k, candidates, chosen)
-    used = index.meta["candidates"] if candidates is None else candidates
+    measured = index.meta["candidates"]["sentences" if sentences else "images"]
+    used = measured if candidates is None else candidates
     return {
         "hits": [asdict(hit) for hit in hits],
         "images": len(index),

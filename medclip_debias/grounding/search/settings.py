@@ -37,7 +37,7 @@ class IndexSettings(Settings):
     k: int = Field(10, ge=1)
     target: float = Field(0.99, gt=0, le=1)
     queries: int = Field(100, ge=1)
-    image_queries: int = Field(8, ge=0)
+    image_queries: int = Field(16, ge=0)
     batch_size: int = Field(32, ge=1)
     seed: int = Field(0, ge=0)
 

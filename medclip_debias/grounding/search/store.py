@@ -47,7 +47,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     try:
         shape = tuple(int(side) for side in meta["regions"])
         expected = int(np.prod(shape)) * 2
-        int(meta["candidates"])
+        for kind in ("sentences", "images"):
+            int(meta["candidates"][kind])
         str(meta["model_hash"])
         str(meta["data_hash"])
     except (KeyError, TypeError, ValueError) as error:
