@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from medclip_debias.errors import explained
+
 Array = NDArray[np.float32]
 
 # Chosen on the demo's model, where recall changes little over a factor of ten around them.
@@ -102,6 +104,7 @@ class Landmarks:
         """Read what `save` wrote."""
         from safetensors.numpy import load_file
 
-        found = load_file(path)
-        sharpness = float(found.pop("sharpness")[0])
-        return cls(**found, sharpness=sharpness)
+        with explained(f"{path}: cannot be read as landmarks; run 'index' again", Exception):
+            found = load_file(path)
+            sharpness = float(found.pop("sharpness")[0])
+            return cls(**found, sharpness=sharpness)

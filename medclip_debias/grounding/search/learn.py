@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medclip_debias.errors import explained
 from medclip_debias.grounding.search.landmarks import Landmarks
 from medclip_debias.grounding.search.ranking import (
     Floats,
@@ -66,7 +67,7 @@ def learn(
     Returns:
         ``kind`` of the FAISS indexes; ``recall``: for ``sentences`` and for ``images``, how many
         were asked, and the mean recall@k of the two stages against exact scores of every image,
-        by number of candidates; ``candidates``: the least number that reaches the target.
+        by number of candidates; ``candidates``: a number that reaches the target (`_enough`).
     """
     rng = np.random.default_rng(settings.seed)
     n = len(regions)
@@ -125,9 +126,12 @@ def learn(
 
 
 def _enough(counts: list[int], recalls: Floats, target: float) -> int:
-    """The smallest count whose recall is at least ``target``, or else the largest count."""
-    reached = [count for count, recall in zip(counts, recalls, strict=True) if recall >= target]
-    return reached[0] if reached else counts[-1]
+    """The count after the smallest whose recall is at least ``target``, or the largest.
+
+    One step more than was enough for these queries: they chose it, so others find a little less.
+    """
+    reached = [place for place, recall in enumerate(recalls) if recall >= target]
+    return counts[min(reached[0] + 1, len(counts) - 1)] if reached else counts[-1]
 
 
 def _image_recalls(
@@ -196,7 +200,8 @@ def open_faiss(path: Path) -> Any:
     """The FAISS index in a file, memory-mapped: nothing is read until it is searched."""
     import faiss
 
-    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    with explained(f"{path}: cannot be read as a FAISS index; run 'index' again", RuntimeError):
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
 
 
 def nearest(index: Any, vector: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:

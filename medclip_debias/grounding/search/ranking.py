@@ -55,10 +55,19 @@ def mean_direction(regions: Regions | Floats) -> Floats:
 
 
 def blocks(regions: Regions, size: int = BLOCK) -> Iterator[tuple[slice, Regions]]:
-    """The regions of all images, ``size`` images at a time, as arrays in memory."""
+    """The regions of all images, ``size`` images at a time, as arrays in memory.
+
+    A memory map is mapped anew for each block, so that pages already read do not count as this
+    process's memory until the end.
+    """
     for start in range(0, len(regions), size):
         place = slice(start, min(start + size, len(regions)))
-        yield place, np.array(regions[place])
+        if isinstance(regions, np.memmap) and regions.filename is not None:
+            offset = regions.offset + start * regions[0].nbytes
+            shape = (place.stop - start, *regions.shape[1:])
+            yield place, np.array(np.memmap(regions.filename, np.float16, "r", offset, shape))
+        else:
+            yield place, np.array(regions[place])
 
 
 def recall_at(exact: Floats, candidates: NDArray[np.integer], k: int) -> float:

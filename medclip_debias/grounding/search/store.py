@@ -45,8 +45,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
         if not (folder / name).is_file():
             raise UserError(f"{folder / name}: this file of the index is missing; {AGAIN}.")
     try:
-        shape = tuple(int(side) for side in meta["regions"])
-        expected = int(np.prod(shape)) * 2
+        images, regions, dim = (int(side) for side in meta["regions"])
+        expected = {name: int(meta["bytes"][name]) for name in FILES if name != META}
         for kind in ("sentences", "images"):
             int(meta["candidates"][kind])
         str(meta["model_hash"])
@@ -55,12 +55,14 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: the file is damaged or was edited ({type(error).__name__}); {AGAIN}."
         ) from error
-    actual = (folder / REGIONS).stat().st_size
-    if actual != expected or len(shape) != 3:
-        raise UserError(
-            f"{folder / REGIONS}: has {actual} bytes where {expected} are needed; the file is"
-            f" damaged, {AGAIN}."
-        )
+    expected[REGIONS] = images * regions * dim * 2
+    for name, size in expected.items():
+        actual = (folder / name).stat().st_size
+        if actual != size:
+            raise UserError(
+                f"{folder / name}: has {actual} bytes where {size} are needed; the file is"
+                f" damaged, {AGAIN}."
+            )
     return dict(meta)
 
 
