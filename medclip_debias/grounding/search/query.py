@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from medclip_debias.models.dual_encoder import DualEncoder
 
 
+_AT_A_TIME = 64
+
+
 @dataclass(frozen=True)
 class Hit:
     """One result.
@@ -145,7 +148,7 @@ class SearchIndex:
         query = self._landmarks.queries(vector[None].float().cpu().numpy())[0]
         count = self.meta["candidates"]["sentences"] if candidates is None else candidates
         rows = self._candidates(self._text, query, max(count, k))
-        scores = sentence_scores(similarity, self._gather(rows), vector[None])[:, 0]
+        scores = self._scores(rows, lambda x: sentence_scores(similarity, x, vector[None])[:, 0])
         return self._hits(rows, scores, k)
 
     def by_image(
@@ -170,7 +173,8 @@ class SearchIndex:
             return self._hits(rows, values, k)
         count = self.meta["candidates"]["images"] if candidates is None else candidates
         rows = self._candidates(self._image, query, max(count, k))
-        return self._hits(rows, image_scores(regions.float(), self._gather(rows)), k)
+        wide = regions.float()
+        return self._hits(rows, self._scores(rows, lambda x: image_scores(wide, x)), k)
 
     # ------------------------------------------------------------------------------- parts
 
@@ -184,8 +188,13 @@ class SearchIndex:
             raise UserError("the number of results and of candidates must be at least 1.")
         return nearest(index, query, count)
 
-    def _gather(self, rows: NDArray[np.int64]) -> Regions:
-        return np.asarray(self._regions[rows])
+    def _scores(self, rows: NDArray[np.int64], score: Callable[[Regions], Floats]) -> Floats:
+        """Exact scores of some images, few at a time, so that their regions stay in the cache."""
+        parts = [
+            score(np.asarray(self._regions[rows[start : start + _AT_A_TIME]]))
+            for start in range(0, len(rows), _AT_A_TIME)
+        ]
+        return np.concatenate(parts)
 
     def _hits(self, rows: NDArray[np.int64], scores: Floats, k: int) -> list[Hit]:
         order = np.lexsort((rows, -scores))[:k]
