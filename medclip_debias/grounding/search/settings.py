@@ -32,7 +32,7 @@ class IndexSettings(Settings):
     """
 
     landmarks: int = Field(1000, ge=2)
-    rank: int = Field(128, ge=1)
+    rank: int = Field(256, ge=1)
     kind: IndexKind = "auto"
     k: int = Field(10, ge=1)
     target: float = Field(0.99, gt=0, le=1)
