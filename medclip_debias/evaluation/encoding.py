@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -67,7 +67,5 @@ def cut_sentences(model: ImageTextModel, texts: Sequence[str]) -> int:
     """How many sentences have more tokens than the model reads; the rest of each is not seen."""
     if not texts:
         return 0
-    # Models of other groups keep the limit beside their other settings.
-    settings: Any = getattr(model.settings, "text", model.settings)
-    limit: int = settings.max_tokens
+    limit = model.max_tokens
     return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))

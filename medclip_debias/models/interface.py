@@ -51,6 +51,10 @@ class ImageTextModel(Protocol):
         """What sentences are read with."""
 
     @property
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
+
+    @property
     def device(self) -> torch.device:
         """Where the parameters live."""
 

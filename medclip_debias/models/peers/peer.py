@@ -82,6 +82,11 @@ class Peer(nn.Module):
         return next(self.parameters()).device
 
     @property
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
+        return self.settings.max_tokens
+
+    @property
     def grid(self) -> RegionGrid:
         """Where the regions lie, in pixels of the prepared image's central crop.
 
