@@ -103,7 +103,7 @@ def make_optimizer(
         }
         for (decayed, factor), parameters in groups.items()
     ]
-    return torch.optim.AdamW(content, lr=settings.lr, fused=fused or None)
+    return torch.optim.AdamW(content, lr=settings.lr, eps=settings.adam_eps, fused=fused or None)
 
 
 def _factor(name: str, model: DualEncoder, factors: LearningRateFactors) -> float:

@@ -75,6 +75,7 @@ class TrainSettings(Settings):
     lr: float = Field(1e-5, gt=0, le=1)
     lr_factors: LearningRateFactors = LearningRateFactors()
     weight_decay: float = Field(0.01, ge=0)
+    adam_eps: float = Field(1e-8, gt=0)
     warmup_steps: int = Field(2000, ge=0)
     clip_norm: float | None = Field(1.0, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
