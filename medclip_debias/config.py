@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from medclip_debias.errors import UserError, did_you_mean
 
@@ -31,6 +39,8 @@ S = TypeVar("S", bound=BaseModel)
 # --------------------------------------------------------------------------- preprocessing
 
 WindowPolicy = Literal["first", "none"]
+Fit = Literal["pad", "crop"]
+Resample = Literal["area", "bilinear", "bicubic", "lanczos"]
 
 FRONTAL_VIEWS = (
     *("AP", "AP Supine", "AP Erect", "AP Semi Erect", "AP Upright"),
@@ -45,13 +55,19 @@ class PrepareSettings(Settings):
     ``size`` is the side of the stored square in pixels. Intensities are clipped at the
     percentiles ``clip`` of the whole image (a DICOM window, when present, is applied first),
     then stretched to 0..255; ``equalize`` adds the histogram equalisation of MIMIC-CXR-JPG.
-    Of several windows the ``first`` is applied; ``window: none`` leaves them all out.
+    Of several windows the ``first`` is applied; ``window: none`` leaves them all out. ``fit``
+    decides what becomes the square: ``pad`` keeps the whole image and adds black bands, ``crop``
+    keeps the central square whose side is the image's shorter one. ``resample`` is the filter:
+    ``area`` (the mean of the pixels covered; bilinear when enlarging), or Pillow's antialiased
+    ``bilinear``, ``bicubic`` or ``lanczos``, which other groups' models were published with.
     """
 
     size: int = Field(512, ge=16, le=4096)
     clip: tuple[float, float] = (0.5, 99.5)
     equalize: bool = False
     window: WindowPolicy = "first"
+    fit: Fit = "pad"
+    resample: Resample = "area"
 
     @model_validator(mode="after")
     def _ordered(self) -> PrepareSettings:
@@ -59,6 +75,28 @@ class PrepareSettings(Settings):
         if not 0 <= low < high <= 100:
             raise ValueError(f"clip must be two rising percentiles in 0..100, got {low}, {high}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the settings that came later out while they are at their defaults.
+
+        So every set and model made before them keeps its content hash.
+        """
+        content: dict[str, Any] = handler(self)
+        for name in ("fit", "resample"):
+            if content.get(name) == type(self).model_fields[name].default:
+                del content[name]
+        return content
+
+    def command_line(self) -> str:
+        """The options of ``medclip-debias prepare`` that prepare a set in this way.
+
+        >>> PrepareSettings(size=224, clip=(0, 100), fit="crop").command_line()
+        '--size 224 --clip 0 100 --window first --fit crop --resample area'
+        """
+        words = f"--size {self.size} --clip {self.clip[0]:g} {self.clip[1]:g} "
+        words += "--equalize " if self.equalize else ""
+        return words + f"--window {self.window} --fit {self.fit} --resample {self.resample}"
 
 
 class SelectionSettings(Settings):

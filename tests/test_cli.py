@@ -130,7 +130,7 @@ def test_ground_writes_a_picture_and_a_map_for_each_sentence(trained, figures, t
     Image.fromarray(grey).save(tmp_path / "film.png")
     model = trained / "run" / "model"
     words = ["ground", model, tmp_path / "film.png", "--text", "Left lung.", "--text", "Nodule."]
-    maps = figures(*words, "--out", tmp_path / "out")["maps"]
+    maps = figures(*words, "--out", tmp_path / "out")["images"][0]["sentences"]
     assert [entry["text"] for entry in maps] == ["Left lung.", "Nodule."]
     for entry in maps:
         assert np.load(entry["map"], allow_pickle=False).shape == (90, 130)

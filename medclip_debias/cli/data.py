@@ -67,6 +67,12 @@ def prepare(
     window: Annotated[
         str, typer.Option(help="DICOM window to apply: the first one, or none.")
     ] = "first",
+    fit: Annotated[
+        str, typer.Option(help="Square by padding, or by cutting the longer side: pad or crop.")
+    ] = "pad",
+    resample: Annotated[
+        str, typer.Option(help="Filter: area, or a peer's bilinear, bicubic or lanczos.")
+    ] = "area",
     views: Annotated[
         str | None, typer.Option(help="Views that count as frontal, as AP,PA; default all names.")
     ] = None,
@@ -95,6 +101,13 @@ def prepare(
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
     kind: Annotated[str, typer.Option(help="mimic_cxr, openi, manifest or auto.")] = "auto",
+    tables: Annotated[
+        Path | None,
+        typer.Option(help="Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
+    ] = None,
+    text_only: Annotated[
+        bool, typer.Option("--text-only", help="Prepare the reports alone, without any image.")
+    ] = False,
     shard: Annotated[
         str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
@@ -116,13 +129,14 @@ def prepare(
 
     where = "the command line"
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
+    rows |= {"fit": fit, "resample": resample}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence} | given(views=words(views))
     text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(kind, phrases, reports, labels, split_seed, text),
+        "reading": Reading(kind, phrases, reports, labels, split_seed, text, tables, text_only),
         "workers": workers,
         "say": None if as_json else note,
         "overwrite": overwrite,

@@ -1,4 +1,4 @@
-"""Verbs that measure and show: evaluate, ground, report."""
+"""Verbs that measure: evaluate, report."""
 
 from __future__ import annotations
 
@@ -71,24 +71,6 @@ def evaluate(
     from medclip_debias.evaluation.evaluate import headline
 
     show({"results": str(out / "results.json"), **headline(results)}, as_json)
-
-
-@app.command()
-def ground(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    image: Annotated[Path, typer.Argument(help="DICOM, JPG or PNG file.")],
-    text: Annotated[list[str], typer.Option("--text", help="A sentence; may be repeated.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Show where in an image each sentence is seen."""
-    from medclip_debias.grounding.ground import ground as run
-    from medclip_debias.models.dual_encoder import DualEncoder, best_device
-
-    encoder = DualEncoder.load(model, best_device(device))
-    maps = run(encoder, image, text, out)
-    show({"maps": maps} if as_json else {m["text"]: m["picture"] for m in maps}, as_json)
 
 
 @app.command()

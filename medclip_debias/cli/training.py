@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, app, progress, show
+from medclip_debias.cli.common import AsJson, app, note, progress, show
 
 
 @app.command("language-model")
@@ -61,22 +61,47 @@ def train(
         list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; drop checkpoints.")] = False,
+    allow_changed_data: Annotated[
+        bool, typer.Option("--allow-changed-data", help="Resume although the data has changed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model; run the same command again to resume."""
+    """Train a model; run the same command again to resume (exit code 75: stopped by a signal)."""
     from medclip_debias.config import load_settings
+    from medclip_debias.evaluation.validation import validator_of
+    from medclip_debias.training.processes import Place
     from medclip_debias.training.settings import RunSettings
+    from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError
     from medclip_debias.training.train import train as run
 
     chosen = load_settings(RunSettings, config, settings or [])
-    with progress("Steps") as advance:
-        result = run(chosen, where=str(config), fresh=fresh, progress=advance)
+    first = Place.from_environment().rank == 0
+    limit = chosen.train.validate_images
+    try:
+        with progress("Steps") as advance:
+            result = run(
+                chosen,
+                where=str(config),
+                fresh=fresh,
+                progress=advance,
+                validator=validator_of(chosen.prepared, limit) if first else None,
+                allow_changed_data=allow_changed_data,
+                warn=note,
+            )
+    except StoppedBySignalError as stop:
+        if first:
+            note(f"medclip-debias: {stop}")
+        raise typer.Exit(EXIT_CODE) from None
+    if not first:
+        return
     figures = {
         "steps": result.steps,
         "resumed_at": result.resumed_at,
         "loss": result.loss,
         "images_per_second": result.images_per_second,
     }
+    if result.best is not None:
+        figures |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
     show({"model": str(result.model), **figures}, as_json)
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
 from medclip_debias.data import store
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.records import PhraseRecord
-from medclip_debias.data.results import Part, Results, Row, Study
+from medclip_debias.data.results import Heads, Part, Results, Row, Study
 from medclip_debias.data.sources.ms_cxr import scale_boxes
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
@@ -48,6 +48,7 @@ class About:
         synthetic: the source is a phantom.
         text_only: the source has reports and no images.
         made_by: versions of what computed the rows and sentences.
+        selected: hash of what was selected, times of change included.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class About:
     synthetic: bool
     text_only: bool
     made_by: dict[str, str]
+    selected: str
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values that `from_json` takes."""
@@ -68,6 +70,14 @@ class About:
             "settings": self.settings.model_dump(mode="json"),
             "selection": self.selection.model_dump(mode="json"),
         }
+
+    def source_stamp(self, heads: Heads) -> str:
+        """Return a hash of what a set (or part) is made of: another file, another hash.
+
+        Args:
+            heads: of all entries in the journal of reports.
+        """
+        return json_hash([self.kind, self.selected, heads.hexdigest()])
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> About:
@@ -140,6 +150,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         },
         "funnel": funnel.rows,
         "files": [store.MANIFEST, INPUTS],
+        "source_stamp": about.source_stamp(results.heads),
         "manifest_hash": store.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
     }

@@ -3,6 +3,12 @@
 What is drawn and where it is applied are apart: `draw` takes numbers from the generator handed
 in and nothing else, `augment` applies them with albumentations on the CPU, `augment_on_device`
 in one go where the batch lies. Both give the same pixels.
+
+Two views of one image (SimCLR) take two draws of the same. SimCLR's own strong augmentations are
+left out on purpose: a mirrored chest has its heart on the wrong side, so a flip would teach that
+left and right do not matter, and a rescaled crop needs interpolation, which is not the same to
+the byte on the CPU and on a GPU. Prepare larger images and raise ``brightness`` and ``contrast``
+for stronger views.
 """
 
 from __future__ import annotations
@@ -42,6 +48,11 @@ class Draws:
     def pin_memory(self) -> Draws:
         """A copy in page-locked memory, from which a GPU reads without waiting."""
         tensors = {f.name: getattr(self, f.name).pin_memory() for f in fields(self)[:4]}
+        return Draws(**tensors, side=self.side)
+
+    def part(self, chosen: slice | Tensor) -> Draws:
+        """The draws of some of the images."""
+        tensors = {f.name: getattr(self, f.name)[chosen] for f in fields(self)[:4]}
         return Draws(**tensors, side=self.side)
 
 

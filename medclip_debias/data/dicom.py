@@ -3,16 +3,19 @@
 Order of the steps (DICOM PS3.4, N.2): modality LUT or rescale, then VOI LUT or window, then
 the inversion of MONOCHROME1. The first two are pydicom's, run on the values that a pixel can
 hold instead of on the pixels.
+
+Files without a Part-10 header (preamble, ``DICM``) are read when everything in them fits.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import warnings
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +39,13 @@ _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
     *("PhotometricInterpretation", "BitsStored", "PixelRepresentation"),
 )
+_RADIOGRAPHS = (  # storage classes that a file without Part-10 header may have
+    "1.2.840.10008.5.1.4.1.1.1",  # computed radiography
+    "1.2.840.10008.5.1.4.1.1.1.1",  # digital X-ray, for presentation
+    "1.2.840.10008.5.1.4.1.1.1.1.1",  # digital X-ray, for processing
+    "1.2.840.10008.5.1.4.1.1.7",  # secondary capture
+)
+_IMPLICIT_LITTLE, _EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 _JPEG_2000 = b"\xff\x4f\xff\x51"
 # Start-of-frame markers of JPEG (C4, C8 and CC among them are others') and JPEG-LS (F7).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
@@ -46,7 +56,7 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
 
     Args:
         path: named in messages.
-        content: the whole file, with its preamble.
+        content: the whole file.
         window: ``first`` applies the first VOI LUT, else the first window; ``none`` neither.
         max_bytes: a deflated file that unpacks to more is refused.
 
@@ -60,8 +70,17 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            _check_deflated(path, content, max_bytes)
-            dataset = pydicom.dcmread(io.BytesIO(content))
+            bare = content[128:132] != b"DICM"
+            start = 0 if bare else 132
+            if is_deflated(io.BytesIO(content), start) and not unpacked_size_fits(
+                content, start, max_bytes
+            ):
+                raise UserError(
+                    f"{path}: unpacks to more than {max_bytes:,} bytes; export it again."
+                )
+            dataset = pydicom.dcmread(io.BytesIO(content), force=bare)
+            if bare:
+                _check_bare(path, dataset)
             _check_kind(path, dataset)
             codes, values = encoded(_pixels(path, dataset))
             values = _meaning(path, dataset, values, window)
@@ -79,19 +98,76 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
 # ----------------------------------------------------------------------- before decoding
 
 
-def _check_deflated(path: Path, content: bytes, max_bytes: int) -> None:
-    """Refuse a small file that would unpack to a huge one; pydicom unpacks without a limit."""
+def header_start(content: bytes) -> int | None:
+    """Return where the elements of a DICOM file begin, ``None`` for another kind of file.
+
+    132, behind the preamble and ``DICM`` of a Part-10 file; 0 for what older archives and network
+    nodes write: the same elements from the first byte on.
+
+    Args:
+        content: the first 132 bytes, or more.
+    """
+    if content[128:132] == b"DICM":
+        return 132
+    group, kind = content[:2], content[4:6]
+    if group == b"\x02\x00":
+        return 0 if kind in (b"UL", b"OB", b"UI") else None
+    short = int.from_bytes(content[4:8], "little") <= 64  # the length of an id or a date
+    known = kind in (b"UL", b"UI", b"CS", b"DA", b"TM", b"SH", b"LO")
+    return 0 if group == b"\x08\x00" and len(content) > 8 and (short or known) else None
+
+
+def is_deflated(file: IO[bytes], start: int) -> bool:
+    """Tell whether the elements behind the file's meta header are deflated."""
+    from pydicom.filereader import read_dataset
+
+    file.seek(start)
+    if file.read(2) != b"\x02\x00":
+        return False
+    file.seek(start)
+    meta = read_dataset(file, False, True, stop_when=lambda tag, *_: tag.group != 2)
+    return bool(meta.get("TransferSyntaxUID") == _DEFLATED)
+
+
+def unpacked_size_fits(content: bytes, start: int, max_bytes: int) -> bool:
+    """Tell whether a deflated file stays small; pydicom unpacks without a limit."""
     from pydicom.filereader import read_dataset
 
     stream = io.BytesIO(content)
-    stream.seek(132)
-    meta = read_dataset(stream, False, True, stop_when=lambda tag, *_: tag.group != 2)
-    if meta.get("TransferSyntaxUID") != _DEFLATED:
-        return
+    stream.seek(start)
+    read_dataset(stream, False, True, stop_when=lambda tag, *_: tag.group != 2)
     unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
     unpacker.decompress(stream.read(), max_bytes)
-    if unpacker.unconsumed_tail:
-        raise UserError(f"{path}: unpacks to more than {max_bytes:,} bytes; export it again.")
+    return not unpacker.unconsumed_tail
+
+
+def _check_bare(path: Path, dataset: Any) -> None:
+    """Refuse a file without Part-10 header unless its elements vouch for each other.
+
+    Nothing at its start says that it is DICOM, or how its pixels are encoded: it must be of a
+    class of radiographs, and plain pixels must be exactly as many as its rows and columns.
+    """
+    from pydicom.uid import UID
+
+    if str(dataset.get("SOPClassUID") or "") not in _RADIOGRAPHS:
+        raise UserError(f"{path}: this is not a DICOM, JPG or PNG image; give one of these.")
+    if "PixelData" not in dataset or dataset.file_meta.get("TransferSyntaxUID"):
+        return
+    if dataset["PixelData"].is_undefined_length:
+        raise UserError(
+            f"{path}: has no DICOM header (preamble), and its pixels are compressed in a way that"
+            " it does not name; export it again as a DICOM file."
+        )
+    implicit, little = dataset.original_encoding
+    if not little:
+        raise UserError(f"{path}: has no DICOM header (preamble); export it again.")
+    sides = (dataset.get(name) or 0 for name in ("Rows", "Columns"))
+    bits = int(dataset.get("BitsAllocated") or 0)
+    samples = int(dataset.get("SamplesPerPixel") or 1) * int(dataset.get("NumberOfFrames") or 1)
+    needed = math.prod(map(int, sides)) * samples * bits // 8
+    if len(dataset.PixelData) not in (needed, needed + needed % 2):
+        raise _misfit(path)
+    dataset.file_meta.TransferSyntaxUID = UID(_IMPLICIT_LITTLE if implicit else _EXPLICIT_LITTLE)
 
 
 def _photometric(dataset: Any) -> str:

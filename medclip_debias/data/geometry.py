@@ -1,8 +1,8 @@
 """The one transform between an original image and the network's input.
 
-Pad to a centred square, scale, crop the centre: ``x' = scale * (x + pad) - crop`` on both axes,
-with one scale. Coordinates are continuous: pixel ``(row i, column j)`` covers
-``[j, j+1] x [i, i+1]``.
+Pad (or cut) to a centred square, scale, crop the centre: ``x' = scale * (x + pad) - crop`` on
+both axes, with one scale; a negative pad is a cut. Coordinates are continuous: pixel
+``(row i, column j)`` covers ``[j, j+1] x [i, i+1]``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from medclip_debias.config import Fit
 
 Floats = NDArray[np.floating[Any]]
 
@@ -25,6 +27,7 @@ class SquareGeometry:
         width: columns of the original image.
         size: side of the prepared square.
         input_size: side of the central crop that the network sees; ``size`` for none.
+        fit: ``pad`` the shorter side of the original, or ``crop`` the longer one.
 
     Example:
         >>> geometry = SquareGeometry(height=100, width=200, size=100, input_size=80)
@@ -36,6 +39,7 @@ class SquareGeometry:
     width: int
     size: int
     input_size: int
+    fit: Fit = "pad"
 
     def __post_init__(self) -> None:
         if min(self.height, self.width, self.size, self.input_size) < 1:
@@ -45,17 +49,18 @@ class SquareGeometry:
 
     @property
     def side(self) -> int:
-        """Side of the padded square, in original pixels."""
-        return max(self.height, self.width)
+        """Side of the padded or cut square, in original pixels."""
+        pick = max if self.fit == "pad" else min
+        return pick(self.height, self.width)
 
     @property
     def pad_x(self) -> int:
-        """Columns added on the left, in original pixels."""
+        """Columns added on the left, in original pixels; negative when they are cut."""
         return (self.side - self.width) // 2
 
     @property
     def pad_y(self) -> int:
-        """Rows added on top, in original pixels."""
+        """Rows added on top, in original pixels; negative when they are cut."""
         return (self.side - self.height) // 2
 
     @property

@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.config import PrepareSettings, WindowPolicy
+from medclip_debias.config import Fit, PrepareSettings, Resample, WindowPolicy
+from medclip_debias.data.dicom import header_start, read_dicom
 from medclip_debias.data.radiograph import TOO_LARGE, Radiograph, check_size
 from medclip_debias.errors import UserError
 
-_MAX_BYTES = 1 << 30  # a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB
+MAX_BYTES = 1 << 30
+"""Of a file, unpacked; a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB."""
 
 
 def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
@@ -44,10 +46,8 @@ def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
     """
     path = Path(path)
     content = _read_bytes(path)
-    if content[128:132] == b"DICM":
-        from medclip_debias.data.dicom import read_dicom
-
-        image = read_dicom(path, content, window, _MAX_BYTES)
+    if header_start(content) is not None:
+        image = read_dicom(path, content, window, MAX_BYTES)
     elif content.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")):
         image = Radiograph.of(_read_raster(path, content))
     else:
@@ -66,7 +66,7 @@ def read_image(path: Path, window: WindowPolicy = "first") -> NDArray[np.float32
 
 
 def prepare_image(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
-    """Return the ``size x size`` uint8 image: clip, stretch, equalise, pad with 0, resize.
+    """Return the ``size x size`` uint8 image: clip, stretch, equalise, pad with 0 (or cut), resize.
 
     Args:
         image: what `read_radiograph` gave, or a 2-D array in display polarity.
@@ -75,7 +75,7 @@ def prepare_image(image: Radiograph | NDArray[Any], settings: PrepareSettings) -
     Raises:
         UserError: the image holds a single grey value (between the clipping percentiles).
     """
-    return to_square(stretch(image, settings), settings.size)
+    return to_square(stretch(image, settings), settings.size, settings.fit, settings.resample)
 
 
 def stretch(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
@@ -84,18 +84,36 @@ def stretch(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDAr
     return radiograph.stretched(settings)
 
 
-def to_square(grey: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Pad with 0 to a centred square and resize it; the geometry of `SquareGeometry`."""
+def to_square(
+    grey: NDArray[np.uint8], size: int, fit: Fit = "pad", resample: Resample = "area"
+) -> NDArray[np.uint8]:
+    """Pad with 0 (or cut) to a centred square and resize it; the geometry of `SquareGeometry`."""
     import cv2
 
     from medclip_debias.data.geometry import SquareGeometry
 
     height, width = grey.shape
-    place = SquareGeometry(height, width, size, size)
-    square = np.zeros((place.side, place.side), dtype=np.uint8)
-    square[place.pad_y : place.pad_y + height, place.pad_x : place.pad_x + width] = grey
-    method = cv2.INTER_AREA if place.side > size else cv2.INTER_LINEAR
-    return np.asarray(cv2.resize(square, (size, size), interpolation=method), dtype=np.uint8)
+    place = SquareGeometry(height, width, size, size, fit)
+    left, top = max(-place.pad_x, 0), max(-place.pad_y, 0)
+    if fit == "pad":
+        square = np.zeros((place.side, place.side), dtype=np.uint8)
+        square[place.pad_y : place.pad_y + height, place.pad_x : place.pad_x + width] = grey
+    else:
+        square = grey[top : top + place.side, left : left + place.side]
+    if resample == "area":
+        method = cv2.INTER_AREA if place.side > size else cv2.INTER_LINEAR
+        return np.asarray(cv2.resize(square, (size, size), interpolation=method), dtype=np.uint8)
+    from PIL import Image
+
+    # Pillow's box keeps the filter's view of the pixels just outside the square, as when the
+    # whole image is resized first and cut afterwards.
+    whole, box = (square, (0, 0)) if fit == "pad" else (grey, (left, top))
+    resized = Image.fromarray(whole).resize(
+        (size, size),
+        Image.Resampling[resample.upper()],
+        box=(*box, box[0] + place.side, box[1] + place.side),
+    )
+    return np.array(resized, dtype=np.uint8)  # a copy: Pillow's own memory is read-only
 
 
 # --------------------------------------------------------------------------------- bytes
@@ -108,11 +126,11 @@ def _read_bytes(path: Path) -> bytes:
             raise UserError(f"{path}: is a folder; give an image file.")
         if not stat.S_ISREG(kind.st_mode):
             raise UserError(f"{path}: is a device or pipe; give an image file.")
-        if kind.st_size > _MAX_BYTES:
+        if kind.st_size > MAX_BYTES:
             raise UserError(f"{path}: {TOO_LARGE}")
         if path.suffix.lower() == ".gz":
             with gzip.open(path) as packed:
-                content = packed.read(_MAX_BYTES + 1)
+                content = packed.read(MAX_BYTES + 1)
         else:
             content = path.read_bytes()
     except FileNotFoundError:
@@ -123,7 +141,7 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
-    if len(content) > _MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise UserError(f"{path}: {TOO_LARGE}")
     if not content:
         raise UserError(f"{path}: the file is empty; copy it again.")

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ Job = tuple[Any, Any]
 
 
 LOCK = "lock"
+_SET, _OLD = "set", "old"
 
 
 class Journal:
@@ -103,14 +104,19 @@ class Workspace:
     Args:
         folder: the folder.
         part: the run makes one part of a set; a part's journals belong to it.
+
+    Attributes:
+        found: an earlier run left results here, which this run has not thrown away.
     """
 
     def __init__(self, folder: Path, part: bool = False) -> None:
         self.folder = folder
-        self.set = folder / "set"
+        self.set = folder / _SET
         place = self.set if part else folder
         self.reports, self.images = journals(place)
+        self.views = Journal(folder / "views.jsonl")
         self.rows = self.set / "images.bin"
+        self.found = self.started
 
     def follow(self, recipe: dict[str, Any]) -> str:
         """Keep what a run with the same recipe left here, or start anew.
@@ -131,6 +137,7 @@ class Workspace:
             elif left.name != LOCK:
                 left.unlink()
         self.set.mkdir()
+        self.found = False
         write_json(path, recipe)
         if found is None:
             return ""
@@ -150,19 +157,19 @@ class Workspace:
     @property
     def started(self) -> bool:
         """Whether any result is in the journals."""
-        return any(j.path.exists() and j.path.stat().st_size for j in (self.reports, self.images))
+        kept = (self.views, self.reports, self.images)
+        return any(j.path.exists() and j.path.stat().st_size for j in kept)
 
     def move_to(self, out: Path) -> None:
         """Put the finished set in the place of ``out``, and remove this folder."""
         for path in self.set.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        old = _retired(out)
+        old = self.folder / _OLD
         shutil.rmtree(old, ignore_errors=True)
         if out.exists():
             out.replace(old)
         self.set.replace(out)
-        shutil.rmtree(old, ignore_errors=True)
         self.discard()
 
     def discard(self) -> None:
@@ -175,8 +182,13 @@ def journals(folder: Path) -> tuple[Journal, Journal]:
     return Journal(folder / "reports.jsonl"), Journal(folder / "images.jsonl")
 
 
-def _retired(out: Path) -> Path:
-    return out.with_name(out.name + ".old")
+def clear(out: Path) -> None:
+    """Remove what is left of the workspace of a run that was killed behind its last rename."""
+    folder = out.with_name(out.name + ".partial")
+    if not folder.is_dir() or (folder / _SET).exists():  # the latter is work of another run
+        return
+    with suppress(UserError, OSError), workspace(out) as work:
+        work.discard()
 
 
 @contextmanager
@@ -215,8 +227,8 @@ def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
             break
         file.close()
     try:
-        if not out.exists() and _retired(out).is_dir():
-            _retired(out).replace(out)  # a run was killed between the two renames of `move_to`
+        if not out.exists() and (folder / _OLD).is_dir():
+            (folder / _OLD).replace(out)  # a run was killed between the renames of `move_to`
         yield Workspace(folder, part)
     finally:
         file.close()
@@ -226,7 +238,8 @@ def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
 def making(out: Path, part: bool = False) -> Iterator[Workspace]:
     """Own ``OUT.partial`` and tell what goes wrong with the disk in one sentence.
 
-    The folder is removed when the input is at fault, and kept when a run can go on from it.
+    The folder is removed when the input is at fault, and kept when a run can go on from it or an
+    earlier run left work in it.
 
     Args:
         out: what the run makes.
@@ -243,7 +256,10 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
             except WorkerKilled:
                 raise
             except UserError:
-                work.discard()
+                # A disk that is not mounted looks like a source without images: the work of an
+                # earlier run is worth more than a tidy folder.
+                if not work.found:
+                    work.discard()
                 raise
             except OSError:
                 if work.started:

@@ -41,30 +41,43 @@ class TrainingStudies:
     occurrences: NDArray[np.int64]
 
     @classmethod
-    def of(cls, prepared: PreparedSet, split: str = "train") -> TrainingStudies:
+    def of(
+        cls, prepared: PreparedSet, split: str = "train", *, text: bool = True
+    ) -> TrainingStudies:
         """Studies of ``split`` with at least one image and one sentence.
+
+        Args:
+            prepared: the data.
+            split: name of the split.
+            text: False keeps studies that say nothing as well, for training on images alone.
 
         Raises:
             UserError: the split holds no such study.
         """
+        if prepared.images.empty:
+            raise UserError(
+                f"{prepared.folder}: was prepared without images, so nothing can be trained on it"
+                " but a language model; prepare the reports together with their images."
+            )
         images, sentences = prepared.images, prepared.sentences
         places = np.flatnonzero((images["split"] == split).to_numpy())
         rows: dict[str, list[int]] = {}
         for row, study in zip(places, images["study_id"].iloc[places], strict=True):
             rows.setdefault(study, []).append(int(row))
         said: dict[str, dict[str, None]] = {}
-        for study, text in zip(sentences["study_id"], sentences["text"], strict=True):
+        for study, sentence in zip(sentences["study_id"], sentences["text"], strict=True):
             if study in rows:
-                said.setdefault(study, {})[text] = None
-        studies = [study for study in rows if study in said]
+                said.setdefault(study, {})[sentence] = None
+        studies = [study for study in rows if study in said or not text]
         if not studies:
+            wanted = "both an image and a sentence" if text else "an image"
             raise UserError(
-                f"{prepared.folder}: no study of the split '{split}' has both an image and a "
-                "sentence; look at its funnel.json."
+                f"{prepared.folder}: no study of the split '{split}' has {wanted}; "
+                "look at its funnel.json."
             )
-        texts = sorted({text for study in studies for text in said[study]})
-        number = {text: index for index, text in enumerate(texts)}
-        chosen = [np.array([number[t] for t in said[s]], dtype=np.int64) for s in studies]
+        texts = sorted({sentence for study in studies for sentence in said.get(study, ())})
+        number = {sentence: index for index, sentence in enumerate(texts)}
+        chosen = [np.array([number[t] for t in said.get(s, ())], dtype=np.int64) for s in studies]
         counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
         return cls(texts, [np.array(rows[s]) for s in studies], chosen, counts)
 
@@ -74,14 +87,17 @@ class TrainingStudies:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's input.
+    """One step's input: B studies, I images, T sentences.
 
     Attributes:
-        images: uint8 ``[B, C, C]``, cropped and augmented; ``[B, S, S]`` with ``draws``.
+        images: uint8 ``[I, C, C]``, cropped and augmented; ``[I, S, S]`` with ``draws``. The
+            images of one study lie side by side.
         texts: ``[T]`` indices into ``TrainingStudies.texts``.
-        owners: ``[T]`` image of each sentence, in 0..B-1.
-        studies: ``[B]`` index of each image's study.
+        owners: ``[T]`` image of each sentence, in 0..I-1.
+        studies: ``[I]`` index of each image's study.
         draws: the augmentation that is still to be done, on the device; None when it is done.
+        two_view: I = 2n rows are two augmentations of n images, first all the first ones, then
+            all the second ones; there are no sentences.
     """
 
     images: Tensor
@@ -89,9 +105,10 @@ class Batch:
     owners: Tensor
     studies: Tensor
     draws: Draws | None = None
+    two_view: bool = False
 
     def images_on(self, device: torch.device) -> Tensor:
-        """Augmented images on ``device``: uint8 ``[B, C, C]``."""
+        """Augmented images on ``device``: uint8 ``[I, C, C]``."""
         images = self.images.to(device, non_blocking=True)
         return images if self.draws is None else augment_on_device(images, self.draws)
 
@@ -103,6 +120,40 @@ class Batch:
             self.owners.pin_memory(),
             self.studies.pin_memory(),
             None if self.draws is None else self.draws.pin_memory(),
+            self.two_view,
+        )
+
+    def split(self, parts: int) -> list[Batch]:
+        """Cut into ``parts`` batches of equally many studies, in order.
+
+        The images of a study, its sentences, and both views of an image stay together.
+
+        Raises:
+            UserError: the studies cannot be shared out evenly.
+        """
+        firsts = self.studies[: len(self.studies) // 2] if self.two_view else self.studies
+        counts = torch.unique_consecutive(firsts, return_counts=True)[1]
+        if parts < 1 or len(counts) % parts:
+            raise UserError(
+                f"a batch of {len(counts)} studies cannot be cut into {parts} equal parts; choose "
+                "a number of parts that divides it."
+            )
+        ends = counts.cumsum(0)[len(counts) // parts - 1 :: len(counts) // parts].tolist()
+        return [self._part(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _part(self, start: int, end: int) -> Batch:
+        """Images ``start`` to ``end - 1`` (with two views, both of each) and their sentences."""
+        images = torch.arange(start, end)
+        if self.two_view:
+            images = torch.cat([images, images + len(self.studies) // 2])
+        mine = (self.owners >= start) & (self.owners < end)
+        return Batch(
+            self.images[images],
+            self.texts[mine],
+            self.owners[mine] - start,
+            self.studies[images],
+            None if self.draws is None else self.draws.part(images),
+            self.two_view,
         )
 
 
@@ -134,10 +185,32 @@ class _Ragged:
 
 
 class StepBatches(Dataset[Batch]):
-    """Item k is the batch of step k.
+    """Item k is this process's share of the batch of step k.
 
     Studies are drawn without replacement within an epoch, the last incomplete batch is left
-    out; of each study one image, and up to ``sentences_per_study`` sentences without repeats.
+    out; of each study up to ``views_per_study`` images and up to ``sentences_per_study``
+    sentences, without repeats. Among several images of a study each sentence belongs to one
+    drawn at random.
+
+    Every number drawn is that of the whole batch, whatever the number of processes: the shares
+    of all ranks, put together in order, are the batch of a single process, bit for bit (with
+    two views: their first halves, then their second halves).
+
+    Args:
+        pixels: uint8 ``[rows, S, S]``; only the images of the share are read.
+        studies: what to draw from.
+        batch_size: studies in the batch of all processes together.
+        sentences_per_study: most sentences of a study.
+        input_size: side C of the crop.
+        augment: how images are changed.
+        seed: decides, with the step, everything.
+        views_per_study: most images of a study.
+        two_view: instead two augmentations of one image of each study, and no sentences.
+        rank: this process, counted from 0.
+        world: number of processes, each with ``batch_size / world`` studies.
+
+    Raises:
+        UserError: too few studies, or a batch that the processes cannot share evenly.
     """
 
     def __init__(
@@ -150,11 +223,27 @@ class StepBatches(Dataset[Batch]):
         input_size: int,
         augment: AugmentSettings,
         seed: int,
+        views_per_study: int = 1,
+        two_view: bool = False,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         if batch_size > len(studies):
             raise UserError(
                 f"setting 'train.batch_size' is {batch_size}, but only {len(studies)} studies can "
                 "be trained on; make it smaller."
+            )
+        if batch_size % world:
+            raise UserError(
+                f"setting 'train.batch_size' is {batch_size}, which {world} processes cannot share "
+                f"evenly; make it a multiple of {world}."
+            )
+        if not 0 <= rank < world:
+            raise ValueError(f"rank {rank} is not one of {world} processes")
+        if two_view and views_per_study > 1:
+            raise UserError(
+                f"setting 'train.views_per_study' is {views_per_study}, but two augmented views "
+                "are of one image; set it to 1."
             )
         self.pixels = pixels
         self.studies = studies
@@ -163,6 +252,10 @@ class StepBatches(Dataset[Batch]):
         self.input_size = input_size
         self.augment = augment
         self.seed = seed
+        self.views_per_study = views_per_study
+        self.two_view = two_view
+        share = batch_size // world
+        self._share = range(rank * share, (rank + 1) * share)
         self._rows = _Ragged(studies.rows)
         self._sentences = _Ragged(studies.sentences)
         self._order: tuple[int, NDArray[np.int64]] | None = None
@@ -173,7 +266,7 @@ class StepBatches(Dataset[Batch]):
         return len(self.studies) // self.batch_size
 
     def members(self, step: int) -> NDArray[np.int64]:
-        """Studies of the batch of ``step``: ``[B]``."""
+        """Studies of the batch of ``step``, of all processes: ``[B]``."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:  # kept: it costs more than a batch
             rng = np.random.default_rng([_ORDER, self.seed, epoch])
@@ -183,17 +276,67 @@ class StepBatches(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         members = self.members(step)
         rng = np.random.default_rng([_CHOICE, self.seed, step])
-        rows = self._rows.one(members, rng)
-        texts, owners = self._sentences.some(members, self.sentences_per_study, rng)
+        # Places in 0..B-1: whose image, whose sentence.
+        rows, places = self._images(members, rng)
+        texts, speakers, owners = self._said(members, places, rng)
         draws = draw(rng, self.augment, len(rows), self.pixels.shape[1], self.input_size)
+
+        images = self._mine(places)
+        said = self._mine(speakers)
+        first = int(images[0])
+        return self._batch(
+            rows[images], members[places[images]], texts[said], owners[said] - first, draws, images
+        )
+
+    def _images(
+        self, members: NDArray[np.int64], rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the whole batch's images ``[I]`` and the place of each one's study."""
+        if self.views_per_study > 1:
+            return self._rows.some(members, self.views_per_study, rng)
+        views = 2 if self.two_view else 1
+        return np.tile(self._rows.one(members, rng), views), np.tile(np.arange(len(members)), views)
+
+    def _said(
+        self, members: NDArray[np.int64], places: NDArray[np.int64], rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The whole batch's sentences ``[T]``: text, place of the study, image of each."""
+        if self.two_view:
+            none = np.empty(0, dtype=np.int64)
+            return none, none, none
+        texts, speakers = self._sentences.some(members, self.sentences_per_study, rng)
+        if self.views_per_study == 1:
+            return texts, speakers, speakers
+        counts = np.bincount(places, minlength=len(members))
+        starts = np.cumsum(counts) - counts
+        chosen = (rng.random(len(texts)) * counts[speakers]).astype(np.int64)
+        return texts, speakers, starts[speakers] + chosen
+
+    def _mine(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of what lies at ``places`` is of this process's share."""
+        (chosen,) = np.nonzero((places >= self._share.start) & (places < self._share.stop))
+        return chosen
+
+    def _batch(
+        self,
+        rows: NDArray[np.int64],
+        studies: NDArray[np.int64],
+        texts: NDArray[np.int64],
+        owners: NDArray[np.int64],
+        draws: Draws,
+        images: NDArray[np.int64],
+    ) -> Batch:
+        """Read the pixels of ``rows``, whose draws are those at ``images``."""
+        draws = draws.part(torch.from_numpy(images))
         here = self.augment.where == "cpu"
-        images = augment(self.pixels, rows, draws) if here else np.asarray(self.pixels[rows])
+        pixels = augment(self.pixels, rows, draws) if here else np.asarray(self.pixels[rows])
         return Batch(
-            torch.from_numpy(images),
+            torch.from_numpy(pixels),
             torch.from_numpy(texts),
             torch.from_numpy(owners),
-            torch.from_numpy(members),
+            torch.from_numpy(studies),
             None if here else draws,
+            self.two_view,
         )
 
 
@@ -216,6 +359,21 @@ def _one_thread(_: int) -> None:
 
 
 def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
-    """Every sentence of the studies that `TrainingStudies.of` trains on, one an occurrence."""
+    """Every sentence of the studies that `TrainingStudies.of` trains on, one an occurrence.
+
+    Of a set without images it is every study of ``split``.
+
+    Raises:
+        UserError: the split holds no such study.
+    """
+    if prepared.images.empty:
+        names = prepared.studies["study_id"][prepared.studies["split"] == split]
+        said = prepared.sentences[prepared.sentences["study_id"].isin(set(names))]
+        if said.empty:
+            raise UserError(
+                f"{prepared.folder}: no study of the split '{split}' has a sentence; look at its"
+                " funnel.json."
+            )
+        return said.drop_duplicates(["study_id", "text"])["text"].tolist()
     studies = TrainingStudies.of(prepared, split)
     return [studies.texts[number] for said in studies.sentences for number in said]

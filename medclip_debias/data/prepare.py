@@ -7,86 +7,19 @@ killed goes on where it was (`medclip_debias.data.journal`).
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from medclip_debias import __version__
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data import shards, store
-from medclip_debias.data.assemble import About, assemble
-from medclip_debias.data.journal import Job, Workspace, check_free, making
-from medclip_debias.data.labels import Labeller
-from medclip_debias.data.parallel import chunks, cpus, ordered
-from medclip_debias.data.previous import Previous
-from medclip_debias.data.records import ImageRecord, Source, StudyRecord
-from medclip_debias.data.reports import ReportSettings, report_sentences_counted
-from medclip_debias.data.results import (
-    EMPTY,
-    MISSING,
-    READ,
-    UNREADABLE,
-    Image,
-    Part,
-    wanted_images,
-)
-from medclip_debias.data.rows import write_rows
-from medclip_debias.data.selection import Plan, select
-from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.splits import check_leak
+from medclip_debias.data.assemble import assemble
+from medclip_debias.data.finished import asked, check_unchanged, says_the_same
+from medclip_debias.data.journal import check_free, clear, making
+from medclip_debias.data.preparation import Preparation, Progress, Reading, Say
+from medclip_debias.data.results import Part
 from medclip_debias.errors import UserError
-from medclip_debias.files import file_hash
 
-Progress = Callable[[int, int], None]
-Say = Callable[[str], None]
-
-_LIBRARIES = (
-    *("numpy", "opencv-python-headless", "pillow", "pydicom", "pysbd"),
-    *("pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle"),
-)
-"""Another version of these may give other pixels or sentences."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a source is read.
-
-    Attributes:
-        kind: kind of source, or ``auto``.
-        phrases: boxes, if not those beside the data.
-        reports: folder or archive of the reports, for images that came without any.
-        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
-        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
-        text: sections and sentences that are used.
-    """
-
-    kind: str = "auto"
-    phrases: Path | None = None
-    reports: Path | None = None
-    labeller: str = "chexpert"
-    split_seed: int | None = None
-    text: ReportSettings = field(default_factory=ReportSettings)
-
-    def source(self, path: Path) -> Source:
-        """Open the source at ``path``."""
-        return detect(
-            path,
-            self.kind,
-            phrases=self.phrases,
-            reports=self.reports,
-            labeller=cast(Labeller, self.labeller),  # checked there
-            split_seed=self.split_seed,
-        )
-
-    def options(self) -> dict[str, Any]:
-        """Return what changes the content of the set, as JSON values."""
-        text = self.text.model_dump(mode="json")
-        return {"labeller": self.labeller, "split_seed": self.split_seed, "reports": text}
+__all__ = ["Reading", "prepare", "prepare_part"]
 
 
 def prepare(
@@ -103,6 +36,9 @@ def prepare(
     update: bool = False,
 ) -> store.PreparedSet:
     """Prepare a source; a run that was killed goes on when it is called again.
+
+    Called again when it had finished, it finds that nothing is left to do, whether the one who
+    called it saw it finish or not.
 
     Args:
         source_path: what `medclip_debias.data.sources.detect.detect` takes.
@@ -121,8 +57,16 @@ def prepare(
     """
     out = Path(out)
     replaced = overwrite or update
-    check_free(out, replaced)
-    run = _Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    made = asked(settings, selection, reading)
+    again = not replaced and says_the_same(out, made)
+    if not again:
+        check_free(out, replaced)
+    run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    if again:
+        check_unchanged(out, run.stamp())
+        run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
+        clear(out)
+        return store.PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
         run.start(work, previous=out if update else None)
@@ -174,253 +118,19 @@ def prepare_part(
         raise UserError(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
-    check_free(out, overwrite)
-    run = _Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    made = asked(settings, selection, reading) | {"shard": list(number)}
+    again = not overwrite and says_the_same(out, made)
+    if not again:
+        check_free(out, overwrite)
+    run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    if again:
+        check_unchanged(out, run.stamp(number))
+        run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
+        clear(out)
+        return shards.counts_of(out)
     with making(out, part=True) as work:
         check_free(out, overwrite)
         run.start(work, shard=number)
         counts = shards.write_part(work, number, run.about, run.plan.listing())
         work.move_to(out)
     return counts
-
-
-def is_phantom(source_path: Path) -> bool:
-    """Tell whether a source is synthetic: `medclip_debias.data.phantom` leaves its truth in it."""
-    folder = source_path if source_path.is_dir() else source_path.parent
-    try:
-        content = json.loads((folder / "truth" / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
-
-
-# ------------------------------------------------------------------------------ the way
-
-
-@dataclass
-class _Preparation:
-    """One run up to its journals."""
-
-    source: Source
-    source_path: Path
-    settings: PrepareSettings
-    selection: SelectionSettings
-    reading: Reading
-    workers: int
-    progress: Progress | None
-    say: Say | None
-
-    @classmethod
-    def of(
-        cls,
-        path: Path,
-        settings: PrepareSettings,
-        selection: SelectionSettings | None,
-        reading: Reading | None,
-        workers: int | None,
-        progress: Progress | None,
-        say: Say | None,
-    ) -> _Preparation:
-        """Open the source."""
-        how = reading or Reading()
-        source = how.source(Path(path))
-        chosen = selection or SelectionSettings()
-        return cls(source, Path(path), settings, chosen, how, workers or cpus(), progress, say)
-
-    def __post_init__(self) -> None:
-        self.done = self.total = 0
-        self._tell(*self.source.describe())
-
-    @cached_property
-    def plan(self) -> Plan:
-        """What was selected."""
-        return select(self.source, self.selection)
-
-    @cached_property
-    def about(self) -> About:
-        """What the set will say of itself."""
-        return About(
-            kind=self.source.kind,
-            settings=self.settings,
-            selection=self.selection,
-            options=self.reading.options(),
-            funnel=self.plan.funnel.rows,
-            phrases=self.plan.phrases,
-            rejected=self.plan.rejected,
-            synthetic=is_phantom(self.source_path),
-            text_only=self.plan.text_only,
-            made_by=made_by(),
-        )
-
-    def start(
-        self, work: Workspace, *, previous: Path | None = None, shard: tuple[int, int] = (1, 1)
-    ) -> None:
-        """Read every report and image that is not in the journals of ``work`` yet."""
-        about = self.about
-        earlier = None
-        if previous is not None:
-            earlier = Previous(previous, about.settings, about.options, about.made_by)
-            if not earlier.usable:
-                self._tell(f"{previous}: was made by another version; everything is read again.")
-        recipe = {
-            "source": str(self.source_path.resolve()),
-            "kind": about.kind,
-            "settings": about.settings.model_dump(mode="json"),
-            "selection": about.selection.model_dump(mode="json"),
-            "options": about.options,
-            "made_by": about.made_by,
-            "shard": list(shard),
-            "update": earlier.content_hash if earlier is not None else None,
-        }
-        self._tell(work.follow(recipe))
-        work.check_room(len(self.plan.images) * self.settings.size**2 // shard[1])
-        self._read_reports(work, shard, earlier)
-        self._read_images(work, earlier)
-
-    # -------------------------------------------------------------------------- reports
-
-    def _read_reports(
-        self, work: Workspace, shard: tuple[int, int], earlier: Previous | None
-    ) -> None:
-        studies = self._images_by_study(shard)
-        self.total = len(studies) + sum(map(len, studies.values()))
-        jobs = self._report_jobs(studies, shard, earlier)
-        waiting = work.reports.unfinished(jobs, lambda _: self._advance(1))
-        start = partial(_start_worker, self.reading.text)
-        cut = ordered(_cut_reports, chunks(waiting, 64), self.workers, start=start)
-        for entries in cut:
-            work.reports.append(entries)
-            self._advance(len(entries))
-
-    def _images_by_study(self, shard: tuple[int, int]) -> dict[str, list[Image]]:
-        """The studies of this shard in order; the images of each."""
-        boxed = {phrase.image_id for phrase in self.plan.phrases}
-        studies: dict[str, list[Image]] = {}
-        for at, image in enumerate(self.plan.images):
-            entry = Image(at, image.image_id, image.view, image.image_id in boxed)
-            studies.setdefault(image.study_id, []).append(entry)
-        chosen = list(studies)[shard[0] - 1 :: shard[1]]
-        return {study: studies[study] for study in chosen}
-
-    def _report_jobs(
-        self,
-        studies: dict[str, list[Image]],
-        shard: tuple[int, int],
-        earlier: Previous | None,
-    ) -> Iterator[Job]:
-        """Every study, with its text or with the sentences that an earlier set has of it.
-
-        A generator: the reports of a large source need a gigabyte.
-        """
-        if not self.plan.text_only:
-            for study in self.source.studies(studies):
-                images = studies[study.study_id]
-                split = self.plan.images[images[0].at].split
-                yield _report_job(study, images[0].at, split, images, earlier)
-            return
-        owners: list[StudyRecord] = []
-        for at, study in enumerate(self.source.studies()):
-            owners.append(replace(study, report=None, labels={}))
-            if at % shard[1] == shard[0] - 1:
-                yield _report_job(study, at, study.split, [], earlier)
-        check_leak([_owner(study) for study in owners])
-
-    # --------------------------------------------------------------------------- images
-
-    def _read_images(self, work: Workspace, earlier: Previous | None) -> None:
-        places = sorted(
-            image.at
-            for _, _, entry in work.reports.entries()
-            for image in wanted_images(entry["head"], entry["sentences"], self.selection)
-        )
-        self.total = self.done + len(places)
-        write_rows(
-            work.rows,
-            (self._image_job(at, earlier) for at in places),
-            len(places),
-            work.images,
-            self.settings,
-            self.workers,
-            self._advance,
-            previous=earlier.rows_path if earlier is not None else None,
-        )
-
-    def _image_job(self, at: int, earlier: Previous | None) -> Job:
-        image, stamp = self.plan.images[at], self.plan.stamps[at]
-        known = earlier.row(image.image_id, stamp) if earlier is not None else None
-        return [at, image.image_id, stamp], known or image.path
-
-    def _tell(self, *sentences: str) -> None:
-        for sentence in sentences:
-            if sentence and self.say is not None:
-                self.say(sentence)
-
-    def _advance(self, count: int) -> None:
-        self.done += count
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
-def _report_job(
-    study: StudyRecord, at: int, split: str, images: list[Image], earlier: Previous | None
-) -> Job:
-    text = study.report or ""
-    if study.report is None:
-        status, problem = (UNREADABLE, study.problem) if study.problem else (MISSING, "")
-    elif not text.strip():
-        status, problem = EMPTY, f"{study.origin}: the report is empty."
-    else:
-        status, problem = READ, ""
-    stamp = hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
-    head = {
-        "at": at,
-        "study": study.study_id,
-        "patient": study.patient_id,
-        "split": split,
-        "labels": study.labels,
-        "report": status,
-        "problem": problem,
-        "stamp": stamp,
-        "images": [list(image) for image in images],
-    }
-    known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
-    return head, known or text
-
-
-_text_settings = ReportSettings()
-
-
-def _start_worker(settings: ReportSettings) -> None:
-    global _text_settings
-    _text_settings = settings
-
-
-def _cut_reports(jobs: list[Job]) -> list[dict[str, Any]]:
-    entries = []
-    for head, given in jobs:
-        if isinstance(given, str):
-            sentences, dropped = report_sentences_counted(given, _text_settings)
-        else:
-            sentences, dropped = given
-        entries.append({"head": head, "sentences": sentences, "dropped": dict(dropped)})
-    return entries
-
-
-def _owner(study: StudyRecord) -> ImageRecord:
-    """A study as `check_leak` wants it."""
-    ids = (study.study_id, study.study_id, study.patient_id)
-    return ImageRecord(*ids, Path(), "", study.split, study.origin)
-
-
-@lru_cache(maxsize=1)
-def made_by() -> dict[str, str]:
-    """Return what computes rows and sentences: results of another version are not reused."""
-    folder = Path(__file__).parent
-    code = sorted([*folder.glob("*.py"), *(folder / "sources").glob("*.py")])
-    versions = {"medclip-debias": __version__, "code": file_hash(*code)}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # an optional decoder, or opencv under another name
-            versions[name] = "none"
-    return versions

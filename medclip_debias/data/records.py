@@ -30,6 +30,7 @@ class ImageRecord:
         view: view position as the source calls it (``AP``, ``PA``, ``LATERAL``, ``""`` unknown).
         split: one of `SPLITS`, or ``""`` when the source's split table does not name the image.
         origin: file and row of the record, for messages.
+        view_in_header: the source has no table of views; the file's DICOM header holds it.
     """
 
     image_id: str
@@ -39,6 +40,7 @@ class ImageRecord:
     view: str
     split: str
     origin: str = ""
+    view_in_header: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.journal import Journal, journals
+from medclip_debias.data.selection import TRAINING
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""
@@ -42,6 +45,23 @@ class Part(NamedTuple):
     def of(cls, folder: Path) -> Part:
         """The part in ``folder``."""
         return cls(*journals(folder), folder / "images.bin")
+
+
+class Heads:
+    """Names a set of heads of journal entries, in whatever order; each holds its own place."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, head: Any) -> None:
+        """Add the head of one entry (JSON values)."""
+        text = json.dumps(head, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        self._sum = (self._sum + int.from_bytes(digest, "big")) % (1 << 128)
+
+    def hexdigest(self) -> str:
+        """Return the name."""
+        return f"{self._sum:032x}"
 
 
 class Study(NamedTuple):
@@ -101,6 +121,7 @@ class Results:
         studies: in order.
         rows: in order.
         images: by their place, each image that should have a row.
+        heads: of the entries of the studies.
         labels: names of the labels; a study holds a value or ``None`` for each of the first.
         rejected: ``(image_id, reason)``, those whose report is to blame first; a study without
             images is named by its own id.
@@ -112,11 +133,13 @@ class Results:
         self._cut: Counter[str] = Counter()
         blamed: list[tuple[int, str, str]] = []
         self.studies: list[Study] = []
+        self.heads = Heads()
         self.labels: list[str] = []
         for number, part in enumerate(parts):
             for offset, _, entry in part.reports.entries():
                 study = self._study(number, offset, entry, selection)
                 self.studies.append(study)
+                self.heads.add(entry["head"])
                 self._images_listed += len(entry["head"]["images"])
                 self._cut.update(entry["dropped"])
                 if entry["head"]["problem"]:
@@ -134,8 +157,10 @@ class Results:
             UserError: a step left nothing.
         """
         step = _Steps(funnel, self.rejected[0][1] if self.rejected else "")
-        funnel.step("studies with such an image", "studies", len(self.studies))
-        left = step(self.studies, "study has a report", lambda s: s.report != MISSING)
+        left = self._listed(funnel, step) if text_only else self.studies
+        if not text_only:
+            funnel.step("studies with such an image", "studies", len(self.studies))
+        left = step(left, "study has a report", lambda s: s.report != MISSING)
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
@@ -157,6 +182,18 @@ class Results:
         wanted = [study for study in self.studies if study.images]
         step_name = "study has a readable image"
         return step(wanted, step_name, lambda s: any(i.at in readable for i in s.images))
+
+    def _listed(self, funnel: Funnel, step: _Steps) -> list[Study]:
+        """Count what the selection counts by images where there are some."""
+        funnel.step("studies listed", "studies", len(self.studies))
+        known = step(self.studies, "split is known", lambda study: study.split)
+        step.stop_if_empty(len(known))
+        moved = sum(study.split == "held_out" for study in known)
+        if moved:
+            before = moved + sum(study.split in TRAINING for study in known)
+            told = "patient has no boxes (others move to held_out)"
+            funnel.step(told, "train and validate studies", before - moved, before=before)
+        return known
 
     def _study(
         self, part: int, offset: int, entry: dict[str, Any], selection: SelectionSettings

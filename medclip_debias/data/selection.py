@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from medclip_debias.config import FRONTAL_VIEWS, SelectionSettings
+from medclip_debias.config import FRONTAL_VIEWS, SelectionSettings, json_hash
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.headers import ReadViews, read_views
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
 from medclip_debias.data.splits import check_leak
+from medclip_debias.errors import UserError
 
 TRAINING = ("train", "validate")
 """Splits that patients with boxes must leave."""
@@ -28,6 +30,7 @@ class Plan:
         funnel: counts of the selection.
         rejected: ``(image_id, reason)`` of files that cannot even be looked at.
         text_only: the source has reports and no images at all.
+        held_out: patients who must leave training, for the studies of a source without images.
     """
 
     images: list[ImageRecord]
@@ -36,6 +39,7 @@ class Plan:
     funnel: Funnel
     rejected: list[tuple[str, str]]
     text_only: bool = False
+    held_out: frozenset[str] = frozenset()
 
     def listing(self) -> str:
         """Return a hash of what was selected; equal on two copies of the same source.
@@ -49,9 +53,18 @@ class Plan:
             digest.update(repr(row).encode())
         return digest.hexdigest()[:16]
 
+    def stamp(self) -> str:
+        """Return a hash of what was selected and when the files were changed."""
+        return json_hash([self.listing(), self.stamps, sorted(self.held_out)])
 
-def select(source: Source, settings: SelectionSettings) -> Plan:
+
+def select(source: Source, settings: SelectionSettings, views: ReadViews = read_views) -> Plan:
     """Select the images of ``source``.
+
+    Args:
+        source: where they are.
+        settings: policies.
+        views: reads the view positions that no table holds from the files' headers.
 
     Raises:
         UserError: a patient or study is in two splits, or no image is left.
@@ -61,18 +74,31 @@ def select(source: Source, settings: SelectionSettings) -> Plan:
     funnel.step("images listed", "images", len(listed))
     phrases = source.phrases()
     if not listed:
-        return Plan([], [], phrases, funnel, [], text_only=True)
+        held_out = source.held_out_patients()
+        return Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
     check_leak(listed)
     keep = _Keeper(funnel)
+    rejected: list[tuple[str, str]] = []
     images = listed
+    stamps: dict[str, str] = {}
+    in_headers = any(image.view_in_header for image in images)
+    if in_headers:  # a file that is not there has no header
+        images, stamps = _there(images, keep, rejected)
+        images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
+        if in_headers and not any(image.view.strip() for image in images):
+            raise UserError(
+                f"nothing is left of the source: none of its {len(images)} DICOM headers states a"
+                " view position; put mimic-cxr-*-metadata.csv.gz (it comes with MIMIC-CXR-JPG)"
+                " beside the folder 'files' or name its folder with --tables, or take every image"
+                " with --blank-view include."
+            )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
     frontal = {_plain(view) for view in settings.views} | {""}
     images = keep(images, "view is frontal", lambda i: _plain(i.view) in frontal)
     images = keep(images, "split is known", lambda i: bool(i.split))
-    rejected: list[tuple[str, str]] = []
-    stamps = {image.image_id: _stamp(image, rejected) for image in images}
-    images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
+    if not in_headers:
+        images, stamps = _there(images, keep, rejected)
     boxed = {phrase.image_id for phrase in phrases}
     chosen = one_view(images, settings, boxed)
     if settings.multi_view != "all":
@@ -133,6 +159,36 @@ class _Keeper:
         self.funnel.step(step, "images", len(kept), before=len(images))
         self.funnel.stop_if_empty(len(kept))
         return kept
+
+
+def _there(
+    images: list[ImageRecord], keep: _Keeper, rejected: list[tuple[str, str]]
+) -> tuple[list[ImageRecord], dict[str, str]]:
+    """Return the images whose files are there, and the stamp of every file."""
+    stamps = {image.image_id: _stamp(image, rejected) for image in images}
+    if not any(stamps.values()):
+        raise UserError(
+            "nothing is left of the source: the step 'image file is there' dropped"
+            f" {len(images)} of {len(images)} images; for example, there is no"
+            f" {images[0].path}; correct the place of the images, or give --text-only to prepare"
+            " the reports alone."
+        )
+    return keep(images, "image file is there", lambda i: bool(stamps[i.image_id])), stamps
+
+
+def _with_views(
+    images: list[ImageRecord], stamps: dict[str, str], views: ReadViews, funnel: Funnel
+) -> list[ImageRecord]:
+    """Return the images with the views of their headers, where a header is what holds them."""
+    unread = [image for image in images if image.view_in_header]
+    found = views(unread, stamps)
+    funnel.step("DICOM headers read for the view", "headers", len(unread))
+    stated = sum(bool(view) for view in found.values())
+    funnel.step("header states the view", "headers", stated, before=len(unread))
+    return [
+        replace(image, view=found[image.image_id]) if image.view_in_header else image
+        for image in images
+    ]
 
 
 def _stamp(image: ImageRecord, rejected: list[tuple[str, str]]) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 from medclip_debias.config import json_hash
 from medclip_debias.data.assemble import About, assemble
-from medclip_debias.data.journal import Workspace, check_free, making
-from medclip_debias.data.results import Part
+from medclip_debias.data.finished import check_unchanged
+from medclip_debias.data.journal import Journal, Workspace, check_free, clear, journals, making
+from medclip_debias.data.results import Heads, Part
 from medclip_debias.data.store import FORMAT_VERSION, PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
@@ -48,13 +49,15 @@ def write_part(
     """
     content = about.as_json()
     counts = _counts(Part.of(work.set))
-    # Paths in the reasons differ between machines.
-    shared = {name: value for name, value in content.items() if name != "rejected"}
+    # Paths in the reasons differ between machines, as do times of change.
+    own = ("rejected", "selected")
+    shared = {name: value for name, value in content.items() if name not in own}
     values = {
         "format_version": FORMAT_VERSION,
         "shard": list(shard),
         "key": json_hash([shared, listing]),
         "counts": counts,
+        "source_stamp": about.source_stamp(_heads([work.reports])),
         "about": content,
     }
     for journal in (work.reports, work.images):
@@ -75,9 +78,15 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
         UserError: a part is missing, is there twice, is damaged or belongs to another set.
     """
     out = Path(out)
-    check_free(out, overwrite)
     folders = [Path(folder) for folder in parts]
+    again = not overwrite and (out / "meta.json").is_file()
+    if not again:
+        check_free(out, overwrite)
     about = _checked(folders)
+    if again:
+        check_unchanged(out, about.source_stamp(_heads([journals(f)[0] for f in folders])))
+        clear(out)
+        return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, overwrite)
         work.follow({"merge": [str(folder.resolve()) for folder in folders]})
@@ -112,7 +121,8 @@ def _checked(folders: Sequence[Path]) -> About:
             f"part {missing[0]}/{count} is missing; make it with --shard {missing[0]}/{count} and"
             " give its folder too."
         )
-    return About.from_json(contents[0]["about"])
+    first_part = min(contents, key=lambda content: content["shard"])
+    return About.from_json(first_part["about"])
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -132,6 +142,20 @@ def _read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is damaged; copy or make this part again.") from error
     return content
+
+
+def counts_of(folder: Path) -> dict[str, int]:
+    """Return the counts of what a part holds, as `write_part` did."""
+    counts: dict[str, int] = _read(folder)["counts"]
+    return counts
+
+
+def _heads(reports: Sequence[Journal]) -> Heads:
+    heads = Heads()
+    for journal in reports:
+        for _, _, entry in journal.entries():
+            heads.add(entry["head"])
+    return heads
 
 
 def _counts(part: Part) -> dict[str, int]:

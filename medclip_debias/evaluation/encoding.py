@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from medclip_debias.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Progress = Callable[[int, int], None]
 
@@ -28,7 +28,7 @@ class Encoded:
 
 
 def encode(
-    model: DualEncoder,
+    model: ImageTextModel,
     prepared: PreparedSet,
     protocols: Sequence[Protocol],
     *,
@@ -63,11 +63,9 @@ def encode(
     return Encoded(len(rows), len(texts), cut_sentences(model, texts))
 
 
-def cut_sentences(model: DualEncoder, texts: Sequence[str]) -> int:
+def cut_sentences(model: ImageTextModel, texts: Sequence[str]) -> int:
     """How many sentences have more tokens than the model reads; the rest of each is not seen."""
     if not texts:
         return 0
-    # Models of other groups keep the limit beside their other settings.
-    settings: Any = getattr(model.settings, "text", model.settings)
-    limit: int = settings.max_tokens
+    limit = model.max_tokens
     return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))

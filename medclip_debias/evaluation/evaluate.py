@@ -34,7 +34,7 @@ from medclip_debias.files import code_hash, write_json
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 __all__ = ["EvaluationOptions", "evaluate", "headline", "plain"]
 
@@ -114,7 +114,8 @@ def evaluate(
             used, or there is nothing in it to evaluate.
     """
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder, best_device
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
 
     if split not in SPLITS:
         raise UserError(
@@ -125,7 +126,7 @@ def evaluate(
     options = options or EvaluationOptions()
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
-    model = DualEncoder.load(Path(model_folder), device=best_device(device))
+    model = load_model(Path(model_folder), best_device(device))
     check_preprocessing(model, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     prompt_set = prompt_set.only(classes)
@@ -199,7 +200,7 @@ def evaluate(
 def _plan(
     data: PreparedSet,
     split: str,
-    model: DualEncoder,
+    model: ImageTextModel,
     prompts: PromptSet,
     options: EvaluationOptions,
     skipped: dict[str, str],
@@ -262,7 +263,7 @@ def _validation(
         return f"no threshold can be chosen: {reason}"
 
 
-def _model_prompts(model: DualEncoder) -> PromptSet:
+def _model_prompts(model: ImageTextModel) -> PromptSet:
     """The model's own chex5 set, or else the packaged one."""
     content = model.prompts.get("chex5")
     return load_prompts(content) if isinstance(content, Mapping) else load_prompts("chex5")

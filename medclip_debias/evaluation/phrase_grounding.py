@@ -23,7 +23,7 @@ from medclip_debias.models.region_grid import RegionGrid
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 BOX_LEVELS = (0.1, 0.3, 0.5)
@@ -203,7 +203,7 @@ class PhraseGrounding(Protocol):
         self._smoothing, self._rule = smoothing, rule
         self._of_image = phrases_of_images(phrases.phrases)
 
-    def begin(self, model: DualEncoder, vectors: Tensor) -> None:
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
 

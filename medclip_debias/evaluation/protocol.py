@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 HELD_OUT = "held_out"
 
@@ -74,7 +74,7 @@ class Protocol(ABC):
     rows: frozenset[int]
 
     @abstractmethod
-    def begin(self, model: DualEncoder, vectors: Tensor) -> None:
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """Take the unit vectors ``[len(texts), D]`` before the first image comes."""
 
     @abstractmethod
@@ -100,6 +100,7 @@ def geometry_of(data: PreparedSet, row: int, input_size: int) -> SquareGeometry:
         width=int(data.images["width"].iloc[row]),
         size=data.settings.size,
         input_size=input_size,
+        fit=data.settings.fit,
     )
 
 

@@ -23,10 +23,10 @@ from medclip_debias.evaluation.retrieval import RECALLS, SHOWN_RECALLS
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 
-def check_preprocessing(model: DualEncoder, data: PreparedSet) -> None:
+def check_preprocessing(model: ImageTextModel, data: PreparedSet) -> None:
     """Refuse a set that was prepared otherwise than the model's images were.
 
     Raises:
@@ -42,7 +42,8 @@ def check_preprocessing(model: DualEncoder, data: PreparedSet) -> None:
     ]
     raise UserError(
         f"{data.folder}: was prepared otherwise than the model expects ({', '.join(differ)}); "
-        "prepare it again with the model's settings."
+        "prepare it again with the model's settings: medclip-debias prepare SOURCE OUT "
+        f"{wanted.command_line()}."
     )
 
 
@@ -67,7 +68,7 @@ def describe_options(options: EvaluationOptions, draw: Draw) -> dict[str, Any]:
     }
 
 
-def describe_model(model: DualEncoder) -> dict[str, Any]:
+def describe_model(model: ImageTextModel) -> dict[str, Any]:
     """Hash, size, architecture and preprocessing of the model."""
     return {
         "hash": model.content_hash,

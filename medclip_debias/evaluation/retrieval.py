@@ -28,7 +28,7 @@ from medclip_debias.grounding.boxes import box_features, visible_boxes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 RECALLS = (10, 50, 100)
@@ -197,7 +197,7 @@ class BoxRetrieval(Protocol):
         self._left_out = len(phrases.phrases) - len(self.phrases)
         self._of_image = phrases_of_images(self.phrases)
 
-    def begin(self, model: DualEncoder, vectors: Tensor) -> None:
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._grid, self._vectors = model.grid, to_numpy(vectors)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -106,7 +106,7 @@ class StudyRetrieval(Protocol):
         self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
         self._positive = _positive_labels(data, self.studies, options)
 
-    def begin(self, model: DualEncoder, vectors: Tensor) -> None:
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
         self._scores = np.empty((len(self.studies), len(self.texts)), dtype=np.float32)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 METRICS = ("auc", "accuracy", "balanced_accuracy")
@@ -279,7 +279,7 @@ class ZeroShot(Protocol):
         self.rows = frozenset(rows)
         self._scores: dict[int, NDArray[np.float32]] = {}
 
-    def begin(self, model: DualEncoder, vectors: Tensor) -> None:
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
 

@@ -1,10 +1,10 @@
-"""Ground sentences in an image: where in it does each of them score high?"""
+"""Ground sentences in images: where in each of them does each sentence score high?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.radiograph import Radiograph
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file
 from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.grounding.sentences import checked_sentences
+from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,41 @@ class Grounding:
         text: the sentence.
         score: the model's image-sentence similarity, on the cosine scale.
         grid: region-sentence cosines ``[rows, columns]``.
-        heatmap: ``grid`` at the original's pixels ``[height, width]``, NaN where unseen.
+        geometry: the image's way into the model.
+        places: where the regions lie in the model's input.
+        smoothing: sigma of the Gaussian over the grid, in cells; 0 for none.
     """
 
     text: str
     score: float
     grid: NDArray[np.float32]
-    heatmap: NDArray[np.float32]
+    geometry: SquareGeometry
+    places: RegionGrid
+    smoothing: float = 0.0
+
+    @property
+    def heatmap(self) -> NDArray[np.float32]:
+        """``grid`` at the original's pixels ``[height, width]``, NaN where unseen.
+
+        Made anew at every access, and not kept: 20 sentences over a radiograph of 3056 x 2544
+        pixels would hold 600 MB.
+        """
+        return upsample_to_original(self.grid, self.geometry, self.places, smoothing=self.smoothing)
 
     @property
     def peak(self) -> tuple[float, float]:
         """Centre (x, y) of the highest pixel, in original coordinates."""
-        row, column = np.unravel_index(int(np.nanargmax(self.heatmap)), self.heatmap.shape)
-        return float(column) + 0.5, float(row) + 0.5
+        return highest_pixel(self.heatmap)
+
+
+def highest_pixel(heatmap: NDArray[np.floating]) -> tuple[float, float]:
+    """Centre (x, y) of the highest pixel of a map ``[height, width]``; NaN does not count."""
+    row, column = np.unravel_index(int(np.nanargmax(heatmap)), heatmap.shape)
+    return float(column) + 0.5, float(row) + 0.5
 
 
 def ground_image(
-    model: DualEncoder,
+    model: ImageTextModel,
     image: Radiograph | NDArray[Any],
     texts: Sequence[str],
     *,
@@ -59,84 +78,96 @@ def ground_image(
             bright, of any size.
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
-    """
-    from medclip_debias.data.images import prepare_image
-
-    sentences = checked_sentences(texts)
-    settings = model.preprocessing
-    height, width = image.shape
-    geometry = SquareGeometry(height, width, settings.prepare.size, settings.input_size)
-    pixels = torch.from_numpy(prepare_image(image, settings.prepare)[None])
-    with torch.inference_mode():
-        regions = model.encode_images(pixels)
-        vectors = model.encode_sentences(sentences)
-        totals = model.similarity(regions, vectors)[0].float().cpu().numpy()
-        maps = model.region_scores(regions, vectors)[0].float().cpu().numpy()
-    return [
-        Grounding(
-            text,
-            float(total),
-            scores,
-            upsample_to_original(scores, geometry, model.grid, smoothing=smoothing),
-        )
-        for text, total, scores in zip(
-            sentences, totals, maps.reshape(-1, *model.grid.shape), strict=True
-        )
-    ]
-
-
-def ground(
-    model: DualEncoder,
-    image_path: Path,
-    texts: Sequence[str],
-    out: Path,
-    *,
-    smoothing: float = 0.0,
-) -> list[dict[str, Any]]:
-    """Write a picture and a map for each sentence: ``NN_words.png`` and ``NN_words.npy``.
-
-    The map is float32 ``[height, width]`` of the original image, NaN where the model did not
-    see it. One dict for each sentence comes back: ``text``, ``score``, ``lowest``, ``highest``,
-    ``peak`` (x, y in original pixels), ``picture`` and ``map`` (paths).
 
     Raises:
-        UserError: no sentence, an empty sentence, or an image that cannot be read.
+        UserError: no sentence, an empty one, a model without regions, or an image of one grey
+            value.
     """
-    from medclip_debias.data.images import read_radiograph
-    from medclip_debias.grounding.overlay import slug, write_overlay
+    return next(ground_images(model, [image], texts, smoothing=smoothing))
 
-    checked_sentences(texts)
-    settings = model.preprocessing.prepare
-    image = read_radiograph(Path(image_path), settings.window)
-    values = image.display()
-    shown = np.clip(values, *np.percentile(values, settings.clip))
-    rows = []
-    for number, found in enumerate(ground_image(model, image, texts, smoothing=smoothing), start=1):
-        name = f"{number:02d}_{slug(found.text)}"
-        picture, map_file = Path(out) / f"{name}.png", Path(out) / f"{name}.npy"
-        write_overlay(picture, shown, found.heatmap, caption=found.text)
-        with atomic_file(map_file) as temporary, temporary.open("wb") as file:
-            np.save(file, found.heatmap, allow_pickle=False)
-        rows.append(
-            {
-                "text": found.text,
-                "score": found.score,
-                "lowest": float(np.nanmin(found.heatmap)),
-                "highest": float(np.nanmax(found.heatmap)),
-                "peak": list(found.peak),
-                "picture": str(picture),
-                "map": str(map_file),
-            }
+
+def ground_images(
+    model: ImageTextModel,
+    images: Iterable[Radiograph | NDArray[Any]],
+    texts: Sequence[str],
+    *,
+    smoothing: float = 0.0,
+    batch_size: int = 8,
+) -> Iterator[list[Grounding]]:
+    """Score sentences over many images: each image and each sentence is encoded once.
+
+    Images are taken from ``images`` a batch at a time, and only their prepared squares are held
+    together, so any number of them fits. The arguments are checked at once, not when the first
+    result is asked for.
+
+    Args:
+        model: as for `ground_image`.
+        images: as for `ground_image`; a generator that reads files is fine.
+        texts: sentences, none of them empty.
+        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
+        batch_size: images encoded at a time.
+
+    Yields:
+        For each image in turn, its `Grounding` of every sentence.
+
+    Raises:
+        UserError: as for `ground_image`.
+    """
+    sentences = checked_sentences(texts)
+    places = region_grid(model)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if smoothing < 0 or smoothing != smoothing:
+        raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
+    return _ground_images(model, images, sentences, places, smoothing, batch_size)
+
+
+def region_grid(model: Any) -> RegionGrid:
+    """Where the model's regions lie.
+
+    Raises:
+        UserError: it has none, only one vector an image.
+    """
+    grid: RegionGrid | None = getattr(model, "grid", None)
+    if grid is None:
+        raise UserError(
+            "this model has no regions (one vector an image), so it cannot tell where a sentence"
+            " is seen; ground with a model that keeps its regions."
         )
-    return rows
+    return grid
 
 
-def checked_sentences(texts: Sequence[str]) -> list[str]:
-    """The sentences without surrounding white space; none may be empty."""
-    sentences = [text.strip() for text in texts]
-    if not sentences:
-        raise UserError("No sentence was given; pass at least one with --text.")
-    if not all(sentences):
-        number = sentences.index("") + 1
-        raise UserError(f"Sentence {number} is empty; write what to look for, as in 'Left lung.'.")
-    return sentences
+def _ground_images(
+    model: ImageTextModel,
+    images: Iterable[Radiograph | NDArray[Any]],
+    sentences: Sequence[str],
+    places: RegionGrid,
+    smoothing: float,
+    batch_size: int,
+) -> Iterator[list[Grounding]]:
+    from medclip_debias.data.images import prepare_image
+
+    settings = model.preprocessing
+    with torch.inference_mode():
+        vectors = model.encode_sentences(sentences)
+    left = iter(images)
+    while True:
+        squares, shapes = [], []
+        for image in islice(left, batch_size):
+            squares.append(prepare_image(image, settings.prepare))
+            shapes.append(image.shape)
+        if not squares:
+            return
+        with torch.inference_mode():
+            regions = model.encode_images(torch.from_numpy(np.stack(squares)))
+            totals = model.similarity(regions, vectors).float().cpu().numpy()
+            maps = model.region_scores(regions, vectors).float().cpu().numpy()
+        for (height, width), scores, grids in zip(shapes, totals, maps, strict=True):
+            how = settings.prepare
+            geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
+            yield [
+                Grounding(text, float(score), grid, geometry, places, smoothing)
+                for text, score, grid in zip(
+                    sentences, scores, grids.reshape(-1, *places.shape), strict=True
+                )
+            ]

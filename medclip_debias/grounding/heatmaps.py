@@ -16,6 +16,8 @@ from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.floating]
 
+_BAND = 64
+
 
 def upsample_to_original(
     grid_map: Floats, geometry: SquareGeometry, grid: RegionGrid, *, smoothing: float = 0.0
@@ -43,8 +45,12 @@ def upsample_to_original(
     # Bilinear interpolation on a regular grid is one small matrix for each axis.
     rows, row_seen = _interpolation(geometry, "y", grid, grid.rows)
     columns, column_seen = _interpolation(geometry, "x", grid, grid.columns)
-    # In double precision, so that pixels which are equal by symmetry stay equal when rounded.
-    heatmap = (rows @ grid_map @ columns.T).astype(np.float32)
+    # In double precision, so that pixels which are equal by symmetry stay equal when rounded; a
+    # band of rows at a time, so that the doubles stay in the cache.
+    heatmap = np.empty((geometry.height, geometry.width), dtype=np.float32)
+    across = grid_map @ columns.T
+    for start in range(0, geometry.height, _BAND):
+        heatmap[start : start + _BAND] = rows[start : start + _BAND] @ across
     heatmap[~row_seen] = np.nan
     heatmap[:, ~column_seen] = np.nan
     return heatmap
@@ -75,7 +81,11 @@ def _interpolation(
     pad = geometry.pad_x if axis == "x" else geometry.pad_y
     side = geometry.input_size
     position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
-    seen = (position >= 0) & (position <= side)
+    # In whole numbers: on the very edge of the input a rounded position would decide by chance.
+    doubled = (
+        2 * np.arange(length) + 1 + 2 * pad
+    ) * geometry.size - 2 * geometry.side * geometry.crop
+    seen = (doubled >= 0) & (doubled <= 2 * geometry.side * side)
     place = np.clip(grid.place(position), 0, cells - 1)
     before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
     weights = np.zeros((length, cells))

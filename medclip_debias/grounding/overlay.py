@@ -2,25 +2,79 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, field_validator
 
+from medclip_debias.config import Settings
+from medclip_debias.errors import did_you_mean
 from medclip_debias.files import atomic_file
 from medclip_debias.grounding.boxes import as_boxes
 
 # Inches of the picture's longer side, and the pixels a side may have before it is thinned out.
 LONGEST_SIDE = 4.0
 MOST_PIXELS = 1200
+# Room for the words of a legend beside a very small image.
+SMALLEST_SIDE = 440
 BOX_COLOUR = "#35e0ff"
+FOUND_COLOUR = "white"
+CAPTION: dict[str, Any] = {"fontsize": 9, "va": "bottom"}
 
 Extent = tuple[float, float, float, float]
 Number = TypeVar("Number", bound=np.generic)
+
+
+class OverlayStyle(Settings):
+    """How pictures are drawn.
+
+    Attributes:
+        colormap: any of matplotlib's, by name. The default runs evenly from dark to bright, so it
+            reads the same in every kind of colour blindness and in a grey print.
+        alpha: opacity of the highest score.
+        contours: scores along which lines are drawn.
+        legend: colour bar with the range of the scores, key of the boxes, and caption.
+        max_side: pixels of the longer side of the image in the picture; 0 for the original's.
+    """
+
+    colormap: str = "inferno"
+    alpha: float = Field(0.55, ge=0, le=1)
+    contours: tuple[float, ...] = ()
+    legend: bool = True
+    max_side: int = Field(1024, ge=0, le=20_000)
+
+    @field_validator("colormap")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        from matplotlib import colormaps
+
+        if name not in colormaps:
+            hint = did_you_mean(name, colormaps)
+            raise ValueError(f"matplotlib has no colormap '{name}'{hint}")
+        return name
+
+    @field_validator("contours")
+    @classmethod
+    def _finite(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sorted(set(levels)))
+
+    def keywords(self, height: int, width: int) -> dict[str, Any]:
+        """The arguments of `write_overlay` for an image of this size."""
+        side = min(self.max_side or max(height, width), max(height, width))
+        return {
+            "colormap": self.colormap,
+            "alpha": self.alpha,
+            "contours": self.contours,
+            "colour_bar": self.legend,
+            "dpi": max(side, SMALLEST_SIDE) / LONGEST_SIDE if self.legend else side / LONGEST_SIDE,
+        }
 
 
 def write_overlay(
@@ -29,28 +83,39 @@ def write_overlay(
     heatmap: NDArray[np.floating],
     *,
     boxes: ArrayLike | Sequence[ArrayLike] = (),
+    found: ArrayLike | Sequence[ArrayLike] = (),
     caption: str = "",
     image_extent: Extent | None = None,
+    limits: tuple[float, float] | None = None,
+    colormap: str = "inferno",
     alpha: float = 0.55,
+    contours: Sequence[float] = (),
     colour_bar: bool = True,
-    dpi: int = 110,
+    names: tuple[str, str] | None = None,
+    dpi: float = 110,
 ) -> Path:
     """Write one PNG: ``heatmap`` over ``image``, with the same scale on both axes.
 
     The colours run from the heatmap's lowest to its highest score, and low scores are more
     transparent, so that anatomy stays visible; the colour bar gives the figures. Pixels
-    that the model did not see (NaN) stay grey.
+    that the model did not see (NaN) stay grey. Reference boxes are drawn in solid lines, found
+    ones in dashed lines, so that they can be told apart without their colours.
 
     Args:
         path: file to write; its folder is made when missing.
         image: 2-D, high = bright.
         heatmap: ``[height, width]`` in original pixels.
         boxes: true boxes, ``[K, 4]`` of x, y, width, height in original pixels.
+        found: boxes that were found, in the same form.
         caption: words under the picture; none when empty.
         image_extent: left, top, right, bottom of ``image`` in original pixels, where it is
             not the original itself (a padded square, say).
+        limits: scores at the ends of the colours, for several pictures on one scale.
+        colormap: matplotlib's name of the colours.
         alpha: opacity of the highest score.
+        contours: scores along which lines are drawn.
         colour_bar: draw the scale of the scores beside the picture.
+        names: what a key under the picture calls ``boxes`` and ``found``; no key when None.
         dpi: pixels per inch; the longer side of the picture is 4 inches.
     """
     # Figure and Agg directly: pyplot would keep every figure in a global table.
@@ -58,57 +123,133 @@ def write_overlay(
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
 
     height, width = heatmap.shape
-    inch = LONGEST_SIDE / max(height, width)
-    # A very narrow image keeps its shape; only the paper around it grows to hold the caption.
-    picture_w, picture_h = width * inch, height * inch
-    paper_w = max(picture_w, 2.2 if caption else 0.4) + (0.8 if colour_bar else 0.0)
-    lines = textwrap.wrap(caption, max(int(paper_w * 13), 12)) if caption else []
-    foot = 0.1 + 0.19 * len(lines) if lines else 0.0
-    paper_h = max(picture_h, 0.4) + foot
-    figure = Figure(figsize=(paper_w, paper_h), dpi=dpi, facecolor="white")
+    kinds = [  # boxes, colour, line, name
+        (as_boxes(boxes), BOX_COLOUR, "-", (names or ("", ""))[0]),  # type: ignore[arg-type]
+        (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),  # type: ignore[arg-type]
+    ]
+    with_key = names is not None and any(len(kind[0]) for kind in kinds)
+    paper = _Paper.of(height, width, caption, colour_bar, with_key)
+    figure = Figure(figsize=(paper.width, paper.height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
 
-    axes = figure.add_axes((0, 1 - picture_h / paper_h, picture_w / paper_w, picture_h / paper_h))
+    axes = figure.add_axes(paper.place(0, 0, paper.image_width, paper.image_height))
     axes.set_axis_off()
-    shown, place = thinned(image, *(image_extent or (0.0, 0.0, float(width), float(height))))
+    most = max(MOST_PIXELS, math.ceil(dpi * LONGEST_SIDE))
+    shown, place = thinned(image, *(image_extent or (0.0, 0.0, float(width), float(height))), most)
     axes.imshow(shown, cmap="gray", extent=place, interpolation="bilinear")
-    small, place = thinned(heatmap, 0.0, 0.0, float(width), float(height))
-    low, high = value_range(small)
-    norm = Normalize(low, high)
+    small, place = thinned(heatmap, 0.0, 0.0, float(width), float(height), most)
+    low, high = limits or value_range(small)
+    norm = Normalize(low, high, clip=True)
     opacity = np.where(np.isnan(small), 0, alpha * (0.1 + 0.9 * norm(np.nan_to_num(small))))
     axes.imshow(
         np.nan_to_num(small, nan=low),
-        cmap="inferno",
+        cmap=colormap,
         norm=norm,
         alpha=np.clip(opacity, 0, 1),
         extent=place,
         interpolation="nearest",
     )
-    for x, y, w, h in as_boxes(boxes):  # type: ignore[arg-type]
-        for colour, line in (("black", 3.0), (BOX_COLOUR, 1.5)):
-            axes.add_patch(Rectangle((x, y), w, h, fill=False, edgecolor=colour, linewidth=line))
+    _draw_contours(axes, small, place, contours)
+    keys = [_draw_boxes(axes, *kind) for kind in kinds if len(kind[0])]
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.set_aspect("equal")
     if colour_bar:
-        bar_h = min(picture_h, 2.4)
-        place = (
-            (picture_w + 0.1) / paper_w,
-            1 - (picture_h + bar_h * 0.94) / 2 / paper_h,
-            0.12 / paper_w,
-            bar_h * 0.94 / paper_h,
-        )
-        bar = figure.colorbar(ScalarMappable(norm, "inferno"), cax=figure.add_axes(place))
+        long = min(paper.image_height, 2.4) * 0.94
+        top = (min(paper.image_height, 2.4) - long) / 2
+        cax = figure.add_axes(paper.place(paper.image_width + 0.1, top, 0.12, long))
+        bar = figure.colorbar(ScalarMappable(norm, colormap), cax=cax)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.set_label("cosine", fontsize=7)
-    if lines:
-        figure.text(0.04 / paper_w, 0.03 / paper_h, "\n".join(lines), fontsize=9, va="bottom")
+        for level in contours:
+            if low <= level <= high:
+                bar.ax.axhline(level, color="white", linewidth=1.0)
+    if with_key:
+        figure.legend(
+            handles=keys,
+            loc="lower left",
+            bbox_to_anchor=(0.0, paper.caption_height / paper.height),
+            ncols=len(keys),
+            fontsize=7,
+            frameon=False,
+            borderpad=0.1,
+            handlelength=2.4,
+        )
+    if paper.lines:
+        figure.text(0.04 / paper.width, 0.03 / paper.height, "\n".join(paper.lines), **CAPTION)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png")
     return path
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """Sizes in inches of the picture and of the paper around it."""
+
+    width: float
+    height: float
+    image_width: float
+    image_height: float
+    caption_height: float
+    lines: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: int, columns: int, caption: str, colour_bar: bool, key: bool) -> _Paper:
+        inch = LONGEST_SIDE / max(rows, columns)
+        # A very narrow image keeps its shape; only the paper around it grows to hold the caption.
+        image_w, image_h = columns * inch, rows * inch
+        width = max(image_w, 2.2 if caption or key else 0.4) + (0.8 if colour_bar else 0.0)
+        lines = tuple(textwrap.wrap(caption, max(int(width * 13), 12))) if caption else ()
+        foot = 0.1 + 0.19 * len(lines) if lines else 0.0
+        height = max(image_h, 1.0 if colour_bar else 0.4) + foot + (0.22 if key else 0.0)
+        return cls(width, height, image_w, image_h, foot, lines)
+
+    def place(
+        self, left: float, top: float, width: float, height: float
+    ) -> tuple[float, float, float, float]:
+        """A rectangle as matplotlib wants it: left, bottom, width, height in parts of the paper."""
+        bottom = self.height - top - height
+        return (
+            left / self.width,
+            bottom / self.height,
+            width / self.width,
+            height / self.height,
+        )
+
+
+def _draw_boxes(axes: Any, boxes: NDArray[np.float64], colour: str, line: Any, name: str) -> Any:
+    """Draw boxes with a dark rim; return what the key shows."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
+    for x, y, w, h in boxes:
+        for shade, wide, dashes in (("black", 3.0, "-"), (colour, 1.5, line)):
+            box = Rectangle((x, y), w, h, fill=False, edgecolor=shade, linewidth=wide)
+            box.set_linestyle(dashes)
+            axes.add_patch(box)
+    from matplotlib.patheffects import withStroke
+
+    rim = [withStroke(linewidth=3.0, foreground="black")]
+    return Line2D([], [], color=colour, linestyle=line, linewidth=1.5, label=name, path_effects=rim)
+
+
+def _draw_contours(
+    axes: Any, heatmap: NDArray[np.floating], place: Extent, levels: Sequence[float]
+) -> None:
+    """Lines at ``levels``; those that the map does not reach are left out."""
+    seen = heatmap[~np.isnan(heatmap)]
+    reached = [level for level in levels if seen.size and seen.min() < level < seen.max()]
+    if not reached or min(heatmap.shape) < 2:
+        return
+    left, right, bottom, top = place
+    rows, columns = heatmap.shape
+    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
+    y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
+    masked = np.ma.masked_invalid(heatmap)
+    for colour, wide in (("black", 2.2), ("white", 1.0)):
+        axes.contour(x, y, masked, levels=sorted(reached), colors=colour, linewidths=wide)
 
 
 def value_range(heatmap: NDArray[np.floating]) -> tuple[float, float]:
@@ -121,7 +262,12 @@ def value_range(heatmap: NDArray[np.floating]) -> tuple[float, float]:
 
 
 def thinned(
-    array: NDArray[Number], left: float, top: float, right: float, bottom: float
+    array: NDArray[Number],
+    left: float,
+    top: float,
+    right: float,
+    bottom: float,
+    most: int = MOST_PIXELS,
 ) -> tuple[NDArray[Number], tuple[float, float, float, float]]:
     """Keep every n-th pixel of a large picture: drawing a 10-megapixel one takes seconds.
 
@@ -131,12 +277,13 @@ def thinned(
         top: where its first row starts.
         right: where its last column ends.
         bottom: where its last row ends.
+        most: pixels that a side may keep.
 
     Returns:
         The smaller picture, and the place it covers as matplotlib wants it: left, right,
         bottom, top. Each kept pixel is the middle of its block, so nothing moves.
     """
-    step = -(-max(array.shape) // MOST_PIXELS)
+    step = -(-max(array.shape) // most)
     offset_row, offset_column = (min(step // 2, side - 1) for side in array.shape)
     kept = array[offset_row::step, offset_column::step]
     across = (right - left) * kept.shape[1] * step / array.shape[1]

@@ -33,6 +33,9 @@ class ContrastiveBatch:
         scale: scalar ``g2`` in [1, 100] that multiplies them.
         image_of_sentence: ``[T]`` index of each sentence's own image; by default sentence j
             belongs to image j.
+        study_of_image: ``[I]`` number of each image's study, where several images of one study
+            may be in the batch; by default each image is a study of its own. Then what a policy
+            knows an image by is what all sentences of its study say.
         log_prob: ``[T]`` log probability of each sentence under a language model.
         eta: ``[T]`` class probability of each sentence, when it is given by a table.
         text_ids: ``[T]`` integer identity of each sentence: equal text, equal number.
@@ -48,6 +51,7 @@ class ContrastiveBatch:
     similarity: Tensor
     scale: Tensor
     image_of_sentence: Tensor | None = None
+    study_of_image: Tensor | None = None
     log_prob: Tensor | None = None
     eta: Tensor | None = None
     text_ids: Tensor | None = None
@@ -80,7 +84,7 @@ class ContrastiveBatch:
         expected: dict[str, tuple[int, ...]] = dict.fromkeys(
             ("image_of_sentence", "log_prob", "eta", "text_ids", "keywords"), (sentences,)
         )
-        expected |= {"sample_ids": (images,), "scale": ()}
+        expected |= dict.fromkeys(("sample_ids", "study_of_image"), (images,)) | {"scale": ()}
         expected |= dict.fromkeys(("text_similarity", "graph"), (sentences, sentences))
         for name, shape in expected.items():
             value = getattr(self, name)
@@ -93,7 +97,7 @@ class ContrastiveBatch:
                 raise ValueError(
                     f"labels has shape {tuple(self.labels.shape)}, expected ({images}, {columns})"
                 )
-        for name in ("image_of_sentence", "text_ids", "sample_ids", "keywords"):
+        for name in ("image_of_sentence", "study_of_image", "text_ids", "sample_ids", "keywords"):
             value = getattr(self, name)
             if value is not None and value.dtype not in _INTEGERS:
                 raise ValueError(f"{name} must hold integers, it holds {value.dtype}")
@@ -295,14 +299,25 @@ class Anchors:
         """``[A, C]`` entries of a matrix over sentences ``[T, T]``, for anchor and candidate.
 
         A candidate image is known by its sentences: the largest entry of them counts, since one
-        sentence in common is enough to make it a false negative; 0 where it has none.
+        sentence in common is enough to make it a false negative; 0 where it has none. With
+        ``study_of_image`` they are those of all images of its study, which one report describes.
         """
         if self.side != "text":
             return matrix[self.rows][:, self.columns]
         chosen = matrix[self.rows]
-        place = batch.owners[None, :].expand_as(chosen)
+        place = batch.owners
+        if batch.study_of_image is not None:  # a study's first image stands for all of them
+            first = _first_equal(batch.study_of_image)
+            place = first[place]
         empty = chosen.new_zeros(self.logits.shape)
-        return empty.scatter_reduce(1, place, chosen, "amax", include_self=False)
+        place = place[None, :].expand_as(chosen)
+        largest = empty.scatter_reduce(1, place, chosen, "amax", include_self=False)
+        return largest if batch.study_of_image is None else largest[:, first]
+
+
+def _first_equal(values: Tensor) -> Tensor:
+    """``[n]`` index of the first entry that equals each one."""
+    return (values[:, None] == values[None, :]).to(torch.uint8).argmax(dim=1)
 
 
 def text_anchors(batch: ContrastiveBatch) -> Anchors:
@@ -353,6 +368,22 @@ def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
     """
     fill = torch.where(mask.any(dim=1), -torch.inf, 0.0).to(values.dtype)[:, None]
     return torch.logsumexp(torch.where(mask, values, fill), dim=1)
+
+
+class KnowsRun:
+    """Base of the modules that `Objective.begin` tells about the run."""
+
+    def begin(self, *, samples: int, steps_per_epoch: int) -> None:
+        """Take note of the size of the run: see `Objective.begin`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters of an objective and what to multiply the run's learning rate by for them."""
+
+    parameters: list[nn.Parameter]
+    lr_factor: float = 1.0
 
 
 class LossSettings(Settings):
@@ -413,6 +444,25 @@ class Objective(nn.Module):
     def masked_lm(self) -> MaskedLMSettings | None:
         """The masked-language-model term that the training loop is to add, if any."""
         return None
+
+    def begin(self, *, samples: int, steps_per_epoch: int) -> None:
+        """Tell policies and tables of this objective how large the run is.
+
+        Call it once, before the first batch; a checkpoint may be loaded before or after. Without
+        it tables grow as samples are seen, and only what counts in epochs cannot be used.
+
+        Args:
+            samples: studies of the training set; ``sample_ids`` are below it.
+            steps_per_epoch: batches in one pass over them.
+        """
+        for module in self.modules():
+            if isinstance(module, KnowsRun):
+                module.begin(samples=samples, steps_per_epoch=steps_per_epoch)
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Every learned parameter of this objective, once, by learning rate; none is decayed."""
+        own = list(self.parameters())
+        return [ParameterGroup(own)] if own else []
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Per-anchor losses of one batch."""

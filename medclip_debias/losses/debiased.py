@@ -41,10 +41,11 @@ def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
         Ng   = max((neg - N eta v) / (1 - eta), N exp(-g2))
         loss = -log(pos / (pos + Ng))
 
-    computed as ``m + log A - log(1 - eta)`` with ``l = log(neg / pos)``, ``p = log(v / pos)``,
-    ``m = max(l, p, 0)`` held constant, and ``A = max(exp(l - m) - N eta exp(p - m),
-    (1 - eta) exp(log N - g2 - s+ - m)) + (1 - eta) exp(-m)``: one logarithm of a strictly
-    positive number (as ``log1p`` where m = 0, for losses near 0). The floor is the paper's
+    computed where the floor does not hold as ``m + log A - log(1 - eta)`` with
+    ``l = log(neg / pos)``, ``p = log(v / pos)``, ``m = max(l, 0)`` held constant, and
+    ``A = exp(l - m) - N eta exp(p - m) + (1 - eta) exp(-m)``: one logarithm of a strictly positive
+    number (as ``log1p`` where m = 0, for losses near 0); where it holds, as
+    ``log(1 + exp(log N - g2 - s+))``, which nothing else enters. The floor is the paper's
     (section 2.2, A.1; its figure 5 omits it) and is differentiated through ``g2``.
 
     Args:
@@ -66,15 +67,24 @@ def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     if anchors.positives is not None:
         count = anchors.positives.sum(dim=1).to(l.dtype)
         p = masked_logsumexp(relative, anchors.positives) - count.log()
-    m = torch.maximum(l, p).detach().clamp(min=0)
+    m = l.detach().clamp(min=0)
     keep = 1 - eta
-    corrected = (l - m).exp() - n * eta * (p - m).exp()
-    floor = keep * (n.log() - anchors.scale - anchors.positive - m).exp()
-    mass = torch.maximum(corrected, floor)
-    large = m + (mass + keep * (-m).exp()).log() - torch.log1p(-eta)
+    # log of N eta v / pos, relative to m; nothing where eta is 0, however large v is.
+    tiny = torch.finfo(eta.dtype).tiny
+    expected = torch.where(eta > 0, eta.clamp(min=tiny).log(), -torch.inf) + n.log() + p - m
+    floor = n.log() - anchors.scale - anchors.positive
+    with torch.no_grad():
+        rest = (l - m).exp() - expected.exp()
+        # Without correction there is nothing to stop; equal numbers may differ by rounding.
+        floored = ((rest < keep * (floor - m).exp()) & (eta > 0)) | (rest <= 0)
+    # Where the floor holds the rest may overflow: it must not enter, not even times 0.
+    corrected = (l - m).exp() - torch.where(floored, 0.0, expected).exp()
+    corrected = torch.where(floored, 1.0, corrected)
+    large = m + (corrected + keep * (-m).exp()).log() - torch.log1p(-eta)
     # Where m = 0 the same number, without losing the digits of a loss near 0.
-    loss = torch.where(m > 0, large, torch.log1p(mass / keep))
-    return torch.where(valid, loss, torch.zeros_like(loss)), (corrected < floor) & valid
+    loss = torch.where(m > 0, large, torch.log1p(corrected / keep))
+    loss = torch.where(floored, torch.logaddexp(floor, torch.zeros_like(floor)), loss)
+    return torch.where(valid, loss, torch.zeros_like(loss)), floored & valid
 
 
 class DebiasedSettings(CoreSettings):
@@ -129,6 +139,13 @@ class DebiasedContrastive(ContrastiveCore):
                 found |= {"eta"}
         return found
 
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The anchors before any policy; the policies are not to spend on further positives."""
+        sets = super().candidates(batch)
+        if self.settings.positives == "pair":
+            return sets
+        return [with_study_positives(anchors, batch) for anchors in sets]
+
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         raw = eta_of(self.settings.eta, batch)
@@ -136,8 +153,6 @@ class DebiasedContrastive(ContrastiveCore):
         sets, diagnostics = self.anchors(batch)
         losses, clamped = [], []
         for anchors in sets:
-            if self.settings.positives == "study":
-                anchors = with_study_positives(anchors, batch)
             loss, floored = debiased_per_anchor(anchors, eta)
             losses.append(loss)
             clamped.append(floored.to(loss.dtype))
@@ -153,10 +168,7 @@ class DebiasedContrastive(ContrastiveCore):
 def with_study_positives(anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
     """Make every candidate of the anchor's own study a positive ``v_m``, none a negative."""
     positives = same_study(anchors, batch, "positives: study")
-    weights = None if anchors.weights is None else anchors.weights * ~positives
-    return replace(
-        anchors, positives=positives, negatives=anchors.negatives & ~positives, weights=weights
-    )
+    return replace(anchors, positives=positives, negatives=anchors.negatives & ~positives)
 
 
 class InfoNCESettings(CoreSettings):

@@ -30,10 +30,10 @@ class FalseNegativeCancellation(NegativePolicy):
         >>> similarity = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.5, 0.7]])
         >>> batch = ContrastiveBatch(similarity, torch.tensor(1.0))
         >>> policy = FalseNegativeCancellation(FNCSettings(alpha=0.5, keep_mass=False))
-        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).weights
-        tensor([[0., 0., 1.],
-                [1., 0., 0.],
-                [0., 1., 0.]])
+        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).negatives
+        tensor([[False, False,  True],
+                [ True, False, False],
+                [False,  True, False]])
     """
 
     kind: ClassVar[str] = "fnc"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from medclip_debias.losses.base import Anchors, ContrastiveBatch, same_study
+from medclip_debias.losses.base import Anchors, ContrastiveBatch, KnowsRun, same_study
 from medclip_debias.losses.labels import shared_present
 from medclip_debias.losses.negatives import NegativePolicy, PolicySettings
 from medclip_debias.losses.samples import (
@@ -20,7 +20,6 @@ from medclip_debias.losses.samples import (
     Groups,
     PerSide,
     SampleTable,
-    anchor_samples,
     cosines,
 )
 
@@ -32,8 +31,9 @@ class GloFNDSettings(PolicySettings):
     (published code). ``init``: thresholds start at 1 and come down by at most ``lr`` a visit
     (``one``), or start at the batch's quantile at the first visit (``quantile``; a short run
     filters next to nothing otherwise). ``start_step``: step from which thresholds are learned,
-    and ``filter_step``: step from which they filter, the same one by default. ``samples``: size
-    of the training set, to make room for the state at once.
+    and ``filter_step``: step from which they filter, the same one by default. ``start_epoch``
+    says the start in epochs instead, for a run that tells its size (`Objective.begin`).
+    ``samples``: size of the training set, to make room for the state at once.
     """
 
     kind: Literal["glofnd"] = "glofnd"
@@ -44,11 +44,18 @@ class GloFNDSettings(PolicySettings):
     betas: tuple[float, float] = (0.9, 0.98)
     init: Literal["one", "quantile"] = "one"
     start_step: int = Field(0, ge=0)
+    start_epoch: int | None = Field(None, ge=0)
     filter_step: int | None = Field(None, ge=0)
     samples: int | None = Field(None, ge=1)
 
+    @model_validator(mode="after")
+    def _starts_once(self) -> GloFNDSettings:
+        if self.start_epoch is not None and self.start_step:
+            raise ValueError("give start_step or start_epoch, not both")
+        return self
 
-class GloFND(NegativePolicy):
+
+class GloFND(NegativePolicy, KnowsRun):
     """``W = 0`` where the cosine exceeds the anchor's own threshold ``lambda``.
 
     At each training step the thresholds of the batch's samples move first, against the gradient
@@ -91,6 +98,28 @@ class GloFND(NegativePolicy):
         self.tables = PerSide(lambda: SampleTable(columns, s.samples))
         self.adam = Adam(s.lr, s.betas)
         self._sums: dict[str, Tensor] = {}
+        self._steps_per_epoch: int | None = None
+
+    def begin(self, *, samples: int, steps_per_epoch: int) -> None:  # noqa: ARG002
+        """Remember how long an epoch is."""
+        self._steps_per_epoch = steps_per_epoch
+
+    @property
+    def start(self) -> int:
+        """Step from which thresholds are learned.
+
+        Raises:
+            ValueError: it is set in epochs, and nothing said how long one is.
+        """
+        s = self.settings
+        if s.start_epoch is None:
+            return s.start_step
+        if self._steps_per_epoch is None:
+            raise ValueError(
+                "'glofnd' has a start_epoch, but does not know how long an epoch is: call the "
+                "objective's begin(samples=..., steps_per_epoch=...) first, or set start_step"
+            )
+        return s.start_epoch * self._steps_per_epoch
 
     @property
     def requires(self) -> frozenset[str]:
@@ -101,9 +130,7 @@ class GloFND(NegativePolicy):
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """Weights ``[A, C]``, 0 or 1; in training mode, after an update of the thresholds."""
         s = self.settings
-        ids = anchor_samples(anchors, batch, self.kind)
-        table = self.tables.of(anchors)
-        table.reserve(ids)
+        table, ids = self.tables.of(anchors, batch, self.kind)
         similarity = cosines(anchors, batch)
         others = anchors.negatives & ~same_study(anchors, batch, self.kind)
         count = others.sum(dim=1)
@@ -111,12 +138,12 @@ class GloFND(NegativePolicy):
         quantile = upper_quantile(similarity, others, count, s.alpha)
         if self.training:
             table.steps += 1
-            if step >= s.start_step:
+            if step >= self.start:
                 self._learn(table, ids, similarity, others, count, quantile)
         # Rounding puts cosines of equal vectors a hair above 1, the highest threshold.
         removed = similarity.clamp(max=1.0) > table["threshold"][ids].to(similarity.dtype)[:, None]
         removed &= anchors.negatives
-        filters = step >= (s.start_step if s.filter_step is None else s.filter_step)
+        filters = step >= (self.start if s.filter_step is None else s.filter_step)
         if s.alpha == 0 or not filters:
             removed = torch.zeros_like(removed)
         self._note(anchors, batch, removed, table["threshold"][ids], quantile, count > 0)

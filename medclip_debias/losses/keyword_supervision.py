@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from medclip_debias.losses.base import (
     LossSettings,
     MaskedLMSettings,
     Objective,
+    ParameterGroup,
     masked_logsumexp,
 )
 from medclip_debias.losses.clip import CLIPSettings
@@ -117,11 +119,19 @@ class KeywordSupervision(Objective):
         """The core's."""
         return self.core.masked_lm
 
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The core's."""
+        return self.core.parameter_groups()
+
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's pairs ``[T]``."""
         keywords = batch.needed("keywords", self.kind)
         core = self.core(batch)
         anchors = batch.anchors("image_to_text")[0]
+        if batch.study_of_image is not None:  # no sentence of another image of the study
+            study = batch.study_of_image[batch.owners]
+            foreign = study[:, None] != study[None, :]
+            anchors = replace(anchors, negatives=anchors.negatives & foreign)
         extra = keyword_per_anchor(anchors, keywords, self.settings.g, self.settings.denominator)
         diagnostics = core.diagnostics | {
             "keyword_loss": extra.detach().mean(),

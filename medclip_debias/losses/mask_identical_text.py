@@ -24,10 +24,10 @@ class MaskIdenticalText(NegativePolicy):
         >>> batch = ContrastiveBatch(
         ...     torch.zeros(3, 3), torch.tensor(1.0), text_ids=torch.tensor([5, 5, 6])
         ... )
-        >>> MaskIdenticalText().apply_to(batch.anchors("image_to_text")[0], batch).weights
-        tensor([[0., 0., 1.],
-                [0., 0., 1.],
-                [1., 1., 0.]])
+        >>> MaskIdenticalText().apply_to(batch.anchors("image_to_text")[0], batch).negatives
+        tensor([[False, False,  True],
+                [False, False,  True],
+                [ True,  True, False]])
     """
 
     kind: ClassVar[str] = "mask_identical_text"

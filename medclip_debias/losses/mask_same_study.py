@@ -24,10 +24,10 @@ class MaskSameStudy(NegativePolicy):
         >>> batch = ContrastiveBatch(
         ...     torch.zeros(3, 3), torch.tensor(1.0), sample_ids=torch.tensor([7, 7, 9])
         ... )
-        >>> MaskSameStudy().apply_to(batch.anchors("text_to_image")[0], batch).weights
-        tensor([[0., 0., 1.],
-                [0., 0., 1.],
-                [1., 1., 0.]])
+        >>> MaskSameStudy().apply_to(batch.anchors("text_to_image")[0], batch).negatives
+        tensor([[False, False,  True],
+                [False, False,  True],
+                [ True,  True, False]])
     """
 
     kind: ClassVar[str] = "mask_same_study"

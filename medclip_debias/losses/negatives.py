@@ -72,7 +72,7 @@ class NegativePolicy(nn.Module):
         return frozenset()
 
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
-        """Weights ``[A, C]``; what they are outside ``anchors.negatives`` does not matter."""
+        """Weights ``[A, C]`` (bool: 0 or 1); those outside ``anchors.negatives`` do not matter."""
         raise NotImplementedError
 
     def figures(self) -> dict[str, Tensor]:
@@ -81,7 +81,10 @@ class NegativePolicy(nn.Module):
 
     def apply_to(self, anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
         """The anchors with this policy's weights multiplied in and removed negatives gone."""
-        weights = self(anchors, batch).detach().to(anchors.logits.dtype)
+        weights = self(anchors, batch).detach()
+        if weights.dtype == torch.bool and anchors.weights is None and not self.settings.keep_mass:
+            return replace(anchors, negatives=anchors.negatives & weights)  # all weights stay 1
+        weights = weights.to(anchors.logits.dtype)
         if anchors.weights is not None:
             weights = weights * anchors.weights
         weights = weights * anchors.negatives
@@ -176,6 +179,10 @@ class ContrastiveCore(Objective):
         """What the policies read."""
         return frozenset().union(*(policy.requires for policy in self._policies))
 
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The batch's anchors in the settings' direction, before any policy."""
+        return batch.anchors(self.settings.direction)
+
     def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
         """The batch's anchors in the settings' direction after every policy, and diagnostics.
 
@@ -183,7 +190,7 @@ class ContrastiveCore(Objective):
         before any policy; ``removed``, the share of negatives that the policies took away, is
         there only when there are policies, beside what these report themselves.
         """
-        before = after = batch.anchors(self.settings.direction)
+        before = after = self.candidates(batch)
         diagnostics: dict[str, Tensor] = {}
         for policy in self._policies:
             after = [policy.apply_to(anchors, batch) for anchors in after]

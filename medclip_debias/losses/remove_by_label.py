@@ -39,10 +39,10 @@ class RemoveByLabel(NegativePolicy):
         ...     torch.zeros(3, 3), torch.tensor(1.0), labels=torch.tensor([[1.0], [1.0], [0.0]])
         ... )
         >>> anchors = RemoveByLabel().apply_to(batch.anchors("text_to_image")[0], batch)
-        >>> anchors.weights
-        tensor([[0., 0., 1.],
-                [0., 0., 1.],
-                [1., 1., 0.]])
+        >>> anchors.negatives
+        tensor([[False, False,  True],
+                [False, False,  True],
+                [ True,  True, False]])
     """
 
     kind: ClassVar[str] = "remove_by_label"

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.losses.base import Anchors, ContrastiveBatch
+from medclip_debias.losses.base import Anchors, ContrastiveBatch, KnowsRun
 
 
-class SampleTable(nn.Module):
+class SampleTable(nn.Module, KnowsRun):
     """Named columns, one row a training sample, 4 bytes an entry.
 
     A table starts empty and makes room when a sample is first seen, so that a side that is never
@@ -60,6 +60,10 @@ class SampleTable(nn.Module):
     def __len__(self) -> int:
         return len(self[next(iter(self.columns))])
 
+    def begin(self, *, samples: int, steps_per_epoch: int) -> None:  # noqa: ARG002
+        """Make room for ``samples`` rows at once when the first of them is seen."""
+        self.samples = max(self.samples, samples)
+
     def reserve(self, ids: Tensor) -> None:
         """Make room for the samples ``ids``."""
         if not ids.numel():
@@ -101,10 +105,21 @@ class PerSide(nn.Module):
         super().__init__()
         self.text, self.image, self.view = make(), make(), make()
 
-    def of(self, anchors: Anchors) -> SampleTable:
-        """The table of these anchors."""
+    def of(
+        self, anchors: Anchors, batch: ContrastiveBatch, reader: str
+    ) -> tuple[SampleTable, Tensor]:
+        """The table of these anchors, with room for them, and the row ``[A]`` of each.
+
+        Args:
+            anchors: of ``batch``.
+            batch: with ``sample_ids``.
+            reader: who asks, for the message when there are none.
+        """
         table: SampleTable = getattr(self, anchors.side)
-        return table
+        ids: Tensor = batch.needed("sample_ids", reader)
+        rows = ids[anchors.images(batch)[0]].long()
+        table.reserve(rows)
+        return table, rows
 
 
 class Groups:
@@ -161,9 +176,3 @@ def cosines(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
     if anchors.side == "text":
         return batch.similarity.T
     return batch.similarity if anchors.side == "view" else batch.similarity[batch.owners]
-
-
-def anchor_samples(anchors: Anchors, batch: ContrastiveBatch, reader: str) -> Tensor:
-    """``[A]`` training sample of each anchor."""
-    ids: Tensor = batch.needed("sample_ids", reader)
-    return ids[anchors.images(batch)[0]].long()

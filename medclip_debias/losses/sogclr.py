@@ -19,6 +19,7 @@ from medclip_debias.losses.base import (
     Direction,
     LossOutput,
     LossSettings,
+    ParameterGroup,
     masked_logsumexp,
 )
 from medclip_debias.losses.negatives import ContrastiveCore, CoreSettings
@@ -27,7 +28,6 @@ from medclip_debias.losses.samples import (
     Groups,
     PerSide,
     SampleTable,
-    anchor_samples,
     cosines,
 )
 
@@ -45,7 +45,10 @@ class SogCLRSettings(CoreSettings):
     - ``robust``: the model's learned scale, with the factor and the margin ``rho``: RGCL-g
       (FastCLIP-v3).
     - ``modality``: as ``robust``, with one learned temperature for text and one for image
-      anchors, parameters of the objective.
+      anchors, parameters of the objective with ``tau_lr_factor`` times the run's learning rate.
+      One for each modality is this project's: FastCLIP learns one for both (v3) or one for each
+      sample and modality (v2). A quarter of the run's rate is a value that was seen in use with
+      v3, not one that our papers state.
     - ``individual``: one for each sample and side, RGCL (iSogCLR; FastCLIP-v2), moved by Adam
       with ``tau_lr``.
 
@@ -61,6 +64,7 @@ class SogCLRSettings(CoreSettings):
     tau: float = Field(0.1, gt=0, le=1)
     tau_min: float = Field(0.01, gt=0, le=1)
     tau_lr: float = Field(1e-3, gt=0)
+    tau_lr_factor: float = Field(0.25, gt=0)
     rho: float = Field(6.5, ge=0)
     samples: int | None = Field(None, ge=1)
 
@@ -131,6 +135,11 @@ class SogCLR(ContrastiveCore):
         """``sample_ids``, and what the policies read."""
         return super().requires | {"sample_ids"}
 
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The temperatures of ``modality``, with their own learning rate."""
+        own = list(self.parameters())
+        return [ParameterGroup(own, self.settings.tau_lr_factor)] if own else []
+
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         sets, diagnostics = self.anchors(batch)
@@ -148,9 +157,7 @@ class SogCLR(ContrastiveCore):
         return s.gamma + (1 - s.gamma) * 0.5 * (1 + math.cos(math.pi * done))
 
     def _side(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        ids = anchor_samples(anchors, batch, self.kind)
-        table = self.tables.of(anchors)
-        table.reserve(ids)
+        table, ids = self.tables.of(anchors, batch, self.kind)
         tau = self._temperature(table, anchors, ids, batch)
         similarity = cosines(anchors, batch)
         positive = similarity.gather(1, anchors.own[:, None])

@@ -88,6 +88,11 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return self.similarity.log_scale.device
 
     @property
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
+        return self.settings.text.max_tokens
+
+    @property
     def grid(self) -> RegionGrid:
         """Where the regions of one input lie."""
         stride = self.image_encoder.stride

@@ -62,8 +62,11 @@ def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tens
         ``[B, T]``.
     """
     best = scores.argmax(dim=-1)
-    likeness = regions @ regions.transpose(1, 2)
-    rows = torch.gather(likeness, 1, best.unsqueeze(-1).expand(-1, -1, likeness.shape[-1]))
+    if best.shape[1] < regions.shape[1]:  # few sentences: only the rows that they ask for
+        rows = _pick(regions, best) @ regions.transpose(1, 2)
+    else:
+        likeness = regions @ regions.transpose(1, 2)
+        rows = torch.gather(likeness, 1, best.unsqueeze(-1).expand(-1, -1, likeness.shape[-1]))
     return (torch.softmax(temperature * rows, dim=-1) * scores).sum(dim=-1)
 
 

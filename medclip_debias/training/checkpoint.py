@@ -1,17 +1,25 @@
-"""Checkpoints: written whole or not at all, the last two kept, read without pickled code."""
+"""Checkpoints: written whole or not at all, hashed, the last two kept, read without pickled code.
+
+Beside ``step_00000500.pt`` lies ``step_00000500.pt.sha256``. The hash is written first, so a
+process that dies between the two leaves a hash without a file, never a file without its hash.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
-from medclip_debias.errors import explained
-from medclip_debias.files import atomic_file
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import atomic_file, write_text
 
 KEEP = 2
+BEST = "best.pt"
 _NAME = re.compile(r"step_(\d{8})\.pt")
 
 
@@ -20,34 +28,132 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step_{step:08d}.pt"
 
 
+def hash_path(path: Path) -> Path:
+    """Name of the file that holds a checkpoint's SHA-256."""
+    return path.with_name(path.name + ".sha256")
+
+
 def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in ``folder``, oldest first."""
+    """Checkpoints in ``folder``, oldest first; without the best one."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the state after ``step`` steps atomically, then drop all but the last two."""
-    path = checkpoint_path(folder, step)
-    with atomic_file(path) as temporary:
-        torch.save(state | {"step": step}, temporary)
-    for old in checkpoints(folder)[:-KEEP]:
+def drop_checkpoints(folder: Path, *, keep: int = 0) -> None:
+    """Remove all but the last ``keep`` checkpoints, with their hashes; keep 0 also the best."""
+    found = checkpoints(folder)
+    for old in found[: len(found) - keep]:
         old.unlink()
+        hash_path(old).unlink(missing_ok=True)
+    if keep == 0:
+        for path in (folder / BEST, hash_path(folder / BEST)):
+            path.unlink(missing_ok=True)
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write the state after ``step`` steps atomically, then drop all but the last two.
+
+    Raises:
+        UserError: it cannot be written; the checkpoints before it are untouched.
+    """
+    path = checkpoint_path(folder, step)
+    save_state(path, state | {"step": step})
+    drop_checkpoints(folder, keep=KEEP)
     return path
 
 
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` and its hash atomically.
+
+    Raises:
+        UserError: it cannot be written; what was at ``path`` is untouched.
+    """
+    try:
+        with atomic_file(path) as temporary:
+            with temporary.open("wb") as stream:
+                writer = _HashedStream(stream)
+                torch.save(state, writer)  # type: ignore[arg-type]
+            write_text(hash_path(path), writer.digest.hexdigest() + "\n")
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise UserError(
+            f"{path}: this checkpoint cannot be written ({reason}); free some space or mend the "
+            "folder, then run the same command again: the checkpoints before it are intact."
+        ) from error
+
+
+class _HashedStream:
+    """A file to write to that hashes what passes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Write and hash."""
+        self.digest.update(data)
+        return self.stream.write(data)
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self.stream.flush()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the folder's own entries (the renames) to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint.
+    """Read a checkpoint whose hash is right.
 
     Raises:
         UserError: the file is damaged or is no checkpoint.
     """
-    with explained(
-        f"{path}: cannot be read as a checkpoint; remove it to resume from the one before",
-        Exception,
-    ):
+    beside = hash_path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such checkpoint.")
+    if not beside.is_file():
+        raise UserError(f"{path}: its hash {beside.name} is missing, so it cannot be verified.")
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != beside.read_text(encoding="utf-8", errors="replace").strip():
+        raise UserError(f"{path}: is damaged, its content does not have the hash beside it.")
+    with explained(f"{path}: cannot be read as a checkpoint", Exception):
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or "step" not in state:
             raise ValueError
     return state
+
+
+def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that is whole; None where there are no checkpoints.
+
+    Args:
+        folder: of the checkpoints.
+        warn: called with a sentence for each damaged one that is passed over.
+
+    Raises:
+        UserError: there are checkpoints, and all are damaged.
+    """
+    found = checkpoints(folder)
+    damaged: list[str] = []
+    for path in reversed(found):
+        try:
+            return path, load_checkpoint(path)
+        except UserError as error:
+            damaged.append(str(error))
+            if path != found[0]:
+                warn(f"{error} Going on from the checkpoint before it.")
+    if not found:
+        return None
+    raise UserError(
+        f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in found)}); "
+        "bring one back from a copy, or start over with --fresh."
+    )

@@ -36,6 +36,7 @@ class BatchFields:
         max_tokens: longest sentence read.
         device: where the fields are to live.
         where: file of the settings, for messages.
+        several_views: a batch may hold several images of one study.
 
     Raises:
         UserError: the data lacks something that the objective reads.
@@ -52,8 +53,10 @@ class BatchFields:
         max_tokens: int,
         device: torch.device,
         where: str,
+        several_views: bool = False,
     ) -> None:
         self.needs = objective.requires
+        self.several_views = several_views
         self.device = device
         self.per_text = self._per_text(settings, prepared, studies.texts, text_folder, where)
         self.vectors: Tensor | None = None
@@ -68,18 +71,26 @@ class BatchFields:
             )
 
     def of(self, batch: Batch, seed: int) -> dict[str, Any]:
-        """The fields of one batch; ``seed`` is that of the step."""
+        """The fields of one process's share, as `gather_batch` and `gather_views` take them.
+
+        Args:
+            batch: the share; with two views its fields have one entry an image.
+            seed: of the step.
+        """
         texts, studies = batch.texts.to(self.device), batch.studies.to(self.device)
+        if batch.two_view:
+            studies = studies[: len(studies) // 2]
         fields: dict[str, Any] = {name: values[texts] for name, values in self.per_text.items()}
         if "text_ids" in self.needs:
             fields["text_ids"] = texts
         if "sample_ids" in self.needs:
             fields["sample_ids"] = studies
+        if self.several_views:
+            fields["study_of_image"] = studies
         if "seed" in self.needs:
             fields["seed"] = seed
         if self.vectors is not None:
-            chosen = self.vectors[texts]
-            fields["text_similarity"] = (chosen @ chosen.T).clamp(-1, 1)
+            fields["text_vectors"] = self.vectors[texts]
         if self.labels is not None:
             fields |= {"labels": self.labels[studies], "label_names": self.label_names}
         return fields

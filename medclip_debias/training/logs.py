@@ -1,43 +1,124 @@
-"""Metrics of a run: one CSV row and TensorBoard scalars every ``log_every`` steps."""
+"""Figures of a run: CSV rows, TensorBoard scalars, and Weights & Biases where it is asked for."""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
 
 
-class MetricsLog:
-    """Append rows to ``metrics.csv`` and scalars to ``tensorboard/``.
+class RunLog:
+    """Everything a run writes down, of training (``metrics.csv``) and of ``validation.csv``.
 
-    On resume at step k the rows after k are dropped: they belong to steps that are taken again.
+    Only numbers leave it, and to Weights & Biases also the settings it is given: never a
+    report's text.
+
+    Args:
+        folder: of the run.
+        resume_at: rows after this step are dropped: they belong to steps that are taken again.
+        wandb: ``off``, ``offline`` (files only) or ``online``.
+        project: of Weights & Biases.
+        settings: shown there.
+
+    Raises:
+        UserError: Weights & Biases is asked for and not installed.
     """
 
-    def __init__(self, folder: Path, resume_at: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        resume_at: int,
+        *,
+        wandb: Literal["off", "offline", "online"] = "off",
+        project: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.path = folder / "metrics.csv"
-        self._columns = self._keep_until(resume_at)
+        self._far = _start_wandb(folder, wandb, project, settings or {}) if wandb != "off" else None
+        self._training = _Table(folder / "metrics.csv", resume_at)
+        self._validation = _Table(folder / "validation.csv", resume_at)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at + 1)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Add one row; the first row fixes the columns."""
+        """Add one row of training, with its ``step``."""
+        self._write(self._training, row, "")
+
+    def write_validation(self, row: Mapping[str, float]) -> None:
+        """Add one row of validation, with its ``step``."""
+        self._write(self._validation, row, "validation/")
+
+    def _write(self, table: _Table, row: Mapping[str, float], prefix: str) -> None:
+        table.write(row)
+        step = int(row["step"])
+        scalars = {prefix + name: value for name, value in row.items() if name != "step"}
+        for name, value in scalars.items():
+            self._board.add_scalar(name, value, step)
+        if self._far is not None:
+            self._far.log(scalars, step=step)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._board.close()
+        if self._far is not None:
+            self._far.finish(exit_code=0 if kind is None else 1)
+
+
+def _start_wandb(
+    folder: Path, mode: Literal["offline", "online"], project: str, settings: Mapping[str, Any]
+) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise UserError(
+            "train.wandb is set, but Weights & Biases is not installed; install "
+            "medclip-debias[wandb], or set train.wandb=off."
+        ) from None
+    # Numbers only: no console output, no code, no host or user name leaves with them.
+    quiet = wandb.Settings(
+        console="off", disable_git=True, save_code=False, silent=True, x_disable_meta=True
+    )
+    return wandb.init(
+        project=project,
+        name=folder.name,
+        dir=str(folder),
+        mode=mode,
+        config=dict(settings),
+        settings=quiet,
+    )
+
+
+class _Table:
+    """A CSV file whose first row fixes the columns."""
+
+    def __init__(self, path: Path, resume_at: int) -> None:
+        self.path = path
+        self._columns = self._keep_until(resume_at)
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Add one row."""
         first = not self._columns
         self._columns = self._columns or list(row)
         with self.path.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.DictWriter(stream, self._columns)
             if first:
                 writer.writeheader()
-            writer.writerow({name: _number(row[name]) for name in self._columns})
-        for name, value in row.items():
-            if name != "step":
-                self._board.add_scalar(name, value, int(row["step"]))
+            writer.writerow({name: _number(row.get(name, math.nan)) for name in self._columns})
 
     def _keep_until(self, step: int) -> list[str]:
         if not self.path.is_file() or step == 0:
@@ -52,17 +133,6 @@ class MetricsLog:
             writer.writeheader()
             writer.writerows(rows)
         return columns
-
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._board.close()
 
 
 class Window:
@@ -88,3 +158,13 @@ class Window:
 
 def _number(value: Any) -> str:
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Memory in MiB: resident in this process, and the peak on its GPU."""
+    import psutil
+
+    figures = {"memory_mib": psutil.Process().memory_info().rss / 2**20}
+    if device.type == "cuda":
+        figures["gpu_peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
+    return figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,23 @@ from medclip_debias.language.masked_lm import mask_tokens
 from medclip_debias.losses.base import MaskedLMSettings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.text_encoder import load_masked_lm
+
+
+@dataclass(frozen=True)
+class MaskedSentences:
+    """Sentences with tokens to predict.
+
+    Attributes:
+        inputs: ``[T, L]`` token ids after masking.
+        mask: ``[T, L]`` 1 where there is a token.
+        places: ``[T, L]`` bool, the tokens to predict.
+        targets: ``[P]`` their true ids.
+    """
+
+    inputs: Tensor
+    mask: Tensor
+    places: Tensor
+    targets: Tensor
 
 
 class MaskedLMTerm(nn.Module):
@@ -35,22 +53,26 @@ class MaskedLMTerm(nn.Module):
             model.text_encoder.bert.embeddings.word_embeddings.weight
         )
 
-    def forward(
+    def mask(
         self, model: DualEncoder, ids: Sequence[Sequence[int]], rng: np.random.Generator
-    ) -> Tensor:
-        """Mean cross-entropy, in nats a masked token, before ``weight``.
+    ) -> MaskedSentences:
+        """Choose what is to be predicted.
 
         Args:
             model: the one given at the start.
-            ids: tokenised sentences of the batch.
-            rng: chooses what is masked.
+            ids: tokenised sentences of a batch.
+            rng: chooses.
         """
         padded, mask = model.tokenizer.pad(ids)
-        inputs, places, targets = mask_tokens(
-            padded, mask, model.tokenizer, self.settings.mask_share, rng
-        )
+        share = self.settings.mask_share
+        inputs, places, targets = mask_tokens(padded, mask, model.tokenizer, share, rng)
+        return MaskedSentences(inputs, mask, places, targets)
+
+    def forward(self, model: DualEncoder, sentences: MaskedSentences) -> Tensor:
+        """Mean cross-entropy, in nats a masked token, before ``weight``."""
         device = model.device
         hidden = model.text_encoder.bert(
-            input_ids=inputs.to(device), attention_mask=mask.to(device)
+            input_ids=sentences.inputs.to(device), attention_mask=sentences.mask.to(device)
         ).last_hidden_state
-        return F.cross_entropy(self.head(hidden[places.to(device)]).float(), targets.to(device))
+        predicted = self.head(hidden[sentences.places.to(device)]).float()
+        return F.cross_entropy(predicted, sentences.targets.to(device))

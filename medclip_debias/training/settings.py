@@ -3,30 +3,117 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from medclip_debias.config import AugmentSettings, ModelSettings, Preprocessing, Settings
 
 
+class FreezeSettings(Settings):
+    """Parts of the encoders that keep their starting weights.
+
+    ``image``: ``stem``, or the stem and the layers up to ``layerN``, or ``all`` (not the
+    projection into the shared space). ``text``: ``embeddings``, or a number n for the embeddings
+    and the first n layers, or ``all``. A frozen part is in evaluation mode: its batch norm uses
+    and keeps its running statistics, and it has no dropout.
+    """
+
+    image: Literal["none", "stem", "layer1", "layer2", "layer3", "layer4", "all"] = "none"
+    text: Literal["none", "embeddings", "all"] | Annotated[int, Field(ge=1)] = "none"
+
+
+class LearningRateFactors(Settings):
+    """What ``lr`` is multiplied by: for each encoder, and for projections, similarity and loss.
+
+    ``layer_decay`` d multiplies it further by d for each layer below an encoder's last: the
+    layers of a network with L of them learn at ``d^0 .. d^(L-1)``, its stem or embeddings at
+    ``d^L``.
+    """
+
+    image: float = Field(1.0, gt=0)
+    text: float = Field(1.0, gt=0)
+    heads: float = Field(1.0, gt=0)
+    layer_decay: float = Field(1.0, gt=0, le=1)
+
+
 class TrainSettings(Settings):
-    """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps``."""
+    """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps``.
+
+    Attributes:
+        batch_size: studies in the batch of all processes together.
+        accumulate: micro-batches that each process cuts its share into, for memory.
+        norm_batch: studies that share batch-norm statistics and one draw of dropout masks; 0 for
+            all that a process encodes at a time. With a number, the result does not depend on
+            ``accumulate`` or on the number of processes (docs/training.md).
+        views_per_study: most images of a study in a batch.
+        task: ``two_view`` learns from two augmentations of each image, without text.
+        ema: decay of an exponential moving average of the weights, which then is what is
+            validated and saved as the model.
+        precision: of the encoders; similarities and losses are float32 always.
+        channels_last: memory layout of the image encoder.
+        compile: the encoders, with torch.compile.
+        fused: AdamW as one kernel; ``auto`` on a GPU.
+        checkpoint_text: compute the text encoder's activations twice instead of keeping them.
+        deterministic: only algorithms whose result never varies, on a GPU too.
+        validate_every: steps between validations; 0 for none.
+        validate_images: most images, and most studies, of a validation.
+        best_metric: figure of the validation that is best when largest (``median_rank``:
+            smallest).
+        patience: validations without a better figure after which the run ends; none to go on.
+        keep: whether the model folder holds the ``last`` weights or the ``best``.
+        wandb: also log to Weights & Biases; ``offline`` only writes files.
+    """
 
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
+    accumulate: int = Field(1, ge=1)
+    norm_batch: int = Field(0, ge=0)
     sentences_per_study: int = Field(1, ge=1)
+    views_per_study: int = Field(1, ge=1)
+    task: Literal["image_text", "two_view"] = "image_text"
     lr: float = Field(1e-5, gt=0, le=1)
+    lr_factors: LearningRateFactors = LearningRateFactors()
     weight_decay: float = Field(0.01, ge=0)
+    adam_eps: float = Field(1e-8, gt=0)
     warmup_steps: int = Field(2000, ge=0)
     clip_norm: float | None = Field(1.0, gt=0)
-    precision: Literal["fp32", "bf16"] = "fp32"
+    ema: float | None = Field(None, gt=0, lt=1)
+    freeze: FreezeSettings = FreezeSettings()
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    channels_last: bool = False
+    compile: bool = False
+    fused: bool | Literal["auto"] = "auto"
+    checkpoint_text: bool = False
+    deterministic: bool = False
     device: str = "auto"
     seed: int = Field(0, ge=0)
     log_every: int = Field(20, ge=1)
     checkpoint_every: int = Field(500, ge=1)
+    validate_every: int = Field(0, ge=0)
+    validate_images: int = Field(512, ge=2)
+    best_metric: Literal["mean_auc", "recall_at_10", "median_rank"] = "recall_at_10"
+    patience: int | None = Field(None, ge=1)
+    keep: Literal["last", "best"] = "last"
     workers: int = Field(2, ge=0)
+    wandb: Literal["off", "offline", "online"] = "off"
+    wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()
+
+    @model_validator(mode="after")
+    def _shares(self) -> TrainSettings:
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"accumulate {self.accumulate} does not divide batch_size {self.batch_size}"
+            )
+        share = self.batch_size // self.accumulate
+        if self.norm_batch and share % self.norm_batch:
+            raise ValueError(
+                f"norm_batch {self.norm_batch} does not divide the {share} studies of a micro-batch"
+            )
+        if (self.patience or self.keep == "best") and not self.validate_every:
+            raise ValueError("patience and keep: best need validate_every")
+        return self
 
 
 class RunSettings(Settings):

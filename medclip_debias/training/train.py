@@ -1,68 +1,70 @@
 """One training run, from validated settings to a model folder.
 
-The loop is plain PyTorch (autocast, AdamW, ``torch.save``) and not Lightning Fabric: importing
-Fabric takes longer here than all other imports of a run together, and everything it would add
-to one process is three lines below. Many processes use torch's own DDP under torchrun.
+The loop is plain PyTorch (autocast, AdamW, ``torch.distributed``) and not Lightning Fabric:
+importing Fabric takes longer here than all other imports of a run together, and cached gradients
+(`medclip_debias.training.step`) need the collectives themselves.
 """
 
 from __future__ import annotations
 
+import csv
+import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import yaml
-from torch import Tensor, nn
-
-from medclip_debias import __version__
-from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies, iterate
+from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.data.prompts import default_prompts
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import write_text
-from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.losses.base import ContrastiveBatch, Objective
-from medclip_debias.losses.registry import build_objective, loss_settings
-from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
-from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from medclip_debias.training.fields import BatchFields
-from medclip_debias.training.logs import MetricsLog, Window
-from medclip_debias.training.masked_lm_term import MaskedLMTerm
-from medclip_debias.training.schedule import learning_rate
+from medclip_debias.losses.distributed import Ranks
+from medclip_debias.models.dual_encoder import DualEncoder, load_state
+from medclip_debias.training.checkpoint import (
+    BEST,
+    checkpoints,
+    load_checkpoint,
+    load_newest,
+    save_checkpoint,
+    save_state,
+)
+from medclip_debias.training.folder import identity, open_folder
+from medclip_debias.training.logs import RunLog, Window, memory
+from medclip_debias.training.processes import Place, share_from_first, together
+from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
-
-# First word of the seed of what is masked, so that it shares no stream with the batches.
-_MASK = 3
+from medclip_debias.training.signals import StoppedBySignalError, StopSignals
+from medclip_debias.training.validation_state import BestSoFar
 
 Progress = Callable[[int, int, float], None]
+Validator = Callable[[DualEncoder], dict[str, float]]
 
-# Settings that change how fast a run goes or how much it says, but not what it computes.
-_FREE = (
-    "train.workers",
-    "train.log_every",
-    "train.checkpoint_every",
-    "train.device",
-    "train.augment.where",
-    "model.similarity.chunk",
-    "out",
-)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run left behind."""
+    """What a run left behind.
+
+    Attributes:
+        model: its folder.
+        steps: steps done, fewer than asked for where the run stopped early.
+        loss: mean over the last logged steps.
+        images_per_second: studies of the batch a second, since the start or resume.
+        resumed_at: steps done before.
+        best: best figure of the validations, None without any.
+        best_step: steps done when it was reached.
+    """
 
     model: Path
     steps: int
     loss: float
     images_per_second: float
     resumed_at: int
+    best: float | None = None
+    best_step: int = 0
 
 
 def train(
@@ -71,248 +73,253 @@ def train(
     where: str = "the settings",
     fresh: bool = False,
     progress: Progress | None = None,
+    validator: Validator | None = None,
+    allow_changed_data: bool = False,
+    warn: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Train a model, resuming where an earlier call with equal settings stopped.
+
+    Under torchrun or srun every process calls this; process 0 alone validates and writes.
 
     Args:
         settings: the whole run.
         where: file the settings came from, for messages.
         fresh: start over, dropping the run's checkpoints.
         progress: called with steps done, steps to do, and the running loss.
+        validator: called every ``validate_every`` steps with the model in evaluation mode;
+            returns figures, among them the setting ``best_metric``.
+        allow_changed_data: resume although the prepared set has changed.
+        warn: called with a sentence about a damaged checkpoint; by default it is logged.
 
     Returns:
         The model folder ``out/model`` and figures of the run.
 
     Raises:
         UserError: the prepared set, language model or scores do not fit, the folder holds a run
-            with other settings, or the loss stopped being a number.
+            with other settings, the loss stopped being a number, the memory or the disk is full.
+        StoppedBySignalError: SIGTERM or SIGUSR1 came; the state is saved.
     """
-    run = _Run(settings, where)
-    start = run.open_folder(fresh)
-    return run.loop(start, progress)
+    place = Place.from_environment()
+    with together(place, settings.train.device) as (ranks, device):
+        run = _Run(Trainer(settings, where, ranks, device), validator, warn or _log.warning)
+        start = run.open_folder(fresh, allow_changed_data)
+        return run.loop(start, progress)
 
 
 class _Run:
-    """State of one run: model, objective, optimiser, data."""
+    """A trainer, its folder, and what happens between steps."""
 
-    def __init__(self, settings: RunSettings, where: str) -> None:
-        self.settings = settings
-        self.where = where
-        self.loss_settings = loss_settings(settings.loss, where)
-        self.prepared = PreparedSet.open(settings.prepared)
-        if settings.preprocessing.prepare != self.prepared.settings:
+    def __init__(
+        self, trainer: Trainer, validator: Validator | None, warn: Callable[[str], None]
+    ) -> None:
+        self.trainer = trainer
+        self.ranks: Ranks = trainer.ranks
+        self.settings = trainer.settings
+        self.out = trainer.settings.out
+        self.folder = self.out / "checkpoints"
+        self.warn = warn
+        train = self.settings.train
+        self.validator = validator
+        if self.first and train.validate_every and validator is None:
             raise UserError(
-                f"{where}: setting 'preprocessing.prepare' is "
-                f"{settings.preprocessing.prepare.model_dump()}, but {settings.prepared} was "
-                f"prepared with {self.prepared.settings.model_dump()}; make them equal."
+                f"{trainer.where}: setting 'train.validate_every' is {train.validate_every}, but "
+                "nothing that validates was given; set it to 0."
             )
-        self.device = best_device(settings.train.device)
-        self.studies = TrainingStudies.of(self.prepared)
-        self.batches = StepBatches(
-            self.prepared.pixels,
-            self.studies,
-            batch_size=settings.train.batch_size,
-            sentences_per_study=settings.train.sentences_per_study,
-            input_size=settings.preprocessing.input_size,
-            augment=settings.train.augment,
-            seed=settings.train.seed,
-        )
-        torch.manual_seed(settings.train.seed)
-        self.model = DualEncoder.create(settings.model, settings.preprocessing).to(self.device)
-        self.objective: Objective = build_objective(self.loss_settings).to(self.device)
-        term = self.objective.masked_lm
-        self.masked_lm = (
-            MaskedLMTerm(term, settings.model.text.folder, self.model) if term else None
-        )
-        modules = [self.model, self.objective, *([self.masked_lm] if self.masked_lm else [])]
-        # The term's output layer is the text encoder's embedding: once is enough.
-        self.parameters = list(dict.fromkeys(p for m in modules for p in m.parameters()))
-        self.optimizer = _optimizer(self.parameters, settings)
-        self.tokens = self.model.tokenizer.encode(
-            self.studies.texts, settings.model.text.max_tokens
-        )
-        self.fields = BatchFields(
-            self.objective,
-            self.loss_settings,
-            prepared=self.prepared,
-            studies=self.studies,
-            text_folder=settings.model.text.folder,
-            max_tokens=settings.model.text.max_tokens,
-            device=self.device,
-            where=where,
-        )
-        self.language_model_hash = language_model_hash(settings.model.text.folder)
+        self.best = BestSoFar(train.best_metric, train.patience)
+        self._loss = math.nan
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.ranks.rank == 0
 
     # ----------------------------------------------------------------------- the folder
 
-    def open_folder(self, fresh: bool) -> int:
+    def open_folder(self, fresh: bool, allow_changed_data: bool) -> int:
         """Make or check the run's folder; return the step to start at."""
-        out = self.settings.out
-        if out.is_file():
-            raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")
-        self.checkpoint_folder = out / "checkpoints"
-        mine = self._identity()
-        path = out / "settings.yaml"
-        if fresh:
-            for old in checkpoints(self.checkpoint_folder):
-                old.unlink()
-        found = checkpoints(self.checkpoint_folder)
-        if found and path.is_file():
-            _same_run(_flat(yaml.safe_load(path.read_text())), _flat(mine), out)
-        write_text(path, yaml.safe_dump(mine, sort_keys=False))
-        if not found:
+        newest: tuple[Path, dict[str, Any]] | None = None
+        if self.first:
+            open_folder(self.trainer, fresh=fresh, allow_changed_data=allow_changed_data)
+            newest = load_newest(self.folder, self.warn)
+        name = share_from_first(newest[0].name if newest else None, self.ranks)
+        if name is None:
             return 0
-        return self._restore(found[-1])
-
-    def _identity(self) -> dict[str, Any]:
-        content = self.settings.model_dump(mode="json")
-        content["loss"] = self.loss_settings.model_dump(mode="json")
-        content["provenance"] = {
-            "medclip_debias": __version__,
-            "data_hash": self.prepared.content_hash,
-            "language_model_hash": self.language_model_hash,
-        }
-        return content
-
-    def _restore(self, path: Path) -> int:
-        state = load_checkpoint(path)
-        load_state(self.model, state["model"], str(path))
-        # Not load_state: tables of per-sample state take the size that they had.
-        with explained(f"{path}: its objective's state does not fit", RuntimeError):
-            self.objective.load_state_dict(state["objective"])
-        if self.masked_lm is not None:
-            load_state(self.masked_lm, state.get("masked_lm", {}), str(path))
-        self.optimizer.load_state_dict(state["optimizer"])
+        path = self.folder / name
+        state = newest[1] if newest else load_checkpoint(path)
+        self.trainer.restore(state, str(path))
+        self.best.restore(state["best"])
         return int(state["step"])
 
-    def _checkpoint(self, step: int) -> None:
-        state = {
-            "model": self.model.state_dict(),
-            "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-        }
-        if self.masked_lm is not None:
-            state["masked_lm"] = self.masked_lm.state_dict()
-        save_checkpoint(self.checkpoint_folder, step, state)
+    def _checkpoint(self, done: int) -> None:
+        if self.first:
+            state = self.trainer.state() | {"best": self.best.state()}
+            save_checkpoint(self.folder, done, state)
 
     # ------------------------------------------------------------------------- the loop
 
     def loop(self, start: int, progress: Progress | None) -> RunResult:
         """Train from step ``start`` to the end and write the model folder."""
-        s = self.settings.train
-        out = self.settings.out
-        window, running, began = Window(), math.nan, time.perf_counter()
-        mark = began
-        self.model.train()
-        with MetricsLog(out, start) as log:
-            batches = iterate(self.batches, start, s.steps, s.workers)
-            for step, batch in enumerate(batches, start=start):
-                rate = learning_rate(step, peak=s.lr, warmup=s.warmup_steps, steps=s.steps)
-                figures = self._step(step, batch, rate)
-                window.add(figures)
-                done = step + 1
-                if done % s.log_every == 0 or done == s.steps:
-                    now, count = time.perf_counter(), window.steps
-                    row = window.means()
-                    running = row["loss"]
-                    speed = count * s.batch_size / (now - mark)
-                    mark = now
-                    epoch = done / self.batches.steps_per_epoch
-                    log.write(
-                        {"step": done, "epoch": epoch, "lr": rate}
-                        | row
-                        | {"images_per_second": speed, "seconds": now - began}
-                    )
-                if done % s.checkpoint_every == 0 or done == s.steps:
-                    self._checkpoint(done)
-                if progress:
-                    progress(done, s.steps, running)
-        if start >= s.steps:
-            running = _last_loss(out / "metrics.csv")
-        self._save_model()
+        train = self.settings.train
+        began = time.perf_counter()
+        done = start
+        self._loss = _last_loss(self.out / "metrics.csv") if start else math.nan
+        with self._open_log(start) as log, StopSignals() as signals:
+            for done in self._steps(start, log, signals):
+                if progress and self.first:
+                    progress(done, train.steps, self._loss)
+        if self.first:
+            self._save_model()
         seconds = time.perf_counter() - began
-        speed = (s.steps - start) * s.batch_size / seconds if s.steps > start else 0.0
-        return RunResult(out / "model", s.steps, running, speed, start)
+        speed = (done - start) * train.batch_size / seconds if done > start else 0.0
+        return RunResult(
+            self.out / "model", done, self._loss, speed, start, self.best.value, self.best.step
+        )
 
-    def _step(self, step: int, batch: Batch, rate: float) -> dict[str, Tensor]:
-        s = self.settings.train
-        # Dropout depends on the seed and the step alone, as the batch does.
-        seed = int(np.random.SeedSequence([s.seed, step]).generate_state(1)[0])
-        torch.manual_seed(seed)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        ids = [self.tokens[number] for number in batch.texts.tolist()]
-        images = self.model.normalise(batch.images_on(self.device))
-        half = torch.autocast(self.device.type, torch.bfloat16)
-        with half if s.precision == "bf16" else nullcontext():
-            similarity, scale = self.model(images, ids)
-            masked = None
-            if self.masked_lm is not None:
-                masked = self.masked_lm(self.model, ids, np.random.default_rng([_MASK, seed]))
-        given = self.fields.of(batch, seed)
-        try:
-            contrast = ContrastiveBatch(similarity, scale, batch.owners.to(self.device), **given)
-            output = self.objective(contrast)
-        except FloatingPointError as error:
-            raise UserError(
-                f"step {step}: {error}; lower train.lr, set train.clip_norm, or train in fp32."
-            ) from error
-        loss, figures = output.loss, dict(output.diagnostics)
-        if masked is not None and self.masked_lm is not None:
-            figures |= {"contrastive_loss": loss, "masked_lm_loss": masked}
-            loss = loss + self.masked_lm.settings.weight * masked
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        limit = s.clip_norm or math.inf
-        norm = nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.optimizer.step()
-        return {
-            "loss": loss,
-            "scale": scale,
-            **figures,
-            "gradient_norm": norm,
-        }
+    def _steps(self, start: int, log: RunLog | None, signals: StopSignals) -> Iterator[int]:
+        """Take the steps from ``start``; yield how many are done after each."""
+        train = self.settings.train
+        if start and self.best.gives_up:
+            return
+        pace = _Pace(train.batch_size)
+        window = Window()
+        batches = _timed(iterate(self.trainer.batches, start, train.steps, train.workers), pace)
+        for step, batch in enumerate(batches, start=start):
+            try:
+                figures = self.trainer.step(step, batch, stop=signals.name is not None)
+            except UserError as error:
+                raise UserError(f"{error}{self._last_good()}") from error
+            window.add(figures)
+            done = step + 1
+            last = done == train.steps
+            if done % train.log_every == 0 or last:
+                self._write_row(log, done, window.means(), pace)
+            over = last
+            if train.validate_every and (done % train.validate_every == 0 or last):
+                self._validate(done, log)
+                over = over or self.best.gives_up
+                pace.restart()
+            stopped = self.trainer.asked_to_stop and not over
+            if done % train.checkpoint_every == 0 or over or stopped:
+                self._checkpoint(done)
+            yield done
+            if stopped:
+                raise StoppedBySignalError(self._stopped(done, signals.name))
+            if over:
+                return
+
+    def _write_row(
+        self, log: RunLog | None, done: int, means: dict[str, float], pace: _Pace
+    ) -> None:
+        self._loss = means["loss"]
+        figures = pace.figures() | memory(self.trainer.device)
+        if log:
+            log.write(
+                {
+                    "step": done,
+                    "epoch": done / self.trainer.batches.steps_per_epoch,
+                    "lr": self.trainer.rate(done - 1),
+                }
+                | means
+                | figures
+            )
+
+    def _validate(self, done: int, log: RunLog | None) -> None:
+        figures: dict[str, float] = {}
+        if self.validator and self.first:
+            model = self.trainer.result
+            model.eval()
+            figures = self.validator(model)
+            self.trainer.train_mode()
+            if log:
+                log.write_validation({"step": done} | figures)
+        figures = share_from_first(figures, self.ranks)
+        if self.best.see(done, figures) and self.first:
+            weights = self.trainer.result.state_dict()
+            save_state(self.folder / BEST, {"model": weights, "step": done})
+
+    def _open_log(self, start: int) -> RunLog | nullcontext[None]:
+        if not self.first:
+            return nullcontext()
+        train = self.settings.train
+        shown = identity(self.trainer)
+        return RunLog(
+            self.out,
+            start,
+            wandb=train.wandb,
+            project=train.wandb_project,
+            settings={name: shown[name] for name in ("train", "loss", "provenance")},
+        )
+
+    def _last_good(self) -> str:
+        found = checkpoints(self.folder)
+        return f" The last good checkpoint is {found[-1]}." if found else ""
+
+    def _stopped(self, done: int, name: str | None) -> str:
+        return (
+            f"stopped by {name or 'a signal to another process'} after step {done} of "
+            f"{self.settings.train.steps}, which is saved; run the same command again to go on."
+        )
 
     def _save_model(self) -> None:
-        self.model.prompts = default_prompts()
-        self.model.provenance = self._identity() | {"studies": len(self.studies)}
-        self.model.eval()
-        self.model.save(self.settings.out / "model")
+        model, steps = self.trainer.result, None
+        if self.settings.train.keep == "best":
+            path = self.folder / BEST
+            state = load_checkpoint(path)
+            load_state(model, state["model"], str(path))
+            steps = int(state["step"])
+        model.prompts = default_prompts()
+        model.provenance = identity(self.trainer) | {"studies": len(self.trainer.studies)}
+        if self.settings.train.ema:
+            model.provenance["weights"] = "exponential moving average"
+        if steps is not None:
+            model.provenance["best_step"] = steps
+        model.eval()
+        folder = self.out / "model"
+        sentence = f"{folder}: the model cannot be written; free some space, then run the same "
+        with explained(sentence + "command again", OSError):
+            model.save(folder)
 
 
-def _optimizer(parameters: Sequence[nn.Parameter], settings: RunSettings) -> torch.optim.AdamW:
-    """AdamW; biases, norms and the logit scale are not decayed."""
-    decayed = [p for p in parameters if p.ndim > 1]
-    others = [p for p in parameters if p.ndim <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": settings.train.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.train.lr)
+class _Pace:
+    """Images a second, and the share of the time spent waiting for data, since the last row."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.began = time.perf_counter()
+        self.restart()
+
+    def restart(self) -> None:
+        """Start anew, as after a validation."""
+        self.mark = time.perf_counter()
+        self.waited = 0.0
+        self.steps = 0
+
+    def figures(self) -> dict[str, float]:
+        """Figures since the last call; starts anew."""
+        now = time.perf_counter()
+        span = max(now - self.mark, 1e-9)
+        result = {
+            "images_per_second": self.steps * self.batch_size / span,
+            "data_wait": self.waited / span,
+            "seconds": now - self.began,
+        }
+        self.restart()
+        return result
 
 
-def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(content, dict):
-        return {prefix: content}
-    result: dict[str, Any] = {}
-    for key, value in content.items():
-        result |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return result
-
-
-def _same_run(old: dict[str, Any], new: dict[str, Any], out: Path) -> None:
-    """A checkpoint must not continue under other settings."""
-    differ = sorted(k for k in old | new if old.get(k) != new.get(k) and k not in _FREE)
-    if differ:
-        raise UserError(
-            f"{out}: holds a run with other settings ({', '.join(differ[:4])}); "
-            "give another 'out', or --fresh to start over."
-        )
+def _timed(batches: Iterator[Batch], pace: _Pace) -> Iterator[Batch]:
+    """The batches; how long each was waited for goes to ``pace``."""
+    while True:
+        asked = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        pace.waited += time.perf_counter() - asked
+        pace.steps += 1
+        yield batch
 
 
 def _last_loss(path: Path) -> float:
-    import csv
-
     if not path.is_file():
         return math.nan
     with path.open(newline="", encoding="utf-8") as stream:

@@ -2,7 +2,7 @@
 
 ``speed`` prepares a phantom of DICOM files with one and with two processes. ``memory``
 prepares a table of many links to one small image, so that the bookkeeping shows and the decoding
-does not.
+does not; then it prepares large DICOM files and watches the worker processes.
 """
 
 from __future__ import annotations
@@ -14,44 +14,51 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 WHOLE_IMAGES = 377_110
 """Images of MIMIC-CXR."""
 
 
-def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) -> dict:
-    """Prepare ``images`` DICOM files of ``side`` pixels; images a second, median."""
+def write_dicoms(root: Path, images: int, side: tuple[int, int]) -> Path:
+    """Write ``images`` 12-bit DICOM files of ``side`` pixels and their manifest."""
     import pydicom
     from pydicom.dataset import FileDataset, FileMetaDataset
 
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(200, 3900, (side[0] // 20 + 1, side[1] // 20 + 1))
+    rows = ["image,report"]
+    for number in range(images):
+        smooth = np.kron(np.roll(coarse, number), np.ones((20, 20)))[: side[0], : side[1]]
+        pixels = np.clip(smooth + rng.integers(-50, 50, side), 0, 4095).astype(np.uint16)
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+        meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+        meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+        dataset.Rows, dataset.Columns = side
+        dataset.SamplesPerPixel, dataset.PixelRepresentation = 1, 0
+        dataset.PhotometricInterpretation = "MONOCHROME2"
+        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
+        dataset.PixelData = pixels.tobytes()
+        dataset.save_as(root / f"{number}.dcm", enforce_file_format=True)
+        rows.append(f"{number}.dcm,Lungs are clear.")
+    (root / "manifest.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return root
+
+
+def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) -> dict:
+    """Prepare ``images`` DICOM files of ``side`` pixels; images a second, median."""
     from medclip_debias.config import PrepareSettings
     from medclip_debias.data.prepare import prepare
 
-    rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        coarse = rng.integers(200, 3900, (side[0] // 20 + 1, side[1] // 20 + 1))
-        rows = ["image,report"]
-        for number in range(images):
-            smooth = np.kron(np.roll(coarse, number), np.ones((20, 20)))[: side[0], : side[1]]
-            pixels = np.clip(smooth + rng.integers(-50, 50, side), 0, 4095).astype(np.uint16)
-            meta = FileMetaDataset()
-            meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-            meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
-            meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-            dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
-            dataset.Rows, dataset.Columns = side
-            dataset.SamplesPerPixel, dataset.PixelRepresentation = 1, 0
-            dataset.PhotometricInterpretation = "MONOCHROME2"
-            dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
-            dataset.PixelData = pixels.tobytes()
-            dataset.save_as(root / f"{number}.dcm", enforce_file_format=True)
-            rows.append(f"{number}.dcm,Lungs are clear.")
-        (root / "manifest.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        root = write_dicoms(Path(folder), images, side)
         figures = {}
         for count in workers:
             times = []
@@ -64,8 +71,8 @@ def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) 
     return {"images_per_second": figures, "images": images, "side": list(side)}
 
 
-def memory(sizes: list[int]) -> dict:
-    """Peak memory of the first process for tables of each size; a fresh process each."""
+def memory(sizes: list[int], images: int, side: tuple[int, int], workers: int) -> dict:
+    """Peak memory of the main process for tables of each size, and of a worker for large files."""
     peaks = {}
     for size in sizes:
         words = [sys.executable, __file__, "one-memory", "--images", str(size)]
@@ -74,7 +81,51 @@ def memory(sizes: list[int]) -> dict:
     (a, low), (b, high) = min(peaks.items()), max(peaks.items())
     each = (high["peak_mib"] - low["peak_mib"]) / (b - a)
     whole = round(high["peak_mib"] + each * (WHOLE_IMAGES - b))
-    return {"peak_mib": peaks, "kib_per_image": round(1024 * each, 2), "whole_set_mib": whole}
+    words = [sys.executable, __file__, "one-workers", "--images", str(images)]
+    words += ["--side", *map(str, side), "--workers", str(workers)]
+    found = subprocess.run(words, capture_output=True, text=True, check=True)
+    main = {"peak_mib": peaks, "kib_per_image": round(1024 * each, 2), "whole_set_mib": whole}
+    return {"main_process": main, "large_files": json.loads(found.stdout)}
+
+
+def one_workers(images: int, side: tuple[int, int], workers: int) -> dict:
+    """Prepare ``images`` files of ``side`` pixels; the peak of this process and of each worker.
+
+    A worker's peak is the kernel's own (``VmHWM``), read until the process ends. Forked workers
+    share what the main process has loaded; the peak counts that, too.
+    """
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.prepare import prepare
+
+    peaks: dict[int, int] = {}
+    done = threading.Event()
+
+    def watch() -> None:
+        me = psutil.Process()
+        while not done.wait(0.02):
+            for child in me.children(recursive=True):
+                try:
+                    status = Path(f"/proc/{child.pid}/status").read_text(encoding="ascii")
+                except OSError:  # it has just ended
+                    continue
+                line = next((k for k in status.splitlines() if k.startswith("VmHWM")), "VmHWM: 0")
+                peaks[child.pid] = max(peaks.get(child.pid, 0), int(line.split()[1]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, __file__, "one-write", "--images", str(images)]
+        words += ["--side", *map(str, side), "--folder", folder]
+        subprocess.run(words, check=True)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            prepare(Path(folder), Path(folder) / "out", PrepareSettings(), workers=workers)
+        finally:
+            done.set()
+            watcher.join()
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    worst = max(peaks.values()) / 1024
+    shown = {"images": images, "side": list(side), "workers": workers, "processes": len(peaks)}
+    return shown | {"main_mib": round(own), "worst_worker_mib": round(worst)}
 
 
 def one_memory(images: int) -> dict:
@@ -103,20 +154,29 @@ def one_memory(images: int) -> dict:
     return {"peak_mib": round(peak), "seconds": round(seconds, 1)}
 
 
+WHAT = ["speed", "memory", "one-memory", "one-workers", "one-write"]
+
+
 def main() -> None:
     """Run one measurement and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["speed", "memory", "one-memory"])
+    parser.add_argument("what", choices=WHAT)
     parser.add_argument("--images", type=int, default=48)
     parser.add_argument("--side", type=int, nargs=2, default=[3000, 2500])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 20_000])
+    parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
+    if given.what == "one-write":
+        write_dicoms(given.folder, given.images, tuple(given.side))
+        return
     if given.what == "speed":
         figures = speed(given.images, tuple(given.side), given.workers, given.repeats)
     elif given.what == "memory":
-        figures = memory(given.sizes)
+        figures = memory(given.sizes, given.images, tuple(given.side), given.workers[-1])
+    elif given.what == "one-workers":
+        figures = one_workers(given.images, tuple(given.side), given.workers[-1])
     else:
         figures = one_memory(given.images)
     print(json.dumps(figures))

@@ -1,8 +1,8 @@
 """Feed damaged DICOM files to the reader; whatever is not a `UserError` is a bug.
 
 Every input is a function of its number: small valid files (plain, signed, big-endian, deflated,
-RLE, JPEG, JPEG-LS, JPEG 2000; with windows and LUTs), a few bytes of which are
-changed, cut, doubled, or replaced by another file's. Chunks run in processes of their own, so
+RLE, JPEG, JPEG-LS, JPEG 2000; with windows and LUTs; some without preamble), a few bytes of which
+are changed, cut, doubled, or replaced by another file's. Chunks run in processes of their own, so
 that a crash of a C decoder is seen and named, too:
 
     python scripts/fuzz/dicom.py --runs 100000
@@ -84,7 +84,7 @@ def seeds() -> list[bytes]:
     windows = {"WindowCenter": ["90", "200"], "WindowWidth": ["150", "30"]}
     rescale = {"RescaleSlope": "2.5", "RescaleIntercept": "-100"}
     encoded = [f"1.2.840.10008.1.2.{end}" for end in ("5", "4.50", "4.80", "4.90")]
-    return [
+    whole = [
         made("u2", **windows, **rescale),
         made("i2", **windows, VOILUTFunction="SIGMOID"),
         made("u1", VOILUTSequence=[item]),
@@ -96,14 +96,28 @@ def seeds() -> list[bytes]:
         made("u2", encoded[2]),
         made("i2", encoded[3]),
     ]
+    meta_only = [content[132:] for content in whole]
+    return [*whole, meta_only[0], meta_only[5], *map(without_meta, (whole[0], whole[2]))]
+
+
+def without_meta(content: bytes) -> bytes:
+    """The elements of a DICOM file alone, as implicit VR: no preamble, no meta header."""
+    from pydicom import dcmread, dcmwrite
+
+    dataset, stream = dcmread(io.BytesIO(content)), io.BytesIO()
+    del dataset.file_meta
+    dataset.preamble = None
+    dcmwrite(stream, dataset, implicit_vr=True, little_endian=True)
+    return stream.getvalue()
 
 
 def mutated(number: int, files: list[bytes]) -> bytes:
-    """Input ``number``: one to six changes of one of ``files``, behind its first 128 bytes."""
+    """Input ``number``: one to six changes of one of ``files``, behind its preamble."""
     rng = np.random.default_rng([7, number])
     data = bytearray(files[number % len(files)])
+    first = 132 if data[128:132] == b"DICM" else 4
     for _ in range(rng.integers(1, 7)):
-        place = int(rng.integers(132, max(133, len(data))))
+        place = int(rng.integers(first, max(first + 1, len(data))))
         length = int(rng.integers(1, 33))
         match int(rng.integers(7)):
             case 0:
@@ -144,6 +158,7 @@ def limited() -> Iterator[None]:
 def read_all(first: int, count: int, current: Synchronized[int], results: Any) -> None:
     """Read the inputs ``first`` to ``first + count - 1``; put a count of what became of them."""
     from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.headers import view_position
     from medclip_debias.data.images import prepare_image, read_radiograph
     from medclip_debias.errors import UserError
 
@@ -159,6 +174,7 @@ def read_all(first: int, count: int, current: Synchronized[int], results: Any) -
             path.write_bytes(mutated(number, files))
             try:
                 with limited():
+                    view_position(path)
                     prepare_image(read_radiograph(path), settings)
                 found["read"] += 1
             except UserError:

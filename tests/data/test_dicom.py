@@ -29,6 +29,7 @@ from pydicom.uid import (
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.dicom import codestream_size, read_dicom
+from medclip_debias.data.headers import view_position
 from medclip_debias.data.images import prepare_image, read_image, read_radiograph, stretch
 from medclip_debias.errors import UserError
 
@@ -345,3 +346,76 @@ def test_prepared_twins_of_other_polarity_look_the_same(tmp_path, write_dicom):
         prepare_image(read_radiograph(path), PrepareSettings(size=64)) for path in (one, two)
     ]
     assert np.abs(prepared[0].astype(int) - prepared[1]).max() <= 1
+
+
+class TestWithoutPreamble:
+    """Files of older archives: the elements alone, no preamble, no ``DICM``."""
+
+    SYNTAXES = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
+
+    @staticmethod
+    def bare(tmp_path, syntax="1.2.840.10008.1.2", meta=False, picture=RAMP, **elements):
+        stream = io.BytesIO()
+        dataset = Dataset()
+        dataset.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1"
+        dataset.SOPInstanceUID = "2.25.1"
+        dataset.ViewPosition = "PA"
+        dataset.Rows, dataset.Columns = picture.shape
+        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME1"
+        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
+        dataset.PixelRepresentation = 0
+        dataset.add_new("PixelData", "OW", picture.astype("<u2").tobytes())
+        for name, value in elements.items():
+            setattr(dataset, name, value)
+        if meta:
+            dataset.file_meta = pydicom.dataset.FileMetaDataset()
+            dataset.file_meta.TransferSyntaxUID = UID(syntax)
+            dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
+            dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
+        pydicom.dcmwrite(stream, dataset, implicit_vr=syntax == "1.2.840.10008.1.2")
+        content = stream.getvalue()
+        content = content[132:] if content[128:132] == b"DICM" else content
+        assert content[:1] == (b"\x02" if meta else b"\x08")
+        path = tmp_path / "bare.dcm"
+        path.write_bytes(content)
+        return path
+
+    @pytest.mark.parametrize("meta", [False, True])
+    @pytest.mark.parametrize("syntax", SYNTAXES)
+    def test_one_whose_elements_fit_is_read(self, tmp_path, syntax, meta):
+        path = self.bare(tmp_path, syntax, meta)
+        np.testing.assert_array_equal(read_image(path), -RAMP.astype(float) + RAMP.max())
+        assert view_position(path) == "PA"
+
+    @pytest.mark.parametrize(
+        ("elements", "sentence"),
+        [
+            ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.2"}, "this is not a DICOM, JPG or PNG"),
+            ({"SOPClassUID": ""}, "this is not a DICOM, JPG or PNG"),
+            ({"Rows": RAMP.shape[0] - 1}, "the pixels do not fit the rows and columns"),
+            ({"BitsAllocated": 8, "BitsStored": 8}, "the pixels do not fit the rows and columns"),
+            ({"Rows": None}, "the pixels do not fit the rows and columns"),
+            ({"NumberOfFrames": "2"}, "the pixels do not fit the rows and columns"),
+        ],
+    )
+    def test_one_whose_elements_do_not_fit_is_refused(self, tmp_path, elements, sentence):
+        with pytest.raises(UserError, match=sentence):
+            read_image(self.bare(tmp_path, **elements))
+
+    def test_pixels_compressed_in_an_unnamed_way_are_refused(self, tmp_path):
+        path = self.bare(tmp_path, "1.2.840.10008.1.2.1")
+        dataset = pydicom.dcmread(path, force=True)
+        dataset.PixelData = encapsulate([b"\xff\xd8\xff\xd9"])
+        dataset["PixelData"].is_undefined_length = True
+        stream = io.BytesIO()
+        pydicom.dcmwrite(stream, dataset, implicit_vr=False)
+        path.write_bytes(stream.getvalue())
+        with pytest.raises(UserError, match="compressed in a way that it does not name"):
+            read_image(path)
+
+    @pytest.mark.parametrize("cut", [20, 100, 400, 3000])
+    def test_a_truncated_one_is_refused(self, tmp_path, cut):
+        path = self.bare(tmp_path)
+        path.write_bytes(path.read_bytes()[:cut])
+        with pytest.raises(UserError, match=str(path)):
+            read_image(path)

@@ -70,3 +70,58 @@ def test_a_drawn_rectangle_lands_where_the_box_says(height, width, size):
 def test_impossible_sides_are_refused(sides):
     with pytest.raises(ValueError, match=r"side|crop"):
         SquareGeometry(*sides)
+
+
+@st.composite
+def cuts(draw):
+    side = st.one_of(st.integers(1, 8), st.integers(9, 600), st.integers(2000, 20_000))
+    size = draw(st.integers(16, 1024))
+    return SquareGeometry(draw(side), draw(side), size, draw(st.integers(1, size)), "crop")
+
+
+@given(cuts(), st.lists(st.floats(-1, 2), min_size=4, max_size=4))
+def test_a_cut_image_maps_boxes_there_and_back_also_those_partly_outside(geometry, part):
+    box = np.array(part) * ([geometry.width, geometry.height] * 2)
+    back = geometry.box_to_original(geometry.box_to_model(box))
+    assert np.abs(back - box).max() <= 1e-6
+
+
+@given(cuts())
+def test_a_cut_follows_its_closed_form_and_fills_the_prepared_image(geometry):
+    short = min(geometry.width, geometry.height)
+    left, top = -geometry.pad_x, -geometry.pad_y
+    assert left >= 0
+    assert top >= 0
+    assert 0 <= left - (geometry.width - short - left) <= 1  # centred within one pixel
+    assert 0 <= top - (geometry.height - short - top) <= 1
+    scale = geometry.size / short
+    crop = (geometry.size - geometry.input_size) // 2
+    for x, y in ((left, top), (left + short, top + short), (0, 0)):
+        expected = [scale * (x - left) - crop, scale * (y - top) - crop]
+        np.testing.assert_allclose(geometry.to_model([x, y]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("resample", ["area", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("fit", ["pad", "crop"])
+@pytest.mark.parametrize(("height", "width"), [(300, 200), (257, 323), (150, 150), (40, 61)])
+def test_a_rectangle_lands_where_the_box_says_for_every_fit_and_filter(
+    height, width, fit, resample
+):
+    x, y, w, h = width // 3, height // 3, width // 4, height // 4
+    image = np.zeros((height, width), dtype=np.float32)
+    image[y : y + h, x : x + w] = 1000
+    settings = PrepareSettings(size=96, clip=(0, 100), fit=fit, resample=resample)
+    mass = prepare_image(image, settings).astype(float)
+    box = SquareGeometry(height, width, 96, 96, fit).box_to_model([x, y, w, h])
+    centre = np.arange(96) + 0.5
+    found = [(mass.sum(axis) @ centre) / mass.sum() for axis in (0, 1)]
+    np.testing.assert_allclose(found, box[:2] + box[2:] / 2, atol=0.1)
+
+
+def test_settings_that_came_later_leave_older_hashes_as_they_were():
+    old = {"size": 512, "clip": [0.5, 99.5], "equalize": False, "window": "first"}
+    assert PrepareSettings().model_dump(mode="json") == old
+    assert PrepareSettings.model_validate(old) == PrepareSettings()
+    new = PrepareSettings(fit="crop", resample="bicubic")
+    assert new.model_dump(mode="json") == old | {"fit": "crop", "resample": "bicubic"}
+    assert PrepareSettings.model_validate(new.model_dump(mode="json")) == new

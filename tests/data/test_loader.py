@@ -1,13 +1,22 @@
 """Batches: what is drawn, where it is applied, and that only seed and step decide."""
 
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import augment, augment_on_device, draw
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies, iterate
+from medclip_debias.errors import UserError
 
 SIZE, SIDE = 40, 32
 PIXELS = np.random.default_rng(0).integers(0, 256, (30, SIZE, SIZE), dtype=np.uint8)
@@ -169,3 +178,204 @@ class TestBatches:
                 seed=3,
             )
             assert same(made[2], on_disk[2])
+
+    def test_batches_of_one_image_a_study_have_not_changed(self):
+        """Digest of three batches as drawn before several views and processes were added."""
+        for where in ("cpu", "device"):
+            digest, made = hashlib.sha256(), batches(augment=AugmentSettings(where=where))
+            for step in (0, 3, 17):
+                batch = made[step]
+                images = batch.images_on(torch.device("cpu"))
+                for value in (images, batch.texts, batch.owners, batch.studies):
+                    digest.update(str(value.dtype).encode() + value.numpy().tobytes())
+            assert digest.hexdigest().startswith("5000983e70a4b117444fe0515507aa5e")
+
+
+def joined(shares):
+    """The batch of one process from those of all, put together by hand."""
+    two_view, device = shares[0].two_view, torch.device("cpu")
+    starts = np.cumsum([0, *(len(share.images) for share in shares)])
+    per_image = {"images": [s.images_on(device) for s in shares], "studies": []}
+    per_image["studies"] = [s.studies for s in shares]
+    for name, parts in per_image.items():
+        if two_view:  # all first views, then all second ones
+            halves = [part.chunk(2) for part in parts]
+            parts = [h[0] for h in halves] + [h[1] for h in halves]
+        per_image[name] = torch.cat(parts)
+    owners = [share.owners + start for share, start in zip(shares, starts, strict=False)]
+    return Batch(
+        per_image["images"],
+        torch.cat([share.texts for share in shares]),
+        torch.cat(owners),
+        per_image["studies"],
+        two_view=two_view,
+    )
+
+
+def augmented(batch):
+    """The batch with its augmentation done."""
+    return replace(batch, images=batch.images_on(torch.device("cpu")), draws=None)
+
+
+KINDS = [{}, {"views_per_study": 3}, {"two_view": True}]
+"""One image a study, several images, two augmentations of one."""
+
+
+class Recorded(np.ndarray):
+    """Pixels that note which rows are read."""
+
+    def __getitem__(self, key):
+        rows = key[0] if isinstance(key, tuple) else key
+        self.read.update(np.atleast_1d(np.asarray(rows)).tolist())
+        return np.asarray(self)[key]
+
+
+class TestProcesses:
+    @given(
+        kind=st.sampled_from(KINDS),
+        world=st.sampled_from([1, 2, 3, 4, 6, 12]),
+        where=st.sampled_from(["cpu", "device"]),
+        step=st.integers(0, 30),
+        seed=st.integers(0, 5),
+    )
+    @settings(deadline=None, max_examples=60)
+    def test_their_shares_in_order_are_the_batch_of_one(self, kind, world, where, step, seed):
+        options = {
+            "batch_size": 12,
+            "seed": seed,
+            "augment": AugmentSettings(where=where),
+            **kind,
+        }
+        shares = [batches(**options, rank=rank, world=world)[step] for rank in range(world)]
+        whole = augmented(batches(**options)[step])
+        assert same(joined(shares), whole)
+        assert whole.two_view is options.get("two_view", False)
+        assert len({len(share.studies.unique()) for share in shares}) == 1
+
+    @pytest.mark.parametrize("where", ["cpu", "device"])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_process_reads_the_pixels_of_its_share_alone(self, kind, where):
+        rows = [set(), set(), set()]
+        for rank in range(3):
+            pixels = PIXELS.view(Recorded)
+            pixels.read = rows[rank]
+            options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3} | kind
+            augment = AugmentSettings(where=where)
+            made = StepBatches(
+                pixels, studies(), batch_size=6, augment=augment, rank=rank, world=3, **options
+            )
+            members = set(made[2].studies.tolist())
+            owned = {int(row) for study in members for row in studies().rows[study]}
+            assert rows[rank]
+            assert rows[rank] <= owned
+
+    def test_a_batch_that_cannot_be_shared_evenly_is_an_error(self):
+        with pytest.raises(UserError, match=r"batch_size' is 5, which 2 processes"):
+            batches(rank=0, world=2)
+        with pytest.raises(ValueError, match="rank 2"):
+            batches(batch_size=6, rank=2, world=2)
+
+
+class TestSeveralImagesOfAStudy:
+    def test_they_are_different_side_by_side_and_drawn_evenly(self):
+        data = studies()
+        off = AugmentSettings(crop=False, brightness=0, contrast=0)
+        made = batches(views_per_study=2, augment=off)
+        counts = np.zeros(len(PIXELS), dtype=int)
+        inner = PIXELS[:, 4 : 4 + SIDE, 4 : 4 + SIDE]
+        for step in range(400):
+            batch = made[step]
+            found, sizes = torch.unique_consecutive(batch.studies, return_counts=True)
+            assert len(found) == len(found.unique()) == 5
+            for study, size in zip(found.tolist(), sizes.tolist(), strict=True):
+                assert size == min(2, len(data.rows[study]))
+            drawn = []
+            for image, study in zip(batch.images.numpy(), batch.studies.tolist(), strict=True):
+                choices = data.rows[study]
+                (match,) = np.flatnonzero((inner[choices] == image).all(axis=(1, 2)))
+                drawn.append(choices[match])
+            assert len(set(drawn)) == len(drawn)
+            counts[drawn] += 1
+        for rows in (rows for rows in data.rows if len(rows) == 3):
+            assert stats.chisquare(counts[rows]).pvalue > 1e-4
+
+    def test_a_sentence_belongs_to_any_of_its_studys_images_equally_often(self):
+        data, made = studies(), batches(views_per_study=3, batch_size=6)
+        counts = np.zeros(3)
+        for step in range(400):
+            batch = made[step]
+            for text, owner in zip(batch.texts.tolist(), batch.owners.tolist(), strict=True):
+                study = int(batch.studies[owner])
+                assert text in data.sentences[study]
+                if len(data.rows[study]) == 3:
+                    start = int((batch.studies == study).nonzero()[0])
+                    counts[owner - start] += 1
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+class TestTwoViews:
+    def test_they_are_two_draws_of_the_same_image(self):
+        off = AugmentSettings(crop=False, brightness=0, contrast=0)
+        first, second = batches(two_view=True, augment=off)[3].images.chunk(2)
+        assert torch.equal(first, second)
+        batch = batches(two_view=True)[3]
+        first, second = batch.images.chunk(2)
+        assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+        assert torch.equal(*batch.studies.chunk(2))
+        assert len(batch.texts) == len(batch.owners) == 0
+
+    def test_studies_without_a_sentence_do(self):
+        silent = [np.empty(0, dtype=np.int64)] * 4
+        rows = [np.array([number]) for number in range(4)]
+        data = TrainingStudies([], rows, silent, np.zeros(0, dtype=np.int64))
+        options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3}
+        made = StepBatches(
+            PIXELS, data, batch_size=4, augment=AugmentSettings(), two_view=True, **options
+        )
+        assert made[0].images.shape == (8, SIDE, SIDE)
+
+    def test_several_images_beside_two_views_are_an_error(self):
+        with pytest.raises(UserError, match=r"views_per_study' is 2"):
+            batches(two_view=True, views_per_study=2)
+
+
+class TestMicroBatches:
+    @given(
+        kind=st.sampled_from(KINDS),
+        parts=st.sampled_from([1, 2, 3, 6]),
+        where=st.sampled_from(["cpu", "device"]),
+        step=st.integers(0, 20),
+    )
+    @settings(deadline=None, max_examples=40)
+    def test_put_together_they_are_the_batch(self, kind, parts, where, step):
+        whole = batches(batch_size=6, augment=AugmentSettings(where=where), **kind)[step]
+        cut = whole.split(parts)
+        assert len(cut) == parts
+        assert len({len(part.studies.unique()) for part in cut}) == 1
+        assert same(joined(cut), augmented(whole))
+        for part in cut:
+            assert part.two_view is whole.two_view
+            if len(part.owners):
+                assert 0 <= part.owners.min() <= part.owners.max() < len(part.images)
+
+    @pytest.mark.parametrize("parts", [0, 4])
+    def test_an_uneven_cut_is_an_error(self, parts):
+        with pytest.raises(UserError, match=f"6 studies cannot be cut into {parts}"):
+            batches(batch_size=6, views_per_study=3)[0].split(parts)
+
+
+class TestStudies:
+    def test_without_text_the_silent_ones_are_kept(self):
+        """Of two tables as a prepared set has them; study c says nothing, d is not for training."""
+        images = pd.DataFrame({"study_id": list("abbcd"), "split": ["train"] * 4 + ["test"]})
+        sentences = pd.DataFrame({"study_id": list("aabd"), "text": ["x", "y", "y", "z"]})
+        prepared = SimpleNamespace(images=images, sentences=sentences, folder=Path("set"))
+        spoken, all_ = (TrainingStudies.of(prepared, text=text) for text in (True, False))
+        assert [rows.tolist() for rows in spoken.rows] == [[0], [1, 2]]
+        assert [rows.tolist() for rows in all_.rows] == [[0], [1, 2], [3]]
+        assert spoken.texts == all_.texts == ["x", "y"]
+        assert [said.tolist() for said in all_.sentences] == [[0, 1], [1], []]
+        prepared.sentences = sentences.iloc[:0]
+        assert TrainingStudies.of(prepared, text=False).texts == []
+        with pytest.raises(UserError, match="both an image and a sentence"):
+            TrainingStudies.of(prepared)

@@ -211,7 +211,7 @@ class TestOutput:
         out = tmp_path / "o"
         prepare(tiny_tree.root, out, SMALL, workers=1)
         with pytest.raises(UserError, match="is not empty"):
-            prepare(tiny_tree.root, out, SMALL, workers=1)
+            prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1)
         new = prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1, overwrite=True)
         assert new.pixels.shape == (4, 16, 16)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["mimic", "o"]

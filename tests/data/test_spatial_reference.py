@@ -6,6 +6,8 @@ import pytest
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import to_square
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
 
 SHAPES = [(300, 200), (200, 300), (257, 123), (640, 640), (61, 400)]
 SIZES = [(128, 96), (96, 96), (201, 101)]
@@ -86,3 +88,47 @@ def test_the_default_sizes_crop_alike():
     geometry = SquareGeometry(3056, 2544, settings.size, 480)
     corner = np.asarray(seen.affine, dtype=np.float64) @ [-0.5, -0.5, 0, 1]
     np.testing.assert_allclose(geometry.to_original([0, 0])[::-1] - 0.5, corner[:2], atol=1e-9)
+
+
+@pytest.mark.parametrize(("height", "width"), SHAPES)
+@pytest.mark.parametrize(("size", "input_size"), SIZES)
+def test_boxes_go_back_as_their_corners_do_in_monai(height, width, size, input_size):
+    seen = through(chain(height, width, size, input_size), np.zeros((height, width)))
+    geometry = SquareGeometry(height, width, size, input_size)
+    affine = np.asarray(seen.affine, dtype=np.float64)[:2, [0, 1, 3]]
+    rng = np.random.default_rng(2)
+    for x, y, w, h in rng.uniform(1, input_size / 2, (20, 4)):
+        corners = np.array([[y, x], [y + h, x + w]]) - 0.5  # continuous places to indices
+        (top, left), (bottom, right) = np.column_stack([corners, [1, 1]]) @ affine.T + 0.5
+        expected = [left, top, right - left, bottom - top]
+        np.testing.assert_allclose(geometry.box_to_original([x, y, w, h]), expected, atol=1e-9)
+        back = geometry.box_to_model(expected)
+        np.testing.assert_allclose(back, [x, y, w, h], atol=1e-9)
+
+
+@pytest.mark.parametrize(("height", "width"), SHAPES)
+@pytest.mark.parametrize(("size", "input_size"), SIZES)
+def test_heatmaps_go_back_as_they_do_in_monai(height, width, size, input_size):
+    """Region scores, raised to the model's input by torch, then to the original by MONAI."""
+    import torch
+
+    cells = 6
+    y, x = np.mgrid[:cells, :cells]
+    scores = 0.7 * x - 1.3 * y  # a plane, which no interpolation bends
+    transforms = chain(height, width, size, input_size, mode="bilinear")
+    seen = through(transforms, np.zeros((height, width)))
+    raised = torch.nn.functional.interpolate(
+        torch.from_numpy(scores)[None, None].float(), (input_size, input_size), mode="bilinear"
+    )
+    seen[:] = raised[0]
+    expected = transforms.inverse(seen)[0].numpy()
+    geometry = SquareGeometry(height, width, size, input_size)
+    grid = RegionGrid.patches(cells, cells, input_size)
+    found = upsample_to_original(scores, geometry, grid)
+    assert found.shape == expected.shape == (height, width)
+    # Half a cell from the edge ours is constant, and MONAI mixes in the zeros around the crop.
+    edge = input_size / cells / 2 + 2
+    pixels = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1) + 0.5
+    inner = (np.abs(geometry.to_model(pixels) - input_size / 2) < input_size / 2 - edge).all(-1)
+    assert inner.sum() > 0.4 * (~np.isnan(found)).sum()
+    np.testing.assert_allclose(found[inner], expected[inner], atol=1e-3)

@@ -1,57 +1,20 @@
-"""Grounding an image file: maps and pictures lie where the image says they should."""
+"""Grounding images: maps lie where the image says they should, and nothing is encoded twice."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    PrepareSettings,
-    Preprocessing,
-    TextEncoderSettings,
-)
-from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.ground import ground, ground_image
-from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-from medclip_debias.models.dual_encoder import DualEncoder
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lm")
-    settings = LanguageModelSettings(
-        vocabulary=60, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
-    )
-    train_masked_lm(["Left lung.", "Right lung."] * 8, folder / "lm", settings)
-    torch.manual_seed(3)
-    return DualEncoder.create(
-        ModelSettings(
-            image=ImageEncoderSettings(arch="resnet_small"),
-            text=TextEncoderSettings(folder=folder / "lm", max_tokens=16),
-            dim=16,
-        ),
-        Preprocessing(prepare=PrepareSettings(size=96, clip=(0, 100)), input_size=80),
-    ).eval()
-
-
-def radiograph(height, width, patch=None):
-    rows, columns = np.mgrid[:height, :width]
-    image = 60 + 40 * np.sin(rows / height * 3) + 30 * columns / width
-    image[0, 0], image[-1, -1] = 0, 255  # a fixed range, so that the patch changes nothing else
-    if patch:
-        top, left, side = patch
-        image[top : top + side, left : left + side] = 220
-    return image.astype(np.float32)
+from medclip_debias.grounding.ground import ground_image, ground_images
 
 
 @pytest.mark.parametrize("shape", [(150, 240), (240, 150), (200, 200)])
 @pytest.mark.parametrize("corner", [(0.2, 0.25), (0.2, 0.65), (0.6, 0.25), (0.6, 0.65)])
-def test_a_change_in_the_image_changes_the_map_in_the_same_place(model, shape, corner):
+def test_a_change_in_the_image_changes_the_map_in_the_same_place(model, radiograph, shape, corner):
     height, width = shape
     top, left, side = int(corner[0] * height), int(corner[1] * width), 30
     before = ground_image(model, radiograph(*shape), ["Left lung."])[0].heatmap
@@ -66,48 +29,89 @@ def test_a_change_in_the_image_changes_the_map_in_the_same_place(model, shape, c
     assert abs(x - (left + side / 2)) < 1.5 * cell
 
 
-def test_files_and_scores_of_each_sentence(model, tmp_path):
-    path = tmp_path / "image.png"
-    Image.fromarray(radiograph(120, 180).astype(np.uint8)).save(path)
-    texts = ["Left lung.", "  Right lung: effusion?  "]
-    rows = ground(model, path, texts, tmp_path / "out")
-    names = sorted(file.name for file in (tmp_path / "out").iterdir())
-    assert names == [
-        "01_left-lung.npy",
-        "01_left-lung.png",
-        "02_right-lung-effusion.npy",
-        "02_right-lung-effusion.png",
-    ]
-    pixels = torch.from_numpy(prepare_image(read_image(path), model.preprocessing.prepare))[None]
-    for row, text in zip(rows, texts, strict=True):
-        with torch.no_grad():  # one sentence at a time, the image encoded anew
-            regions = model.encode_images(pixels)
-            vector = model.encode_sentences([text.strip()])
-            score = model.similarity(regions, vector).item()
-            cosines = (regions[0] @ vector[0]).numpy()
-        heatmap = np.load(row["map"], allow_pickle=False)
-        assert heatmap.shape == (120, 180)
-        assert heatmap.dtype == np.float32
-        assert row["score"] == pytest.approx(score, abs=1e-5)
-        assert row["highest"] == pytest.approx(np.nanmax(heatmap))
-        assert cosines.min() - 1e-5 <= np.nanmin(heatmap) <= np.nanmax(heatmap)
-        assert np.nanmax(heatmap) <= cosines.max() + 1e-5
-        x, y = row["peak"]
-        assert heatmap[int(y), int(x)] == np.nanmax(heatmap)
-        # 96 / 180 prepared pixels to one: the crop of 8 on each side hides 15 columns.
-        assert np.isnan(heatmap[:, :15]).all()
-        assert not np.isnan(heatmap[:, 16:-16]).any()
-        with Image.open(row["picture"]) as picture:
-            assert picture.format == "PNG"
+@pytest.fixture
+def counted(model, monkeypatch):
+    """The model, and how many images and sentences it has encoded."""
+    counts = {"images": 0, "sentences": 0}
+    encode, ids = model.encode_images, model.encode_ids
+
+    def encode_images(images):
+        counts["images"] += len(images)
+        return encode(images)
+
+    def encode_ids(rows, *how):
+        counts["sentences"] += len(rows)
+        return ids(rows, *how)
+
+    monkeypatch.setattr(model, "encode_images", encode_images)
+    monkeypatch.setattr(model, "encode_ids", encode_ids)
+    return model, counts
 
 
-def test_bad_sentences_and_images_are_refused(model, tmp_path):
-    path = tmp_path / "image.png"
-    Image.fromarray(radiograph(40, 40).astype(np.uint8)).save(path)
+def test_every_image_and_every_sentence_is_encoded_once(counted, radiograph):
+    model, counts = counted
+    texts = ["Left lung.", "Right lung.", "Lung."]
+    ground_image(model, radiograph(90, 70), texts)
+    assert counts == {"images": 1, "sentences": 3}
+    list(ground_images(model, [radiograph(60 + i, 70) for i in range(5)], texts, batch_size=2))
+    assert counts == {"images": 6, "sentences": 6}
+
+
+def test_a_batch_gives_what_one_image_and_one_sentence_at_a_time_gives(model, radiograph):
+    images = [radiograph(60 + 20 * i, 100, (20, 20, 15)) for i in range(5)]
+    texts = ["Left lung.", "Right lung."]
+    together = list(ground_images(model, images, texts, smoothing=0.7, batch_size=2))
+    assert [len(found) for found in together] == [2] * 5
+    for image, found in zip(images, together, strict=True):
+        for text, grounding in zip(texts, found, strict=True):
+            (alone,) = ground_image(model, image, [text], smoothing=0.7)
+            assert grounding.text == text
+            assert grounding.score == pytest.approx(alone.score, abs=1e-5)
+            np.testing.assert_allclose(grounding.heatmap, alone.heatmap, atol=1e-5)
+            assert grounding.heatmap.shape == image.shape
+
+
+def test_images_are_taken_only_a_batch_ahead(model, radiograph):
+    taken = []
+
+    def images():
+        for number in range(7):
+            taken.append(number)
+            yield radiograph(50, 60)
+
+    found = ground_images(model, images(), ["Left lung."], batch_size=3)
+    assert taken == []
+    for number in range(7):
+        next(found)
+        assert len(taken) == min((number // 3 + 1) * 3, 7)
+
+
+def test_the_peak_is_the_centre_of_the_highest_pixel(model, radiograph):
+    (found,) = ground_image(model, radiograph(75, 120, (20, 60, 30)), ["Left lung."])
+    x, y = found.peak
+    heatmap = found.heatmap
+    assert heatmap[int(y), int(x)] == np.nanmax(heatmap)
+    assert (x % 1, y % 1) == (0.5, 0.5)
+
+
+def test_what_cannot_be_grounded_is_refused_at_once(model, radiograph):
+    image = radiograph(40, 40)
     with pytest.raises(UserError, match="Sentence 2 is empty"):
-        ground(model, path, ["Left lung.", " "], tmp_path / "out")
+        ground_images(model, [image], ["Left lung.", " "])
     with pytest.raises(UserError, match="No sentence was given"):
-        ground(model, path, [], tmp_path / "out")
-    with pytest.raises(UserError, match=r"absent\.png"):
-        ground(model, tmp_path / "absent.png", ["Left lung."], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        ground_images(model, [image], [])
+    with pytest.raises(UserError, match="smoothing"):
+        ground_images(model, [image], ["Left lung."], smoothing=-1)
+    with pytest.raises(UserError, match="single grey value"):
+        ground_image(model, np.zeros((1, 1), np.uint8), ["Left lung."])
+    without_regions = SimpleNamespace(grid=None, preprocessing=model.preprocessing)
+    with pytest.raises(UserError, match="no regions"):
+        ground_images(without_regions, [image], ["Left lung."])
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (1, 300), (3, 7)])
+def test_tiny_and_thin_images_get_a_map_of_their_size(model, shape):
+    image = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    (found,) = ground_image(model, image, ["Left lung."])
+    assert found.heatmap.shape == shape
+    assert not torch.isnan(torch.tensor(found.score))

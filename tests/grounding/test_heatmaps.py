@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.images import to_square
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.heatmaps import region_centres, smooth, upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
@@ -126,3 +128,59 @@ def test_a_map_that_is_not_of_the_grid_is_refused():
     geometry, grid = SquareGeometry(4, 4, 4, 4), RegionGrid.patches(2, 2, 4)
     with pytest.raises(ValueError, match=r"\(2, 2\)"):
         upsample_to_original(np.zeros((2, 3)), geometry, grid)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.tuples(st.integers(20, 400), st.integers(20, 400)),
+    size=st.integers(40, 150),
+    cut=st.floats(0, 0.25),
+    place=st.tuples(st.floats(0.3, 0.7), st.floats(0.3, 0.7)),
+)
+def test_a_spot_goes_through_the_real_preprocessing_and_comes_back(shape, size, cut, place):
+    """The forward way is OpenCV's own: pad, resize, crop. The way back must undo it."""
+    height, width = shape
+    geometry = SquareGeometry(height, width, size, max(16, size - 2 * int(cut * size / 2)))
+    rows, columns = np.mgrid[:height, :width] + 0.5
+    y, x = place[0] * height, place[1] * width
+    sigma = max(2.5, 2.5 / geometry.scale)  # wide enough to survive the resizing
+    u, v = geometry.to_model([x, y])
+    reach = 4 * sigma
+    margin = reach * geometry.scale
+    if not (
+        margin < u < geometry.input_size - margin and margin < v < geometry.input_size - margin
+    ):
+        return
+    if not (reach < x < width - reach and reach < y < height - reach):
+        return
+    spot = 255 * np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 2 / sigma**2)
+    square = to_square(np.rint(spot).astype(np.uint8), size)
+    first = geometry.crop
+    seen = square[first : first + geometry.input_size, first : first + geometry.input_size]
+    # A network whose regions are the pixels of its input and whose score is their brightness.
+    grid = RegionGrid.patches(*seen.shape, geometry.input_size)
+    heat = np.nan_to_num(upsample_to_original(seen.astype(float), geometry, grid))
+    heat = heat.astype(np.float64)
+    assert abs((heat * columns).sum() / heat.sum() - x) <= 0.5
+    assert abs((heat * rows).sum() / heat.sum() - y) <= 0.5
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    size=st.integers(1, 160),
+    data=st.data(),
+)
+def test_a_pixel_is_nan_exactly_when_its_centre_was_not_seen(shape, size, data):
+    height, width = shape
+    side = data.draw(st.integers(1, size))
+    geometry = SquareGeometry(height, width, size, side)
+    heat = upsample_to_original(np.ones((2, 2)), geometry, RegionGrid.patches(2, 2, side))
+
+    def seen(place, pad):
+        position = Fraction(size, max(shape)) * (place + Fraction(1, 2) + pad)
+        return 0 <= position - (size - side) // 2 <= side
+
+    across = [seen(j, (max(shape) - width) // 2) for j in range(width)]
+    down = [seen(i, (max(shape) - height) // 2) for i in range(height)]
+    np.testing.assert_array_equal(~np.isnan(heat), np.outer(down, across))

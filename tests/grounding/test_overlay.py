@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.grounding.overlay import slug, thinned, value_range, write_overlay
+from medclip_debias.grounding.overlay import (
+    OverlayStyle,
+    slug,
+    thinned,
+    value_range,
+    write_overlay,
+)
 
 
 def read(path):
@@ -101,3 +107,72 @@ def test_file_names_come_from_words():
     assert slug("Left lower lobe: 3 cm nodule!") == "left-lower-lobe-3-cm-nodule"
     assert slug("???") == "sentence"
     assert len(slug("word " * 30)) <= 40
+
+
+def test_contours_lie_where_the_score_is_crossed(tmp_path):
+    across = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (100, 1))
+    options = {"colour_bar": False, "dpi": 100, "alpha": 0.0}
+    path = write_overlay(
+        tmp_path / "a.png", np.zeros((100, 200)), across, contours=[0.25], **options
+    )
+    picture = read(path)  # 400 x 200, black but for the line
+    rows, columns = np.nonzero(picture.min(axis=2) > 128)
+    assert len(rows) >= 190
+    assert columns.mean() == pytest.approx(2 * 0.25 * 199 + 1, abs=1.0)
+    flat = write_overlay(tmp_path / "b.png", np.zeros((100, 200)), across, contours=[7], **options)
+    assert read(flat).max() == 0
+
+
+def test_found_boxes_are_dashed_and_reference_boxes_are_not(tmp_path):
+    options = {"colour_bar": False, "dpi": 100, "alpha": 0.0}
+    heat = np.zeros((100, 100), np.float32)
+    shares = {}
+    for kind in ("boxes", "found"):
+        path = write_overlay(
+            tmp_path / "a.png",
+            np.full((100, 100), 0.5),
+            heat,
+            **{kind: [[20, 30, 40, 50]]},
+            **options,
+        )
+        edge = read(path)[120, 90:230].max(axis=1)  # along the upper side
+        shares[kind] = (edge > 200).mean()
+    assert shares["boxes"] == 1
+    assert 0.3 < shares["found"] < 0.8
+
+
+def test_pictures_on_one_scale_give_one_score_one_colour(tmp_path):
+    options = {"colour_bar": False, "dpi": 100, "alpha": 1.0, "limits": (0.0, 2.0)}
+    colours = []
+    for highest in (1.0, 2.0):
+        heat = np.zeros((50, 50), np.float32)
+        heat[:25], heat[25:] = 1.0, highest
+        path = write_overlay(tmp_path / "a.png", np.zeros((50, 50)), heat, **options)
+        colours.append(read(path)[100, 200])
+    np.testing.assert_array_equal(colours[0], colours[1])
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (331, 200), (1300, 1700)])
+def test_without_a_legend_the_original_size_is_kept(shape, tmp_path):
+    style = OverlayStyle(legend=False, max_side=0)
+    path = write_overlay(
+        tmp_path / "a.png", np.eye(*shape), np.eye(*shape), **style.keywords(*shape)
+    )
+    assert read(path).shape[:2] == shape
+    style = OverlayStyle(legend=False, max_side=100)
+    path = write_overlay(
+        tmp_path / "a.png", np.eye(*shape), np.eye(*shape), **style.keywords(*shape)
+    )
+    assert max(read(path).shape[:2]) == min(100, max(shape))
+
+
+def test_the_default_colours_rise_evenly_in_lightness():
+    """What makes them readable in every colour blindness, and in grey."""
+    from matplotlib import colormaps
+
+    rgb = colormaps[OverlayStyle().colormap](np.linspace(0, 1, 64))[:, :3]
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]
+    lightness = np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
+    assert (np.diff(lightness) > 0).all()
+    np.testing.assert_allclose(lightness, np.linspace(lightness[0], lightness[-1], 64), atol=6)

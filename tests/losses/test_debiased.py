@@ -232,3 +232,36 @@ def test_what_eta_needs_must_be_in_the_batch():
 def test_a_nan_is_refused_by_name():
     with pytest.raises(FloatingPointError, match="similarity"):
         ContrastiveBatch(torch.tensor([[float("nan")]]), torch.tensor(14.0))
+
+
+@pytest.mark.parametrize("eta", [0.0, 1e-30, 0.3, 0.99])
+@pytest.mark.parametrize("direction", ["text_to_image", "image_to_text"])
+def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradient(eta, direction):
+    """Two images of one study, the other one 200 logits above the pair, at scale 100."""
+    similarity = torch.tensor([[-1.0, 0.2, -0.3], [1.0, 0.1, 0.4], [-1.0, 0.5, 0.9]])
+    ids = torch.tensor([0, 0, 1])
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        h = similarity.to(dtype).detach().clone().requires_grad_()
+        g2 = torch.tensor(100.0, dtype=dtype, requires_grad=True)
+        loss = DebiasedContrastive(
+            DebiasedSettings(eta=ConstantEta(value=eta), positives="study", direction=direction)
+        )
+        out = loss(ContrastiveBatch(h, g2, sample_ids=ids))
+        out.loss.backward()
+        assert torch.isfinite(h.grad).all()
+        assert torch.isfinite(g2.grad)
+        found[dtype] = out.per_anchor.detach().double(), h.grad.double()
+    (low, low_slope), (high, high_slope) = found.values()
+    assert torch.allclose(low, high, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(low_slope, high_slope, rtol=1e-4, atol=1e-4)
+    rows = similarity.double() if direction == "image_to_text" else similarity.double().T
+    for anchor in range(3):
+        negatives = [j for j in range(3) if ids[j] != ids[anchor]]
+        positives = [j for j in range(3) if ids[j] == ids[anchor]]
+        s = [math.exp(100 * float(v)) for v in rows[anchor]]
+        v = sum(s[j] for j in positives) / len(positives)
+        n = len(negatives)
+        mass = (sum(s[j] for j in negatives) - n * eta * v) / (1 - eta)
+        mass = max(mass, n * math.exp(-100))
+        assert high[anchor].item() == pytest.approx(math.log1p(mass / s[anchor]), rel=1e-9)

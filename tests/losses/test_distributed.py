@@ -33,7 +33,9 @@ POLICY_EXTRA = {
     "fnc": {"alpha": 0.3},
     "remove_by_text": {"threshold": 0.3},
 }
-IMAGE_ONLY = ("infonce", "debiased", "sogclr", "xclr")
+IMAGE_ONLY = ("infonce", "debiased", "sogclr", "xclr", "infonce + fnc", "infonce + glofnd")
+CUTS = {1: [0, 8], 2: [0, 3, 8], 4: [0, 1, 4, 6, 8]}
+"""First image of each process: unequal numbers of images and, per OWNERS, of sentences."""
 
 
 def cases():
@@ -53,8 +55,10 @@ def cases():
             "temperature": temperature,
             "negatives": [glofnd],
         }
+    for graph in ("labels", "given"):
+        found[f"xclr, {graph}"] = {"kind": "xclr", "graph": graph}
+    found["debiased, study"] = found["debiased"] | {"positives": "study"}
     found |= {f"{kind}, two views": found[kind] for kind in IMAGE_ONLY}
-    found["infonce + glofnd, two views"] = found["infonce + glofnd"]
     return found
 
 
@@ -85,6 +89,7 @@ def data(step, dtype):
     pick = torch.randint(0, 4, (8, len(NAMES)), generator=g)
     per_image = {
         "sample_ids": STUDIES,
+        "study_of_image": STUDIES,
         "labels": torch.tensor([1.0, 0.0, -1.0, float("nan")])[pick],
     }
     per_sentence = {
@@ -113,10 +118,9 @@ def whole_batch(model, step, two_views, dtype):
 
 
 def gathered_batch(model, step, two_views, dtype, ranks):
-    """The same from this process's part: 8 / world images and their sentences."""
+    """The same from this process's part: some of the 8 images and their sentences."""
     x, y, vectors, per_image, per_sentence = data(step, dtype)
-    size = 8 // ranks.world
-    images = slice(ranks.rank * size, (ranks.rank + 1) * size)
+    images = slice(*CUTS[ranks.world][ranks.rank : ranks.rank + 2])
     part = torch.arange(images.start, images.stop)
     mine = torch.isin(OWNERS, part)
     fields = {name: value[images] for name, value in per_image.items()}

@@ -340,3 +340,19 @@ def test_each_packaged_configuration_is_valid(path):
     content = load_yaml(path)
     assert set(content) <= {"loss", "model", "train"}
     build_objective(loss_settings(content["loss"], str(path)))
+
+
+@pytest.mark.parametrize("kind", sorted(objectives()))
+def test_every_learned_parameter_is_in_one_group(kind):
+    loss = build_objective(loss_settings({"kind": kind}, "test"))
+    grouped = [p for group in loss.parameter_groups() for p in group.parameters]
+    assert len({id(p) for p in grouped}) == len(grouped)
+    assert {id(p) for p in grouped} == {id(p) for p in loss.parameters()}
+
+
+def test_learned_temperatures_have_their_own_learning_rate_also_under_keywords():
+    core = {"kind": "sogclr", "temperature": "modality", "tau_lr_factor": 0.5}
+    for content in (core, {"kind": "keyword", "core": core}):
+        (group,) = build_objective(loss_settings(content, "test")).parameter_groups()
+        assert group.lr_factor == 0.5
+        assert len(group.parameters) == 3

@@ -48,19 +48,17 @@ def test_the_upper_quantile_is_that_of_numpy(alpha, seed):
         assert found[row].item() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.15), ("adam", 0.005)])
 @pytest.mark.parametrize("init", ["one", "quantile"])
-def test_thresholds_converge_to_the_exact_quantile_of_a_fixed_set(optimizer, init):
+def test_thresholds_converge_to_the_exact_quantile_of_a_fixed_set(optimizer, lr, init):
+    """The algorithm as stated, with one rate throughout."""
     samples, alpha = 150, 0.1
     similarity = cosine_matrix(0, samples)
     exact = exact_quantiles(similarity, alpha)
     generator = torch.Generator().manual_seed(1)
-    policy = GloFND(GloFNDSettings(alpha=alpha, optimizer=optimizer, init=init, samples=samples))
-    # As any stochastic descent: the step falls, so that the noise of small batches averages out.
-    for epoch in range(300):
-        rate = 0.05 / (1 + epoch / 30)
-        policy.adam.lr = rate if optimizer == "adam" else 0.0
-        policy.settings = policy.settings.model_copy(update={"lr": 3 * rate})
+    options = {"alpha": alpha, "optimizer": optimizer, "init": init, "lr": lr}
+    policy = GloFND(GloFNDSettings(samples=samples, **options))
+    for _ in range(300):
         for ids in torch.randperm(samples, generator=generator).split(50):
             text_step(policy, similarity, ids)
     found = policy.tables.text["threshold"].numpy()
@@ -283,3 +281,39 @@ def test_a_table_grows_without_losing_what_it_holds():
     assert table.double()["visits"].dtype == torch.int32
     with pytest.raises(ValueError, match="-1"):
         table.reserve(torch.tensor([-1]))
+
+
+def test_a_start_in_epochs_is_that_many_steps():
+    similarity = cosine_matrix(8, 10)
+    options = {"alpha": 0.3, "init": "quantile"}
+    epochs = InfoNCE(InfoNCESettings(negatives=[{"kind": "glofnd", "start_epoch": 2, **options}]))
+    epochs.begin(samples=10, steps_per_epoch=3)
+    steps = InfoNCE(InfoNCESettings(negatives=[{"kind": "glofnd", "start_step": 6, **options}]))
+    batch = ContrastiveBatch(similarity, torch.tensor(14.0), sample_ids=torch.arange(10))
+    removed = []
+    for _ in range(8):
+        found, expected = epochs(batch), steps(batch)
+        assert torch.equal(found.per_anchor, expected.per_anchor)
+        removed.append(found.diagnostics["removed"].item())
+    assert removed[:6] == [0.0] * 6
+    assert min(removed[6:]) > 0
+    assert len(epochs.policies[0].tables.text) == 10
+
+
+def test_a_start_in_epochs_needs_to_know_how_long_one_is():
+    policy = GloFND(GloFNDSettings(start_epoch=1))
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        text_step(policy, cosine_matrix(8, 4), torch.arange(4))
+    with pytest.raises(ValueError, match="not both"):
+        GloFNDSettings(start_epoch=1, start_step=5)
+
+
+def test_a_table_makes_room_for_the_whole_run_at_once():
+    policy = GloFND(GloFNDSettings())
+    InfoNCE().begin(samples=50, steps_per_epoch=2)  # nothing to tell
+    for module in policy.modules():
+        if module is not policy and hasattr(module, "begin"):
+            module.begin(samples=50, steps_per_epoch=2)
+    text_step(policy, cosine_matrix(8, 4), torch.arange(4))
+    assert len(policy.tables.text) == 50
+    assert len(policy.tables.image) == 0

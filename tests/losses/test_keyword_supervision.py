@@ -146,3 +146,20 @@ def test_any_word_list_is_a_yaml_file(tmp_path):
         load_keywords(path)
     with pytest.raises(UserError, match="no such file"):
         load_keywords(tmp_path / "absent.yaml")
+
+
+def test_sentences_of_another_image_of_the_study_are_no_negatives():
+    """Two views of study 5 say class 1 and 2; only study 6's sentence is a true negative."""
+    g = torch.Generator().manual_seed(0)
+    similarity = torch.rand(3, 3, generator=g, dtype=torch.float64)
+    batch = ContrastiveBatch(
+        similarity,
+        torch.tensor(2.0).double(),
+        study_of_image=torch.tensor([5, 5, 6]),
+        keywords=torch.tensor([1, 2, 3]),
+    )
+    loss, core = KeywordSupervision(KeywordSettings(weight=1.0)), CLIP()
+    extra = loss(batch).per_anchor - core(batch).per_anchor
+    s = (2 * similarity).exp()
+    x = [s[0, 2] / s[0, 0], s[1, 2] / s[1, 1], (s[2, 0] + s[2, 1]) / s[2, 2]]
+    torch.testing.assert_close(extra, torch.stack(x).log1p())

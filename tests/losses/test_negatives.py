@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,13 @@ class Given(NegativePolicy):
 
 
 NegativePolicy.register.pop("given_by_the_test")
+
+
+def effective(anchors):
+    """Weights in the sum over the candidates ``[A, C]``: None stands for 1 on every negative."""
+    if anchors.weights is None:
+        return anchors.negatives.to(anchors.logits.dtype)
+    return anchors.weights
 
 
 def weighted_loss(logits, scale, own, positives, weights, eta):
@@ -134,7 +142,7 @@ def test_remove_by_label_is_what_the_label_sets_say(make_batch, uncertain, match
     batch = make_batch(draw)
     policy = RemoveByLabel(RemoveByLabelSettings(match=match, uncertain=uncertain))
     for side, anchors in both_sides(batch):
-        weights = policy.apply_to(anchors, batch).weights
+        weights = effective(policy.apply_to(anchors, batch))
         for j, c, mine, theirs, _ in pairs(side, anchors, batch):
             values = []
             for image in (mine, theirs):
@@ -204,7 +212,7 @@ def test_text_policies_weigh_by_the_most_similar_sentence(make_batch, draw, keep
                 total = wanted.sum(axis=1, keepdims=True)
                 count = anchors.negatives.sum(dim=1, keepdim=True).numpy()
                 wanted = wanted * count / np.where(total > 0, total, 1)
-            found = policy.apply_to(anchors, batch).weights.numpy()
+            found = effective(policy.apply_to(anchors, batch)).numpy()
             np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
@@ -242,8 +250,8 @@ def test_fnc_counts_exactly_also_among_equals():
 def test_same_study_and_identical_text_are_not_pushed_apart(make_batch):
     batch = make_batch(1)
     for side, anchors in both_sides(batch):
-        study = MaskSameStudy().apply_to(anchors, batch).weights
-        text = MaskIdenticalText().apply_to(anchors, batch).weights
+        study = effective(MaskSameStudy().apply_to(anchors, batch))
+        text = effective(MaskIdenticalText().apply_to(anchors, batch))
         for j, c, mine, theirs, said in pairs(side, anchors, batch):
             assert study[j, c] == (batch.sample_ids[mine] != batch.sample_ids[theirs])
             assert text[j, c] == all(batch.text_ids[j] != batch.text_ids[n] for n in said)
@@ -299,3 +307,44 @@ def test_no_policy_carries_gradient(make_batch):
     batch = make_batch(similarity=similarity)
     after = FalseNegativeCancellation().apply_to(text_anchors(batch), batch)
     assert not after.weights.requires_grad
+
+
+def several_images():
+    """4 images, the first three of one study; its sentences belong to images 0 and 2."""
+    similarity = torch.tensor(
+        [[0.9, 0.1, 0.2], [0.8, 0.3, 0.1], [0.7, 0.9, 0.3], [0.6, 0.2, 0.9]], dtype=torch.float64
+    )
+    studies = torch.tensor([5, 5, 5, 6])
+    return ContrastiveBatch(
+        similarity,
+        torch.tensor(3.0, dtype=torch.float64),
+        torch.tensor([0, 2, 3]),
+        studies,
+        sample_ids=studies,
+        text_ids=torch.tensor([1, 2, 1]),
+        text_similarity=torch.eye(3, dtype=torch.float64),
+        keywords=torch.tensor([1, 2, 3]),
+    )
+
+
+def test_an_image_is_known_by_every_sentence_of_its_study():
+    batch = several_images()
+    (anchors,) = batch.anchors("text_to_image")
+    matrix = torch.arange(1.0, 10.0, dtype=torch.float64).view(3, 3) / 10
+    expected = [[0.2, 0.2, 0.2, 0.3], [0.5, 0.5, 0.5, 0.6], [0.8, 0.8, 0.8, 0.9]]
+    assert anchors.between_texts(matrix, batch).tolist() == expected
+    # Sentence 2 is literally what the report of images 0 to 2 says, whichever one owns it.
+    kept = MaskIdenticalText().apply_to(anchors, batch)
+    assert kept.negatives[2].tolist() == [False] * 4
+
+
+def test_a_policy_does_not_spend_its_removals_on_further_positives():
+    batch = several_images()
+    fnc = FNCSettings(alpha=0.01, keep_mass=False)
+    settings = DebiasedSettings(eta=TableEta(), positives="study", negatives=(fnc,))
+    batch = replace(batch, eta=torch.zeros(3, dtype=torch.float64))
+    (anchors,), _ = DebiasedContrastive(settings).anchors(batch)
+    # The most similar other image of sentence 0 is of its own study; the only negative goes.
+    assert not anchors.negatives[0].any()
+    # Of sentence 2 the three images of the other study are negatives: the most similar goes.
+    assert anchors.negatives[2].tolist() == [True, True, False, False]

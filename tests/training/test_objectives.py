@@ -187,7 +187,7 @@ def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom
     batch = Batch(torch.zeros(3, 8, 8, dtype=torch.uint8), texts, torch.arange(3), chosen)
     fields = made.of(batch, seed=99)
     assert set(fields) == {
-        "keywords", "text_ids", "sample_ids", "seed", "text_similarity", "labels", "label_names",
+        "keywords", "text_ids", "sample_ids", "seed", "text_vectors", "labels", "label_names",
     }  # fmt: skip
     assert fields["seed"] == 99
     assert torch.equal(fields["sample_ids"], chosen)
@@ -201,8 +201,7 @@ def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom
         table = prepared.studies.set_index("study_id").loc[identity]
         for name, value in zip(fields["label_names"], fields["labels"][place], strict=True):
             np.testing.assert_equal(value.item(), float(table[name]))
-    torch.testing.assert_close(fields["text_similarity"].diagonal(), torch.ones(3))
-    assert torch.equal(fields["text_similarity"], fields["text_similarity"].T)
+    torch.testing.assert_close(fields["text_vectors"].norm(dim=1), torch.ones(3))
 
 
 def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(language_model):

@@ -11,6 +11,7 @@ from medclip_debias.data.records import Source
 from medclip_debias.data.sources import mimic_cxr, ms_cxr, openi
 from medclip_debias.data.sources.manifest import ManifestSource
 from medclip_debias.data.sources.mimic_cxr import MimicCxrSource
+from medclip_debias.data.sources.mimic_files import is_bare_tree
 from medclip_debias.data.sources.openi import OpeniSource
 from medclip_debias.errors import UserError, did_you_mean
 
@@ -28,18 +29,22 @@ def detect(
     reports: Path | None = None,
     labeller: Labeller = "chexpert",
     split_seed: int | None = None,
+    tables: Path | None = None,
+    text_only: bool = False,
 ) -> Source:
     """Return the source that ``path`` holds, read and checked.
 
     Args:
-        path: a MIMIC-CXR(-JPG) folder, an Open-i folder or archive, a folder with
-            ``manifest.csv`` (or ``.parquet``), or the manifest itself.
+        path: a MIMIC-CXR(-JPG) folder (of reports alone also their zip), an Open-i folder or
+            archive, a folder with ``manifest.csv`` (or ``.parquet``), or the manifest itself.
         kind: one of `KINDS`.
         phrases: boxes: a COCO file, MS-CXR's CSV, or a folder that holds one of them; by default
             what lies beside the data, if anything.
         reports: folder, zip or archive of the reports, for images that came without any.
         labeller: whose automatic labels to read from MIMIC-CXR-JPG.
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
+        tables: folder of MIMIC-CXR's tables, when they do not lie beside the images.
+        text_only: the reports alone; a source whose images are missing is refused without it.
 
     Raises:
         UserError: nothing is there, or nothing that is known.
@@ -54,16 +59,28 @@ def detect(
         raise UserError(f"{path}: there is no such folder or file; check the path.")
     if reports is not None and not reports.exists():
         raise UserError(f"{reports}: there is no such folder or file of reports; check the path.")
+    if tables is not None and not tables.is_dir():
+        raise UserError(f"{tables}: there is no such folder of tables; check the path.")
     if phrases is not None:
         phrases = _named_phrases(phrases)
     kind = _kind(path) if kind == "auto" else kind
     if kind == "mimic_cxr":
         if path.is_file():
-            raise UserError(f"{path}: is a file; give the folder that holds 'files'.")
-        return MimicCxrSource(path, phrases, reports=reports, labeller=labeller, seed=split_seed)
+            path, reports = _reports_alone(path, text_only)
+        return MimicCxrSource(
+            path,
+            phrases,
+            reports=reports,
+            tables=tables,
+            labeller=labeller,
+            seed=split_seed,
+            text_only=text_only,
+        )
+    if tables is not None:
+        raise UserError(f"{tables}: only MIMIC-CXR has tables of its own; leave out --tables.")
     if kind == "openi":
         boxes = phrases or _boxes_beside(path if path.is_dir() else path.parent)
-        return OpeniSource(path, boxes, reports=reports, seed=split_seed)
+        return OpeniSource(path, boxes, reports=reports, seed=split_seed, text_only=text_only)
     if reports is not None:
         raise UserError(
             f"{reports}: a manifest holds its own reports; put them in its column 'report'."
@@ -75,7 +92,8 @@ def detect(
         raise UserError(
             f"{path}: is not a manifest; give a {', '.join(_TABLES)} table or a folder."
         )
-    return ManifestSource(manifest, phrases or _boxes_beside(manifest.parent), seed=split_seed)
+    boxes = phrases or _boxes_beside(manifest.parent)
+    return ManifestSource(manifest, boxes, seed=split_seed, text_only=text_only)
 
 
 def _kind(path: Path) -> str:
@@ -83,20 +101,36 @@ def _kind(path: Path) -> str:
 
     A manifest goes before loose XML files: it says outright what the folder is.
     """
+    if path.is_file() and path.name.lower().endswith(".zip"):
+        return "mimic_cxr"
     if path.is_file():
         return "openi" if openi.looks_like(path) else "manifest"
     if mimic_cxr.looks_like(path):
         return "mimic_cxr"
     if _manifest_in(path) is not None:
         return "manifest"
+    if is_bare_tree(path):
+        return "mimic_cxr"
     if openi.looks_like(path):
         return "openi"
     inside = _kind_of_child(path)
     raise UserError(
-        f"{path}: is no known layout; expected MIMIC-CXR (a folder 'files' with p10 ... p19 and"
+        f"{path}: is no known layout; expected MIMIC-CXR (a folder 'files' with p10 ... p19, or"
         f" {mimic_cxr.PATTERNS['metadata']}), Open-i ({openi.REPORTS_TGZ} or a folder"
         f" {openi.XML_FOLDER}), or a {_MANIFESTS[0]}{inside}."
     )
+
+
+def _reports_alone(path: Path, text_only: bool) -> tuple[Path, Path]:
+    """Return the folder and the zip of MIMIC-CXR's reports, given by itself."""
+    if not path.name.lower().endswith(".zip"):
+        raise UserError(f"{path}: is a file; give the folder that holds 'files'.")
+    if not text_only:
+        raise UserError(
+            f"{path}: is a zip of reports without images; give the folder that holds 'files' and"
+            " name this zip with --reports, or give --text-only to prepare the reports alone."
+        )
+    return path.parent, path
 
 
 def _kind_of_child(path: Path) -> str:
@@ -104,7 +138,10 @@ def _kind_of_child(path: Path) -> str:
     folders = (p for pattern in ("*", "*/*", "*/*/*", "*/*/*/*") for p in path.glob(pattern))
     for folder in sorted(islice(folders, _LOOKED_AT)):
         known = folder.is_dir() and (
-            mimic_cxr.looks_like(folder) or _manifest_in(folder) or openi.looks_like(folder)
+            mimic_cxr.looks_like(folder)
+            or _manifest_in(folder)
+            or is_bare_tree(folder)
+            or openi.looks_like(folder)
         )
         if known:
             return f"; did you mean {folder}?"

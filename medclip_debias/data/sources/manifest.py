@@ -27,6 +27,7 @@ class ManifestSource:
         path: the table; image paths are relative to its folder.
         phrases: COCO boxes of those images, if any.
         seed: split patients by a hash with this seed, also where there is a column ``split``.
+        text_only: the reports alone; the column ``image`` is not needed, and left aside.
 
     Raises:
         UserError: a column is missing, or a row does not make sense.
@@ -34,8 +35,16 @@ class ManifestSource:
 
     kind = "manifest"
 
-    def __init__(self, path: Path, phrases: Path | None = None, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        phrases: Path | None = None,
+        *,
+        seed: int | None = None,
+        text_only: bool = False,
+    ) -> None:
         self.path = path
+        self.text_only = text_only
         self.seed = seed
         self.phrases_path = phrases
         table = read_table(path)
@@ -43,22 +52,25 @@ class ManifestSource:
         if len(columns) < len(table.columns):
             raise UserError(f"{path}: two columns differ in case alone; rename one.")
         text = next((columns[name] for name in ("report", "text") if name in columns), None)
-        for wanted, there in (("image", "image" in columns), ("report' or 'text", text)):
-            if not there:
-                raise UserError(
-                    f"{path}: column '{wanted}' is missing; it has: {', '.join(table.columns)}."
-                )
+        there = f"it has: {', '.join(table.columns)}"
+        if text is None:
+            raise UserError(f"{path}: column 'report' or 'text' is missing; {there}.")
+        if "image" not in columns and not text_only:
+            raise UserError(
+                f"{path}: column 'image' is missing; {there} (to prepare the reports alone, give"
+                " --text-only)."
+            )
         if table.empty:
             raise UserError(f"{path}: the manifest has no rows; add one row per image.")
         self._rows: list[int] = table.index.tolist()
         self._columns: dict[str, list[str]] = {k: table[n].tolist() for k, n in columns.items()}
         self._reports = table[text].tolist()
-        self._images = self._read_images()
+        self._images = self._read_reports() if text_only else self._read_images()
         self._studies = self._read_studies()
 
     def images(self) -> list[ImageRecord]:
-        """Return one record per row, in the manifest's order."""
-        return self._images
+        """Return one record per row, in the manifest's order; none of text alone."""
+        return [] if self.text_only else self._images
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first row."""
@@ -71,24 +83,34 @@ class ManifestSource:
         return ms_cxr.read_phrases(self.phrases_path, self._images, self.path.parent)
 
     def held_out_patients(self) -> frozenset[str]:
-        """Return nobody: the manifest's own split is the user's word."""
-        return frozenset()
+        """Return the patients of MS-CXR, found by image, patient or study id.
+
+        With boxes of one's own it is nobody: the manifest's own split is the user's word.
+        """
+        if self.phrases_path is None or not ms_cxr.is_ms_cxr(self.phrases_path):
+            return frozenset()
+        studies = {(image.patient_id, image.study_id) for image in self._images}
+        named = ms_cxr.patients(self.phrases_path, self._images, self.path.parent)
+        found = named & {patient for patient, _ in studies}
+        return found | ms_cxr.mimic_patients(self.phrases_path, studies)
 
     def describe(self) -> list[str]:
         """Return what was found and what was assumed."""
-        said = [
-            f"Manifest {self.path}: {len(self._images)} images of {len(self._studies)} studies."
-        ]
+        what = "reports alone" if self.text_only else f"{len(self._images)} images"
+        said = [f"Manifest {self.path}: {what} of {len(self._studies)} studies."]
         if "patient_id" not in self._columns:
             said.append("No column 'patient_id': every study counts as its own patient.")
-        if "view" not in self._columns:
+        if "view" not in self._columns and not self.text_only:
             said.append("No column 'view': every image counts as frontal.")
         if self.seed is not None:
             said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
         elif "split" not in self._columns:
             said.append("No column 'split': patients are split 80/10/10 by a hash of their id.")
-        if self.phrases_path is not None:
-            said.append(f"Boxes: {self.phrases_path}.")
+        if self.phrases_path is None:
+            return said
+        if ms_cxr.is_ms_cxr(self.phrases_path):
+            return said + ms_cxr.describe(self.phrases_path, self.held_out_patients())
+        said.append(f"Boxes: {self.phrases_path}; patients with boxes stay in their splits.")
         return said
 
     def _read_images(self) -> list[ImageRecord]:
@@ -121,6 +143,18 @@ class ManifestSource:
             origin = f"{self.path}, row {row}"
             split = self._split(index, patient_id)
             records.append(ImageRecord(image_id, study_id, patient_id, path, view, split, origin))
+        return records
+
+    def _read_reports(self) -> list[ImageRecord]:
+        """Return the rows as if each had an image; without ``study_id`` it is its own study."""
+        records = []
+        for index, row in enumerate(self._rows):
+            study = self._id("study_id", index, str(row))
+            patient = self._id("patient_id", index, study)
+            origin, split = f"{self.path}, row {row}", self._split(index, patient)
+            name = self._columns["image"][index] if "image" in self._columns else ""
+            place = self.path.parent / (name or str(row))
+            records.append(ImageRecord(str(row), study, patient, place, "", split, origin))
         return records
 
     def _read_studies(self) -> list[StudyRecord]:

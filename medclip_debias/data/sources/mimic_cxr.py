@@ -2,13 +2,16 @@
 
 Images ``files/p10/p10000032/s50414267/<dicom_id>.dcm`` (``.dcm.gz``, ``.jpg``, ``.png``), reports
 ``files/p10/p10000032/s50414267.txt`` or inside ``mimic-cxr-reports.zip``, tables in the root. The
-2.1 releases keep "2.0.0" in most file names, so tables are found by pattern. The JPG release has
-no reports: they come from a MIMIC-CXR folder or zip that is named beside it.
+2.1 releases keep "2.0.0" in most file names, so tables are found by pattern.
+
+Each release lacks something. The JPG release has no reports: they come from a MIMIC-CXR folder or
+zip that is named beside it. The DICOM release has neither view positions nor a split: views are
+read from the files' headers (`medclip_debias.data.headers`), and the split comes from a named
+folder with the JPG release's tables, or from a seed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -16,13 +19,11 @@ from types import MappingProxyType
 from medclip_debias.data.labels import Labeller, Labels, read_labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tree
 from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split, split_name
 from medclip_debias.errors import UserError
-
-SUFFIXES = (".dcm", ".dcm.gz", ".jpg", ".png")
-"""Looked for in this order: DICOM keeps more grey levels than the JPG release."""
 
 PATTERNS = MappingProxyType(
     {
@@ -31,23 +32,24 @@ PATTERNS = MappingProxyType(
         "chexpert": "mimic-cxr-*-chexpert.csv*",
         "negbio": "mimic-cxr-*-negbio.csv*",
         "test_labels": "mimic-cxr-*-test-set-labeled.csv*",
+        "records": "cxr-record-list.csv*",
+        "studies": "cxr-study-list.csv*",
     }
 )
-_NEEDED = {
-    "metadata": "it holds the view positions",
-    "split": "it holds the official split",
-}
+_IDS = ("dicom_id", "subject_id", "study_id")
 
 
 class MimicCxrSource:
     """A MIMIC-CXR or MIMIC-CXR-JPG folder.
 
     Args:
-        root: folder that holds ``files/`` and the tables.
-        phrases: COCO boxes; the folder's own ``MS_CXR_*`` file when ``None``.
+        root: folder that holds ``files/`` (or ``p10 ... p19`` themselves) and the tables.
+        phrases: COCO boxes; the ``MS_CXR_*`` file beside the images or tables when ``None``.
         reports: folder or zip of the reports, for images that came without any.
+        tables: folder of tables that are not in ``root``; where both have one, this one's counts.
         labeller: whose automatic labels to read.
         seed: split patients by a hash with this seed instead of by the official table.
+        text_only: yield the reports alone; images are not looked for.
 
     Raises:
         UserError: a needed table or all reports are missing, or a table is broken.
@@ -61,23 +63,24 @@ class MimicCxrSource:
         phrases: Path | None = None,
         *,
         reports: Path | None = None,
+        tables: Path | None = None,
         labeller: Labeller = "chexpert",
         seed: int | None = None,
+        text_only: bool = False,
     ) -> None:
         self.root = root
         self.seed = seed
         self.labeller = labeller
-        self.tables = {name: _find(root, pattern) for name, pattern in PATTERNS.items()}
-        for name, why in _NEEDED.items():
-            if self.tables[name] is None and not (name == "split" and seed is not None):
-                raise UserError(
-                    f"{root}: the table {PATTERNS[name]} is missing ({why}); it comes with"
-                    " MIMIC-CXR-JPG, put it beside the folder 'files'."
-                )
-        self.phrases_path = phrases if phrases is not None else ms_cxr.find(root)
-        self._images = self._read_images()
+        self.text_only = text_only
+        places = [root] if tables is None else [tables, root]
+        self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
+        known = (path for place in (root, *places) if (path := ms_cxr.find(place)))
+        self.phrases_path = phrases if phrases is not None else next(known, None)
+        self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
-        if not self._reports.has_any([(i.patient_id, i.study_id) for i in self._images]):
+        self._images = [] if text_only else self._read_images()
+        self._listed = self._list_studies() if text_only else _studies_of(self._images)
+        if not self._reports.has_any([(patient, study) for study, patient, _ in self._listed]):
             raise UserError(
                 f"{root}: has no report, neither files/p1*/p*/s*.txt nor {REPORTS_ZIP}; the JPG"
                 f" release has none, put {REPORTS_ZIP} of MIMIC-CXR"
@@ -86,21 +89,17 @@ class MimicCxrSource:
             )
 
     def images(self) -> list[ImageRecord]:
-        """Return the images in the order of the metadata table."""
+        """Return the images in the order of their table, or of the tree where there is none."""
         return self._images
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first image; reports are read as they go."""
         labels = self._read_labels()
-        seen: set[str] = set()
-        for image in self._images:
-            study = image.study_id
-            if study in seen or (only is not None and study not in only):
-                continue
-            seen.add(study)
-            report, origin, problem = self._reports.read(image.patient_id, study)
-            known = labels.get((study, image.split == "test"), {})
-            yield StudyRecord(study, image.patient_id, image.split, report, known, origin, problem)
+        for study, patient, split in self._listed:
+            if only is None or study in only:
+                report, origin, problem = self._reports.read(patient, study)
+                known = labels.get((study, split == "test"), {})
+                yield StudyRecord(study, patient, split, report, known, origin, problem)
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the phrases of MS-CXR."""
@@ -116,12 +115,8 @@ class MimicCxrSource:
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
-        names = {"dcm": "MIMIC-CXR (DICOM)", "jpg": "MIMIC-CXR-JPG"}
-        kind = next((names[k] for k in names if self._listed == {k}), "MIMIC-CXR")
-        said = [f"{kind} folder {self.root}: {len(self._images)} images in its metadata table."]
-        if not self._listed:
-            said.append("No image file of that table is there under 'files'.")
-        said += [f"Table {path.name}." for path in self.tables.values() if path is not None]
+        said = [self._describe_images()]
+        said += [f"Table {path}." for path in self.tables.values() if path is not None]
         said.append(self._reports.describe())
         if self.tables[self.labeller] is None:
             said.append(f"No {PATTERNS[self.labeller]}: studies have no automatic labels.")
@@ -134,19 +129,71 @@ class MimicCxrSource:
         if self.phrases_path is None:
             said.append(f"No {ms_cxr.PATTERN}: no boxes, nobody is held out for grounding.")
         else:
-            said.append(f"Boxes: {self.phrases_path}.")
+            patients = {patient for _, patient, _ in self._listed}
+            said += ms_cxr.describe(self.phrases_path, patients & self.held_out_patients())
         return said
 
+    def _describe_images(self) -> str:
+        if self.text_only:
+            return (
+                f"MIMIC-CXR {self.root}: text alone, {len(self._listed)} studies; images are left"
+                " aside."
+            )
+        names = {"dcm": "MIMIC-CXR (DICOM)", "jpg": "MIMIC-CXR-JPG"}
+        kinds = self._files.kinds
+        kind = next((names[k] for k in names if kinds == {k}), "MIMIC-CXR")
+        table = self.tables["metadata"] or self.tables["records"]
+        place = f"in {table.name}" if table is not None else f"below {self._files.tree}"
+        said = f"{kind} folder {self.root}: {len(self._images)} images {place}."
+        if not kinds:
+            said += f" None of their files is there below {self._files.tree}."
+        if self.tables["metadata"] is None:
+            said += (
+                f" No {PATTERNS['metadata']}: view positions are read from the DICOM headers"
+                " (--tables FOLDER takes them from the JPG release's tables)."
+            )
+        return said
+
+    # -------------------------------------------------------------------------- images
+
     def _read_images(self) -> list[ImageRecord]:
-        path = self.tables["metadata"]
-        assert path is not None
-        needed = ("dicom_id", "subject_id", "study_id", "ViewPosition")
-        table = read_table(path, required=needed, columns=needed)
-        splits = self._read_splits()
-        files = _ImageFiles(self.root / "files")
-        seen: dict[str, int] = {}
+        listed = list(self._list_images())
+        splits = self._read_splits("dicom_id")
+        from_header = self.tables["metadata"] is None
         records = []
-        columns = [table.index.tolist(), *(table[name].tolist() for name in needed)]
+        for image, patient, study, view, origin in listed:
+            file = self._files.path(patient, study, image)
+            split = splits.get(image, "") if self.seed is None else seeded_split(patient, self.seed)
+            in_header = from_header and file.name.endswith((".dcm", ".dcm.gz"))
+            records.append(ImageRecord(image, study, patient, file, view, split, origin, in_header))
+        if from_header and self._files.kinds and "dcm" not in self._files.kinds:
+            raise UserError(
+                f"{self.root}: the table {PATTERNS['metadata']} is missing (it holds the view"
+                " positions, which JPG files do not); it comes with MIMIC-CXR-JPG: put it beside"
+                " the folder 'files', or name its folder with --tables."
+            )
+        return records
+
+    def _list_images(self) -> Iterator[Listed]:
+        """Yield the rows of the metadata table, else of the record list, else the files."""
+        path = self.tables["metadata"] or self.tables["records"]
+        if path is None:
+            found = list(self._files.walk())
+            if not found:
+                raise UserError(
+                    f"{self.root}: has no image below {self._files.tree} and no table of images"
+                    f" ({PATTERNS['metadata']} or {PATTERNS['records']}); check the path, or give"
+                    " --text-only to prepare the reports alone."
+                )
+            yield from found
+            return
+        needed = _IDS + (("ViewPosition",) if path == self.tables["metadata"] else ())
+        table = read_table(path, required=needed, columns=needed)
+        if table.empty:
+            raise UserError(f"{path}: the table has no rows; download it again.")
+        seen: dict[str, int] = {}
+        views = table["ViewPosition"].tolist() if "ViewPosition" in table else [""] * len(table)
+        columns = [table.index.tolist(), *(table[name].tolist() for name in _IDS), views]
         for row, image, patient, study, view in zip(*columns, strict=True):
             if image in seen:
                 raise UserError(
@@ -154,37 +201,49 @@ class MimicCxrSource:
                     " download the table again."
                 )
             seen[image] = row
-            numbers = all(i.isascii() and i.isdigit() for i in (patient, study))
-            if not (numbers and image) or "/" in image or "\\" in image:
+            if not image or "/" in image or "\\" in image or not _numbers(patient, study):
                 raise UserError(
                     f"{path}, row {row}: dicom_id, subject_id or study_id is blank or no number;"
                     " download the table again."
                 )
-            origin = f"{path}, row {row}"
-            file = files.path(patient, study, image)
-            split = splits.get(image, "") if self.seed is None else seeded_split(patient, self.seed)
-            records.append(ImageRecord(image, study, patient, file, view, split, origin))
-        if not records:
-            raise UserError(f"{path}: the table has no rows; download it again.")
-        self._listed = files.kinds
-        return records
+            yield Listed(image, patient, study, view, f"{path}, row {row}")
 
-    def _read_splits(self) -> dict[str, str]:
+    def _read_splits(self, key: str) -> dict[str, str]:
+        """Read the official split by ``dicom_id`` or ``study_id``."""
         path = self.tables["split"]
-        if path is None or self.seed is not None:
+        if self.seed is not None:
             return {}
-        needed = ("dicom_id", "split")
+        if path is None:
+            raise UserError(
+                f"{self.root}: the table {PATTERNS['split']} is missing (it holds the official"
+                " split); it comes with MIMIC-CXR-JPG: put it beside the folder 'files', name its"
+                " folder with --tables, or split the patients with --split-seed 0."
+            )
+        needed = (key, "split")
         table = read_table(path, required=needed, columns=needed)
         splits: dict[str, str] = {}
-        for row, image, word in zip(
-            table.index.tolist(), table["dicom_id"], table["split"], strict=True
-        ):
+        for row, name, word in zip(table.index.tolist(), table[key], table["split"], strict=True):
             split = split_name(word, f"{path}, row {row}")
-            if splits.setdefault(image, split) != split:
+            if splits.setdefault(name, split) != split:
                 raise UserError(
-                    f"{path}, row {row}: its dicom_id has another split above; keep one row."
+                    f"{path}, row {row}: its {key} has another split above; keep one row."
                 )
         return splits
+
+    # ------------------------------------------------------------------------- studies
+
+    def _list_studies(self) -> list[tuple[str, str, str]]:
+        """Study, patient and split of every study, images or not."""
+        names = ("studies", "metadata", "records")
+        path = next((path for name in names if (path := self.tables[name])), None)
+        if path is None:
+            owners = {study: patient for patient, study in self._reports.listing()}
+        else:
+            owners = _read_owners(path)
+        splits = self._read_splits("study_id")
+        if self.seed is None:
+            return [(study, owner, splits.get(study, "")) for study, owner in owners.items()]
+        return [(study, owner, seeded_split(owner, self.seed)) for study, owner in owners.items()]
 
     def _read_labels(self) -> dict[tuple[str, bool], Labels]:
         """Labels by study and by whether it is a test study.
@@ -199,48 +258,58 @@ class MimicCxrSource:
 
 
 def looks_like(root: Path) -> bool:
-    """Tell whether ``root`` is laid out like MIMIC-CXR: ``files/p1x`` or one of its tables."""
+    """Tell whether ``root`` is laid out like MIMIC-CXR: ``files/p1x``, its tables or its zip."""
     tables = any(_matches(root, pattern) for pattern in PATTERNS.values())
-    return tables or any(path.is_dir() for path in (root / "files").glob("p1[0-9]"))
+    trees = any(path.is_dir() for path in (root / "files").glob("p1[0-9]"))
+    return tables or trees or (root / REPORTS_ZIP).is_file()
 
 
-def _find(root: Path, pattern: str) -> Path | None:
-    found = _matches(root, pattern)
-    stems = {path.name.removesuffix(".gz") for path in found}
-    if len(stems) > 1:
-        raise UserError(
-            f"{root}: both {found[0].name} and {found[-1].name} are there; keep one release."
-        )
-    return found[0] if found else None
+def _studies_of(images: Collection[ImageRecord]) -> list[tuple[str, str, str]]:
+    studies: dict[str, tuple[str, str, str]] = {}
+    for image in images:
+        studies.setdefault(image.study_id, (image.study_id, image.patient_id, image.split))
+    return list(studies.values())
+
+
+def _read_owners(path: Path) -> dict[str, str]:
+    """Read the patient of each study."""
+    needed = ("subject_id", "study_id")
+    table = read_table(path, required=needed, columns=needed)
+    owners: dict[str, str] = {}
+    rows = zip(table.index.tolist(), table["subject_id"], table["study_id"], strict=True)
+    for row, patient, study in rows:
+        if not _numbers(patient, study):
+            raise UserError(
+                f"{path}, row {row}: subject_id or study_id is blank or no number;"
+                " download the table again."
+            )
+        if owners.setdefault(study, patient) != patient:
+            raise UserError(
+                f"{path}, row {row}: its study belongs to another patient above; download the"
+                " table again."
+            )
+    if not owners:
+        raise UserError(f"{path}: the table has no rows; download it again.")
+    return owners
+
+
+def _numbers(*ids: str) -> bool:
+    return all(i.isascii() and i.isdigit() for i in ids)
+
+
+def _find(places: Collection[Path], pattern: str) -> Path | None:
+    """Return the table in the first of ``places`` that has one."""
+    for place in places:
+        found = _matches(place, pattern)
+        stems = {path.name.removesuffix(".gz") for path in found}
+        if len(stems) > 1:
+            raise UserError(
+                f"{place}: both {found[0].name} and {found[-1].name} are there; keep one release."
+            )
+        if found:
+            return found[0]
+    return None
 
 
 def _matches(root: Path, pattern: str) -> list[Path]:
     return sorted(p for p in root.glob(pattern) if p.name.endswith((".csv", ".csv.gz")))
-
-
-class _ImageFiles:
-    """The image files of a tree, by listing each study's folder once.
-
-    A listing costs one call a study; asking for each file and suffix costs up to four an image,
-    which on a network disk is most of the time that opening a source takes.
-    """
-
-    def __init__(self, files: Path) -> None:
-        self.files = files
-        self.kinds: set[str] = set()
-        self._study = ("", "")
-        self._names: frozenset[str] = frozenset()
-
-    def path(self, patient: str, study: str, image: str) -> Path:
-        folder = self.files / f"p{patient[:2]}" / f"p{patient}" / f"s{study}"
-        if (patient, study) != self._study:
-            self._study = (patient, study)
-            try:
-                self._names = frozenset(entry.name for entry in os.scandir(folder))
-            except OSError:  # not there: `prepare` counts its images as missing
-                self._names = frozenset()
-        for suffix in SUFFIXES:
-            if image + suffix in self._names:
-                self.kinds.add(suffix.split(".")[1])
-                return folder / (image + suffix)
-        return folder / (image + SUFFIXES[0])

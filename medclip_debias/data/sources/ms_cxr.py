@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from medclip_debias.errors import UserError
 
 PATTERN = "MS_CXR_*.json"
 _CSV_PATTERN = "MS_CXR_*.csv"
+_PATHS = ("path", "file_name")
+_PATIENT = re.compile(r"(?:^|/)p(\d{8})/")
+_STUDY = re.compile(r"(?:^|/)s(\d{8})/")
+_MIMIC_ID = re.compile(r"[ps]?(\d{8})(?:\.0)?")  # a table that was once opened as numbers
 _CSV_COLUMNS = ("label_text", "x", "y", "w", "h")
 
 
@@ -88,12 +92,40 @@ def patients(path: Path, images: Sequence[ImageRecord], root: Path) -> frozenset
     names = set(_match(coco.images.values(), images, root).values())
     matched = {image.patient_id for image in images if image.image_id in names}
     # Also those whose listed image is not here: their other images may be.
-    named = {
-        found[1]
-        for image in coco.images.values()
-        if (found := re.search(r"(?:^|/)p(\d{8})/", str(image.get("path", ""))))
-    }
-    return frozenset(matched | named)
+    return frozenset(matched | coco.named(_PATIENT))
+
+
+def mimic_patients(path: Path, studies: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the patients of MIMIC-CXR studies that the file lists, however ids are written.
+
+    Args:
+        path: MS-CXR, whose paths name patients and studies (``p10000032/s50414267``).
+        studies: (patient, study) ids of another source; ``10000032``, ``p10000032`` and
+            ``10000032.0`` are one patient.
+    """
+    coco = _Coco(path)
+    patients, named = coco.named(_PATIENT), coco.named(_STUDY)
+    return frozenset(p for p, s in studies if _plain(p) in patients or _plain(s) in named)
+
+
+def is_ms_cxr(path: Path) -> bool:
+    """Tell whether the boxes are MS-CXR's, by the file's name or by the paths in it."""
+    return path.name.startswith("MS_CXR_") or bool(_Coco(path).named(_PATIENT))
+
+
+def describe(path: Path, held_out: Collection[str]) -> list[str]:
+    """Return sentences on the boxes and on whom they keep out of training."""
+    if held_out:
+        return [f"Boxes: {path}; {len(held_out)} patients with boxes are held out of training."]
+    return [
+        f"Boxes: {path}; no id in it is an id of this source, so nobody could be held out of"
+        " training."
+    ]
+
+
+def _plain(name: str) -> str:
+    found = _MIMIC_ID.fullmatch(name)
+    return found[1] if found else ""
 
 
 def scale_boxes(
@@ -195,6 +227,11 @@ class _Coco:
         flat = self._flat_boxes
         if not numbers or box is None or not (flat or (box[2] > 0 and box[3] > 0)):
             raise UserError(f"{where}: its 'bbox' must be x, y, width, height with positive sides.")
+
+    def named(self, pattern: re.Pattern[str]) -> set[str]:
+        """Return what the paths of the images name."""
+        places = (str(image.get(key, "")) for image in self.images.values() for key in _PATHS)
+        return {found[1] for place in places if (found := pattern.search(place))}
 
     def box(self, annotation: dict[str, Any]) -> Box:
         x, y, width, height = (float(value) for value in annotation["bbox"])

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medclip_debias.data.headers import view_position
 from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.tables import read_table
@@ -55,6 +56,7 @@ class OpeniSource:
         phrases: COCO boxes of the images, if any.
         reports: the archive or folder of the XML files, when ``path`` holds images alone.
         seed: of the split.
+        text_only: leave images aside; also without, a set without image files is text alone.
 
     Raises:
         UserError: there are no reports, an archive is damaged, or a report is there twice.
@@ -69,8 +71,10 @@ class OpeniSource:
         *,
         reports: Path | None = None,
         seed: int | None = None,
+        text_only: bool = False,
     ) -> None:
         self.path = path
+        self.text_only = text_only
         self.root = path if path.is_dir() else path.parent
         self.phrases_path = phrases
         self.seed = SPLIT_SEED if seed is None else seed
@@ -81,7 +85,7 @@ class OpeniSource:
                 f" {XML_FOLDER} of XML files; put one there or name it with --reports."
             )
         self._reports = self._read_reports(self.reports_path)
-        self._images = self._read_images()
+        self._images = [] if text_only else self._read_images()
 
     def images(self) -> list[ImageRecord]:
         """Return the images in the order of their reports; none when there is no image file."""
@@ -105,7 +109,8 @@ class OpeniSource:
         """Return the patients with boxes: Open-i has no split of its own that keeps them out."""
         if self.phrases_path is None:
             return frozenset()
-        return ms_cxr.patients(self.phrases_path, self._images, self.root)
+        found = ms_cxr.patients(self.phrases_path, self._images, self.root)
+        return found & {report.report_id for report in self._reports}
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
@@ -125,12 +130,14 @@ class OpeniSource:
                     f"No {PROJECTIONS}: views are known from DICOM headers alone; without them,"
                     " choose a policy for blank views."
                 )
+        elif self.text_only:
+            said.append("Text alone: images are left aside.")
         else:
             packed = [name for name in _PACKED if is_file(self.root / name)]
             how = f"unpack {packed[0]}" if packed else f"unpack {_PACKED[0]} beside the reports"
             said.append(f"No image files: text alone ({how} to have images).")
         if self.phrases_path is not None:
-            said.append(f"Boxes: {self.phrases_path}.")
+            said += ms_cxr.describe(self.phrases_path, self.held_out_patients())
         return said
 
     def _read_reports(self, path: Path) -> list[_Report]:
@@ -171,7 +178,7 @@ class OpeniSource:
                 path = found.get(image_id, self.root / f"{image_id}.png")
                 view = views.get(image_id)
                 if view is None:
-                    view = _dicom_view(path)
+                    view = view_position(path)
                 name = report.report_id
                 records.append(
                     ImageRecord(
@@ -315,17 +322,3 @@ def _better(known: Path | None, path: Path) -> Path:
     dicom = (".dcm", ".dcm.gz", ".dicom")
     better = path.name.lower().endswith(dicom) and not known.name.lower().endswith(dicom)
     return path if better else known
-
-
-def _dicom_view(path: Path) -> str:
-    """Return the view of a DICOM header, ``""`` where there is none to read."""
-    if not path.name.lower().endswith((".dcm", ".dicom")):
-        return ""
-    import pydicom
-    from pydicom.errors import InvalidDicomError
-
-    try:
-        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["ViewPosition"])
-    except (OSError, InvalidDicomError, ValueError, EOFError, AttributeError):
-        return ""  # `prepare` will reject the file with its reason
-    return str(header.get("ViewPosition") or "").strip().upper()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,7 @@ REPORTS_ZIP = "mimic-cxr-reports.zip"
 MAX_REPORT_BYTES = 1 << 20
 """A report is a few kilobytes; what claims to be larger than this is no report."""
 
+_NAME = re.compile(r"p\d\d/p(\d{8})/s(\d+)\.txt")
 _Read = tuple[str | None, str, str]
 
 
@@ -83,6 +85,13 @@ class ReportFiles:
             name in self._members or any(is_file(tree / name) for tree in self.trees)
             for name in names
         )
+
+    def listing(self) -> list[tuple[str, str]]:
+        """Return the (patient, study) of every report, sorted."""
+        names = set(self._members)
+        for tree in self.trees:
+            names |= {p.relative_to(tree).as_posix() for p in tree.glob("p1[0-9]/p*/s*.txt")}
+        return sorted((found[1], found[2]) for name in names if (found := _NAME.fullmatch(name)))
 
     def describe(self) -> str:
         """Say where reports are looked for."""

@@ -1,14 +1,17 @@
 """The manifest of any hospital."""
 
 import csv
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
+from medclip_debias.cli import run
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
 HEADER = ("image", "report", "patient_id", "study_id", "view", "split", "Edema")
@@ -177,3 +180,55 @@ def test_the_real_manifest_works_as_it_is(shared_data):
     assert {p.text for p in phrases} == {"Left lung.", "Right lung."}
     assert {p.image_id for p in phrases} <= {i.image_id for i in images}
     assert source.held_out_patients() == frozenset()
+
+
+class TestMsCxr:
+    """MS-CXR beside a manifest: its patients leave training where any id shows who they are."""
+
+    PLACE = "files/p10/p10000032/s50414267"
+
+    def prepare(self, tmp_path, rows, boxes="MS_CXR_Local_Alignment_v1.0.0.json", **image):
+        for name in "abc":
+            picture = np.arange(64, dtype=np.uint8).reshape(8, 8)
+            Image.fromarray(picture).save(tmp_path / f"{name}.png")
+        header = "image,report,patient_id,study_id,split\n"
+        (tmp_path / "manifest.csv").write_text(header + rows)
+        listed = {"id": 1, "file_name": "x.jpg", "width": 8, "height": 8} | image
+        box = {"id": 1, "image_id": 1, "bbox": [1, 1, 2, 2], "label_text": "Edema"}
+        content = {"images": [listed], "annotations": [box]}
+        (tmp_path / boxes).write_text(json.dumps(content))
+        out = tmp_path / "o"
+        assert run(["prepare", str(tmp_path), str(out), "--size", "16", "--workers", "1"]) == 0
+        images = PreparedSet.open(out).images
+        return dict(zip(images["image_id"], images["split"], strict=True))
+
+    @pytest.mark.parametrize("written", ["10000032", "p10000032", "10000032.0"])
+    def test_by_patient_however_the_id_is_written(self, tmp_path, capsys, written):
+        rows = f"a.png,x,{written},1,train\nb.png,x,{written},2,train\nc.png,x,9,3,train\n"
+        found = self.prepare(tmp_path, rows, path=f"{self.PLACE}/x.jpg")
+        assert found == {"a": "held_out", "b": "held_out", "c": "train"}
+        assert "1 patients with boxes are held out of training" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("written", ["50414267", "s50414267"])
+    def test_by_study(self, tmp_path, written):
+        rows = f"a.png,x,mine,{written},train\nb.png,x,mine,2,validate\nc.png,x,9,3,train\n"
+        rows = rows.replace("validate", "train")
+        found = self.prepare(tmp_path, rows, path=f"{self.PLACE}/x.jpg")
+        assert found == {"a": "held_out", "b": "held_out", "c": "train"}
+
+    def test_by_image(self, tmp_path):
+        rows = "a.png,x,mine,1,train\nb.png,x,other,2,train\nc.png,x,9,3,test\n"
+        found = self.prepare(tmp_path, rows, file_name="a.jpg")
+        assert found == {"a": "held_out", "b": "train", "c": "test"}
+
+    def test_nobody_is_said_aloud(self, tmp_path, capsys):
+        rows = "a.png,x,mine,1,train\nb.png,x,other,2,train\nc.png,x,9,3,test\n"
+        found = self.prepare(tmp_path, rows, path=f"{self.PLACE}/x.jpg")
+        assert found == {"a": "train", "b": "train", "c": "test"}
+        assert "so nobody could be held out of training" in capsys.readouterr().err
+
+    def test_boxes_of_ones_own_leave_the_split_alone(self, tmp_path, capsys):
+        rows = "a.png,x,mine,1,train\nb.png,x,other,2,train\nc.png,x,9,3,test\n"
+        found = self.prepare(tmp_path, rows, boxes="mine.coco.json", file_name="a.png")
+        assert found == {"a": "train", "b": "train", "c": "test"}
+        assert "patients with boxes stay in their splits" in capsys.readouterr().err

@@ -1,0 +1,153 @@
+"""Verbs that show and find: ground, index, search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from medclip_debias.cli.common import AsJson, Overwrite, Seed, app, given, note, progress, show
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+
+
+@app.command()
+def ground(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="DICOM, JPG or PNG files, folders, or lists (.txt).")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="A sentence; may be repeated.")
+    ] = None,
+    sentences: Annotated[Path | None, typer.Option(help="File of sentences, one a line.")] = None,
+    smoothing: Annotated[
+        float, typer.Option(help="Sigma of a Gaussian over the regions, in cells; 0 for none.")
+    ] = 0.0,
+    threshold: Annotated[
+        float | None, typer.Option(help="Score (a cosine) from which boxes are found and drawn.")
+    ] = None,
+    min_area: Annotated[float, typer.Option(help="Pixels that a found region must have.")] = 1.0,
+    boxes: Annotated[
+        Path | None, typer.Option(help="MS-CXR or COCO file of reference boxes to draw.")
+    ] = None,
+    colormap: Annotated[str, typer.Option(help="Colours, by matplotlib's name.")] = "inferno",
+    alpha: Annotated[float, typer.Option(help="Opacity of the highest score, 0 to 1.")] = 0.55,
+    contour: Annotated[
+        list[float] | None, typer.Option(help="Draw a line at this score; may be repeated.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Range of the colours: each map its own, or one for the image.")
+    ] = "own",
+    limits: Annotated[
+        tuple[float, float] | None, typer.Option(help="Scores at both ends of the colours.")
+    ] = None,
+    max_side: Annotated[
+        int, typer.Option(help="Longer side of the pictures, pixels; 0 for the original's.")
+    ] = 1024,
+    legend: Annotated[bool, typer.Option(help="Colour bar, key and caption.")] = True,
+    maps: Annotated[bool, typer.Option(help="Write the maps as NPY files too.")] = True,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Show where in an image each sentence is seen."""
+    from medclip_debias.config import validate
+    from medclip_debias.grounding.files import GroundOptions, find_images, ground_files
+    from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
+
+    style = {"colormap": colormap, "alpha": alpha, "contours": contour or []}
+    style |= {"legend": legend, "max_side": max_side}
+    content: dict[str, Any] = {"smoothing": smoothing, "threshold": threshold, "scale": scale}
+    content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
+    options = validate(GroundOptions, content, "the command line")
+    texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
+    files = find_images(images)
+    encoder = load_model(model, best_device(device))
+    for line in cut_notes(encoder, texts):
+        note(line)
+    with progress("Images") as advance:
+        result = ground_files(encoder, files, texts, out, options, boxes=boxes, progress=advance)
+    for entry in result["rejected"]:
+        note(f"left out: {entry['reason']}")
+    if as_json:
+        show(result, as_json)
+    elif len(result["images"]) == 1:
+        show({row["text"]: row["picture"] for row in result["images"][0]["sentences"]}, as_json)
+    else:
+        counts = {"images": len(result["images"]), "rejected": len(result["rejected"])}
+        show({"groundings": str(out / "groundings.json"), **counts}, as_json)
+
+
+@app.command()
+def index(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the index.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting, as landmarks=500 kind=ivf; may be repeated."),
+    ] = None,
+    sentences: Annotated[
+        Path | None, typer.Option(help="File of sentences to learn from besides the set's.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Index a prepared set, so that it can be searched by sentence or by image.
+
+    A run that was killed goes on when the same command is given again.
+    """
+    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.grounding.search.build import build_index, headline
+    from medclip_debias.grounding.search.settings import IndexSettings
+
+    content = apply_overrides({"seed": seed}, settings or [])
+    chosen = validate(IndexSettings, content, "the command line")
+    with progress("Steps") as advance:
+        meta = build_index(
+            model,
+            prepared,
+            out,
+            chosen,
+            sentences=sentences,
+            device=device,
+            overwrite=overwrite,
+            progress=advance,
+        )
+    show({"index": str(out), **(meta if as_json else headline(meta))}, as_json)
+
+
+@app.command()
+def search(
+    index: Annotated[Path, typer.Argument(help="Folder that 'index' made.")],
+    text: Annotated[str | None, typer.Option("--text", help="A sentence to look for.")] = None,
+    image: Annotated[
+        Path | None, typer.Option("--image", help="A DICOM, JPG or PNG file to look for.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="Results.", min=1)] = 10,
+    candidates: Annotated[
+        int | None, typer.Option(help="Images ranked exactly; default as measured.", min=1)
+    ] = None,
+    ranking: Annotated[
+        str, typer.Option(help="Candidates of an image: by regions, or global for none.")
+    ] = "regions",
+    model: Annotated[Path | None, typer.Option(help="Model folder, if it was moved since.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Find the images that a sentence describes, or that are like an image."""
+    from medclip_debias.grounding.search.query import search as run
+
+    query = given(text=text, image=image, candidates=candidates, model=model)
+    found = run(index, k=k, ranking=ranking, device=device, say=note, **query)
+    if as_json:
+        show(found, as_json)
+        return
+    for hit in found["hits"]:
+        typer.echo(f"{hit['rank']:>4}  {hit['score']:.4f}  {hit['image_id']}  {hit['study_id']}")

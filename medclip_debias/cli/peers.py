@@ -1,0 +1,39 @@
+"""The verb that brings other groups' models in: import-model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, app, show
+
+
+@app.command("import-model")
+def import_model(
+    kind: Annotated[
+        str, typer.Argument(help="biovil, biovil_t, chexzero, open_clip, gloria or medclip.")
+    ],
+    weights: Annotated[Path, typer.Argument(help="The published checkpoint.")],
+    out: Annotated[Path, typer.Option("--out", help="Model folder to write.")],
+    text: Annotated[
+        Path | None, typer.Option(help="BERT folder; for CLIP, its tokenizer's merges file.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="open_clip_config.json, for open_clip models.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn another group's weights into a model folder for evaluate and ground."""
+    from medclip_debias.models.peers.importing import import_model as run
+
+    peer = run(kind, weights, out, text=text, config=config)
+    grid = peer.grid
+    shown = {
+        "model": str(out),
+        "parameters": sum(p.numel() for p in peer.parameters()),
+        "grid": f"{grid.rows} x {grid.columns}",
+        "prepare with": peer.preprocessing.prepare.command_line(),
+    }
+    show(shown, as_json)

@@ -1,0 +1,54 @@
+"""The verb `probe`: what a model's image features hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, Seed, app, progress, show
+
+
+@app.command()
+def probe(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for probe.json and tsne.png.")],
+    split: Annotated[str, typer.Option(help="test or validate.")] = "test",
+    truth: Annotated[
+        Path | None, typer.Option(help="A phantom's folder: adds the false negatives.")
+    ] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option, as repeats=10.")
+    ] = None,
+    bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Linear probe, neighbours, alignment, uniformity, t-SNE, false negatives."""
+    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.evaluation.probe import ProbeOptions
+    from medclip_debias.evaluation.probe import probe as run
+
+    chosen = validate(ProbeOptions, apply_overrides({}, options or []), "--set")
+    with progress("Images") as advance:
+        results = run(
+            model,
+            prepared,
+            out,
+            split=split,
+            truth=truth,
+            seed=seed,
+            bootstrap=bootstrap,
+            device=device,
+            options=chosen,
+            progress=advance,
+        )
+    if as_json:
+        show(results, as_json)
+        return
+    names = ("mean", "alignment", "uniformity", "false_negatives")
+    shown = {name: results[name] for name in names if name in results}
+    show({"results": str(out / "probe.json"), **shown}, as_json)

@@ -1,0 +1,47 @@
+"""The verb `study`: the papers' experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, app, note, progress, show
+
+
+@app.command()
+def study(
+    name: Annotated[str | None, typer.Argument(help="Which study; --list names them.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings of the study, as seeds=5.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder; default runs/studies/NAME.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A run of a few minutes.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes.", min=1)] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one of the papers' studies: a grid, a figure, a page; goes on where it was stopped."""
+    from medclip_debias.studies.runner import run_named, titles
+
+    if listing or name is None:
+        show(titles(), as_json)
+        return
+    folder = out or Path("runs/studies") / (f"{name}-quick" if quick else name)
+    with progress("Cells") as advance:
+        results = run_named(
+            name,
+            folder,
+            words=settings or [],
+            quick=quick,
+            workers=workers,
+            progress=advance,
+            say=None if as_json else note,
+        )
+    if as_json:
+        show({key: results[key] for key in ("study", "findings", "figures", "cells")}, as_json)
+        return
+    show({"finding": results["findings"], "page": str(folder / "page.md")}, as_json)

@@ -1,0 +1,62 @@
+"""What a finished set (or part of one) says of the command that made it.
+
+A run may be killed behind its last rename, or its end may go unseen; the same command must then
+find its work done, and any other command find the folder taken.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.preparation import Reading, made_by
+from medclip_debias.errors import UserError
+
+STAMP = "source_stamp"
+"""Key of the hash that `medclip_debias.data.assemble.About.source_stamp` gives."""
+
+
+def asked(
+    settings: PrepareSettings, selection: SelectionSettings | None, reading: Reading | None
+) -> dict[str, Any]:
+    """Return what a command asks for, as a finished set repeats it."""
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "selection": (selection or SelectionSettings()).model_dump(mode="json"),
+        "options": (reading or Reading()).options(),
+        "made_by": made_by(),
+    }
+
+
+def says_the_same(out: Path, wanted: dict[str, Any]) -> bool:
+    """Tell whether ``out`` is finished and was made as ``wanted`` says, from whatever source."""
+    found = _said(out)
+    part = "shard" in found
+    return STAMP in found and part == ("shard" in wanted) and wanted.items() <= found.items()
+
+
+def check_unchanged(out: Path, stamp: str) -> None:
+    """Stop when ``out`` was made of another source, or its source is another by now.
+
+    Raises:
+        UserError: it is.
+    """
+    if _said(out).get(STAMP) != stamp:
+        raise UserError(
+            f"{out}: is not empty, and was made of another source or of this one before it"
+            " changed; give another folder or --overwrite (--update adds what is new)."
+        )
+
+
+def _said(out: Path) -> dict[str, Any]:
+    for name in ("meta.json", "part.json"):
+        try:
+            content = json.loads((out / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(content, dict):
+            about = content.get("about")
+            return content | about if isinstance(about, dict) else content
+    return {}

@@ -1,0 +1,393 @@
+"""Probe a model folder on a prepared set: what its image features hold, and how they lie."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from medclip_debias import __version__
+from medclip_debias.config import Settings
+from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.encoding import Progress
+from medclip_debias.evaluation.evaluate import plain
+from medclip_debias.evaluation.false_negatives import Truth, detectors
+from medclip_debias.evaluation.probes import (
+    alignment,
+    auc_with_interval,
+    few_labels,
+    linear_probe,
+    nearest_neighbours,
+    uniformity,
+)
+from medclip_debias.files import atomic_file, write_json
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+Names = NDArray[Any]
+FORMAT = 1
+
+
+class ProbeOptions(Settings):
+    """Every choice that changes a figure; stored with the results.
+
+    ``shares`` of the training patients whose labels a linear probe sees; small shares are drawn
+    ``repeats`` times. ``neighbours`` are the k of nearest neighbours. ``removed`` are the shares
+    of each sentence's negatives that the similarity takes for false; at most ``sentences``
+    sentences of the split are judged.
+    """
+
+    labels: LabelPolicy = LabelPolicy()
+    shares: tuple[float, ...] = (0.01, 0.1, 1.0)
+    repeats: int = Field(5, ge=1)
+    neighbours: tuple[int, ...] = (10, 50)
+    cost: float = Field(1.0, gt=0)
+    removed: tuple[float, ...] = (0.01, 0.05, 0.1, 0.3)
+    sentences: int = Field(1000, ge=1)
+    picture: int = Field(1000, ge=0)
+
+
+def probe(
+    model_folder: Path,
+    prepared: Path,
+    out: Path,
+    *,
+    split: str = "test",
+    truth: Path | None = None,
+    seed: int = 0,
+    bootstrap: int = 1000,
+    device: str = "auto",
+    options: ProbeOptions | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Probe the image features; write ``probe.json`` and ``tsne.png``.
+
+    Features are the mean of an image's region vectors, brought to unit length.
+
+    Args:
+        model_folder: a trained model.
+        prepared: a prepared set with labels; the probe learns from its train split.
+        out: folder for the results.
+        split: what the probe is scored on.
+        truth: ``truth/`` of the phantom that the set came from, for false negatives.
+        seed: of what is drawn.
+        bootstrap: resamples of the patients.
+        device: where the model runs.
+        options: every other choice.
+        progress: called with images done and in total.
+
+    Raises:
+        UserError: no labels, an empty split, or truth that does not fit.
+    """
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
+
+    began = time.perf_counter()
+    options = options or ProbeOptions()
+    data = PreparedSet.open(Path(prepared))
+    model = load_model(Path(model_folder), best_device(device))
+    known = Truth(Path(truth)) if truth is not None else None
+    rows = {name: _rows(data, name) for name in ("train", split)}
+    labels = _labels(data)
+    every = np.concatenate(list(rows.values()))
+    vectors, said = _features(model, data, every, rows[split], progress)
+    train, test = vectors[: len(rows["train"])], vectors[len(rows["train"]) :]
+    patients = data.images["patient_id"].astype(str).to_numpy()
+    draw = {"resamples": bootstrap, "seed": seed}
+    classes, refused = {}, {}
+    for name, values in labels.items():
+        judged = options.labels.apply(values)
+        kept = {part: ~np.isnan(judged[where]) for part, where in rows.items()}
+        counts = {
+            part: [int((judged[where] == value).sum()) for value in (1, 0)]
+            for part, where in rows.items()
+        }
+        if min(min(pair) for pair in counts.values()) == 0:
+            refused[name] = {"positive_negative": counts}
+            continue
+        learn, ask = rows["train"][kept["train"]], rows[split][kept[split]]
+        classes[name] = _one_class(
+            train[kept["train"]],
+            judged[learn],
+            patients[learn],
+            test[kept[split]],
+            judged[ask],
+            patients[ask],
+            options,
+            draw,
+        ) | {"positive_negative": counts}
+    if not classes:
+        raise UserError(
+            f"{prepared}: no label has both values in train and {split}; nothing to probe."
+        )
+    results: dict[str, Any] = {
+        "format": FORMAT,
+        "split": split,
+        "classes": classes,
+        "mean": _means(classes),
+        "refused": refused,
+        "alignment": alignment(said["images"], said["sentences"]),
+        "uniformity": {
+            "images": uniformity(test),
+            "sentences": uniformity(said["distinct"]),
+        },
+        "counts": {part: len(where) for part, where in rows.items()}
+        | {"pairs": len(said["images"]), "distinct_sentences": len(said["distinct"])},
+    }
+    if known is not None:
+        results["false_negatives"] = _false_negatives(
+            model, data, rows[split], known, options, seed
+        )
+    out = Path(out)
+    if options.picture:
+        _picture(out / "tsne.png", test, labels, rows[split], options, seed)
+    results |= {
+        "options": options.model_dump(mode="json"),
+        "seed": seed,
+        "bootstrap": {"resamples": bootstrap, "unit": "patient", "level": 0.95},
+        "features": "mean of the region vectors, unit length",
+        "data_hash": data.content_hash,
+        "model_hash": model.content_hash,
+        "medclip_debias": __version__,
+        "seconds": time.perf_counter() - began,
+    }
+    results = plain(results)
+    write_json(out / "probe.json", results)
+    return results
+
+
+# ------------------------------------------------------------------------------ what is read
+
+
+def _rows(data: PreparedSet, split: str) -> NDArray[np.int64]:
+    rows = np.flatnonzero((data.images["split"] == split).to_numpy())
+    if not len(rows):
+        names = ", ".join(sorted(set(data.images["split"])))
+        raise UserError(f"{data.folder}: has no image in the split '{split}'; it has {names}.")
+    return rows
+
+
+def _labels(data: PreparedSet) -> dict[str, Floats]:
+    """Label values of each image, for every label column."""
+    from medclip_debias.data.store import STUDY_COLUMNS
+
+    names = [name for name in data.studies.columns if name not in STUDY_COLUMNS]
+    if not names:
+        raise UserError(f"{data.folder}: its studies have no labels; there is nothing to probe.")
+    table = data.studies.drop_duplicates("study_id").set_index("study_id")[names]
+    of_image = table.reindex(data.images["study_id"])
+    return {name: of_image[name].to_numpy(dtype=np.float64) for name in names}
+
+
+def _features(
+    model: ImageTextModel,
+    data: PreparedSet,
+    rows: NDArray[np.int64],
+    split_rows: NDArray[np.int64],
+    progress: Progress | None,
+) -> tuple[Floats, dict[str, Floats]]:
+    """Image features of ``rows``; paired image and sentence vectors of the split."""
+    import torch
+    import torch.nn.functional as F
+
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(rows), 64):
+            pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
+            mean = F.normalize(model.encode_images(pixels).mean(dim=1), dim=-1)
+            parts.append(mean.double().cpu().numpy())
+            if progress:
+                progress(min(start + 64, len(rows)), len(rows))
+        vectors = np.concatenate(parts)
+        sentences = data.sentences[["study_id", "text"]].drop_duplicates()
+        place = {row: number for number, row in enumerate(rows)}
+        of_study = {data.images["study_id"].iloc[row]: place[row] for row in split_rows}
+        told = sentences[sentences["study_id"].isin(list(of_study))]
+        if told.empty:
+            raise UserError(f"{data.folder}: no study of the split has a sentence.")
+        texts = list(dict.fromkeys(told["text"]))
+        encoded = model.encode_sentences(texts).double().cpu().numpy()
+    number = {text: n for n, text in enumerate(texts)}
+    return vectors, {
+        "images": vectors[[of_study[study] for study in told["study_id"]]],
+        "sentences": encoded[[number[text] for text in told["text"]]],
+        "distinct": encoded,
+    }
+
+
+# -------------------------------------------------------------------------------- measures
+
+
+def _one_class(
+    train: Floats,
+    labels: Floats,
+    patients: Names,
+    test: Floats,
+    truth: Floats,
+    asked: Names,
+    options: ProbeOptions,
+    draw: dict[str, int],
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for share in options.shares:
+        values = []
+        for repeat in range(1 if share >= 1 else options.repeats):
+            rng = np.random.default_rng([draw["seed"], repeat])
+            chosen = few_labels(labels, patients.tolist(), share, rng)
+            scores = linear_probe(train[chosen], labels[chosen], test, options.cost)
+            values.append(auc_with_interval(scores, truth, asked.tolist(), **draw))
+        aucs = np.array([value["auc"] for value in values])
+        found[f"linear at {share:g}"] = {
+            "auc": float(aucs.mean()),
+            "sd": float(aucs.std(ddof=1)) if len(aucs) > 1 else None,
+            "interval": values[0]["interval"] if len(values) == 1 else None,
+            "repeats": len(values),
+        }
+    for k in options.neighbours:
+        if k <= len(train):
+            scores = nearest_neighbours(train, labels, test, k)
+            found[f"{k} neighbours"] = auc_with_interval(scores, truth, asked.tolist(), **draw)
+    return found
+
+
+def _means(classes: dict[str, Any]) -> dict[str, float]:
+    names = list(next(iter(classes.values())))
+    return {
+        name: float(np.mean([found[name]["auc"] for found in classes.values()]))
+        for name in names
+        if all(
+            isinstance(found.get(name), dict) and "auc" in found[name] for found in classes.values()
+        )
+    }
+
+
+def _false_negatives(
+    model: ImageTextModel,
+    data: PreparedSet,
+    rows: NDArray[np.int64],
+    known: Truth,
+    options: ProbeOptions,
+    seed: int,
+) -> dict[str, Any]:
+    import torch
+
+    studies = data.images["study_id"].iloc[rows].astype(str).to_numpy()
+    told = data.sentences[data.sentences["study_id"].isin(set(studies))]
+    told = told[[known.knows(text) for text in told["text"]]]
+    if told.empty:
+        raise UserError(
+            "the truth tables know no sentence of this split; give those of its phantom."
+        )
+    if len(told) > options.sentences:
+        told = told.sample(options.sentences, random_state=seed)
+    texts, owners = told["text"].tolist(), told["study_id"].astype(str).to_numpy()
+    agree = known.agreement(texts, data.images["image_id"].iloc[rows].tolist())
+    negatives = owners[:, None] != studies[None, :]
+    says: dict[str, set[str]] = {}
+    for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
+        says.setdefault(text, set()).add(str(study))
+    same_text = np.array([[study in says[text] for study in studies] for text in texts])
+    scores = np.empty(agree.shape, dtype=np.float64)
+    with torch.inference_mode():
+        sentences = model.encode_sentences(texts)
+        for start in range(0, len(rows), 64):
+            pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
+            part = model.similarity(model.encode_images(pixels), sentences)
+            scores[:, start : start + 64] = part.double().cpu().numpy().T
+    same_label = _shared_labels(data, owners, studies)
+    found = detectors(scores, agree, negatives, same_label, same_text, options.removed)
+    found |= {"sentences": len(texts), "images": len(rows)} | _eta(data, known)
+    return found
+
+
+def _shared_labels(data: PreparedSet, owners: Names, studies: Names) -> NDArray[np.bool_]:
+    values = np.stack(list(_labels(data).values()), axis=1) == 1
+    first = dict(zip(data.images["study_id"].astype(str), range(len(values)), strict=True))
+    rows, columns = ([first[name] for name in names] for names in (owners, studies))
+    return np.asarray((values[rows].astype(int) @ values[columns].T.astype(int)) > 0)
+
+
+def _eta(data: PreparedSet, known: Truth) -> dict[str, Any]:
+    """How log p of a language model follows the true class probability (Spearman's rho).
+
+    Over distinct sentences, and over sentences as often as the set says them.
+    """
+    import pandas as pd
+    from scipy.stats import spearmanr
+
+    path = data.folder / "scores.parquet"
+    if not path.is_file():
+        return {}
+    scores = pd.read_parquet(path, columns=["text", "log_prob"])
+    scores = scores[[known.knows(text) for text in scores["text"]]].reset_index(drop=True)
+    if len(scores) < 3:
+        return {}
+    said = data.sentences["text"].value_counts().reindex(scores["text"]).fillna(0).astype(int)
+    often = np.repeat(np.arange(len(scores)), said.to_numpy())
+    eta, log_prob = known.eta(scores["text"].tolist()), scores["log_prob"].to_numpy()
+    return {
+        "log_prob_against_true_eta": {
+            "distinct_sentences": float(spearmanr(log_prob, eta).statistic),
+            "as_often_as_said": float(spearmanr(log_prob[often], eta[often]).statistic),
+        }
+    }
+
+
+def _picture(
+    path: Path,
+    vectors: Floats,
+    labels: dict[str, Floats],
+    rows: NDArray[np.int64],
+    options: ProbeOptions,
+    seed: int,
+) -> None:
+    """t-SNE of up to ``options.picture`` images, marked by their only positive label."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from sklearn.manifold import TSNE
+
+    if len(vectors) < 5:
+        return
+    chosen = np.random.default_rng(seed).permutation(len(vectors))[: options.picture]
+    names = [name for name in labels if name != "No Finding"]
+    positive = np.stack([labels[name][rows[chosen]] == 1 for name in names], axis=1)
+    single = positive.sum(axis=1) == 1
+    frequent = sorted(names, key=lambda name: -positive[single][:, names.index(name)].sum())[:6]
+    flat = TSNE(
+        random_state=seed, init="pca", perplexity=min(30, (len(chosen) - 1) / 3)
+    ).fit_transform(vectors[chosen])
+    figure = Figure(figsize=(6.4, 5.2), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.scatter(flat[:, 0], flat[:, 1], s=5, color="#c8ccd1", label="none or several")
+    for (colour, marker), name in zip(_MARKS, frequent, strict=False):
+        mine = single & positive[:, names.index(name)]
+        if mine.any():
+            x, y = flat[mine].T
+            axes.scatter(x, y, s=16, color=colour, marker=marker, label=name)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=140, metadata={"Software": None})
+
+
+# Okabe and Ito's colours, each with a marker of its own.
+_MARKS: Sequence[tuple[str, str]] = (
+    ("#D55E00", "s"),
+    ("#0072B2", "^"),
+    ("#009E73", "D"),
+    ("#CC79A7", "v"),
+    ("#E69F00", "P"),
+    ("#000000", "X"),
+)

@@ -1,0 +1,122 @@
+"""What the representations hold: linear probe, nearest neighbours, alignment, uniformity.
+
+Everything here works on plain arrays; `medclip_debias.evaluation.probe` reads them off a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_auc
+
+Floats = NDArray[np.float64]
+
+
+def alignment(first: Floats, second: Floats) -> float:
+    """Mean squared distance of paired unit vectors ``[n, D]``: 0 is perfect, 2 is by chance.
+
+    Wang and Isola (2020), equation 4 with alpha = 2.
+    """
+    return float(((first - second) ** 2).sum(axis=1).mean())
+
+
+def uniformity(vectors: Floats, block: int = 1024) -> float:
+    """Log of the mean of ``exp(-2 d^2)`` over all pairs of different unit vectors ``[n, D]``.
+
+    Wang and Isola (2020), equation 5 with t = 2: 0 when all are the same, -4 for vectors spread
+    evenly over a sphere of many dimensions.
+    """
+    n = len(vectors)
+    if n < 2:
+        raise UserError("uniformity needs at least two vectors.")
+    total = 0.0
+    for start in range(0, n, block):
+        cosine = vectors[start : start + block] @ vectors.T
+        # d^2 = 2 - 2 cos for unit vectors; the pair of a vector with itself is taken out below.
+        total += float(np.exp(-2 * (2 - 2 * cosine)).sum())
+    own = float(np.exp(-2 * (2 - 2 * (vectors**2).sum(axis=1))).sum())
+    return float(np.log((total - own) / (n * (n - 1))))
+
+
+def nearest_neighbours(
+    train: Floats, labels: NDArray[np.float64], test: Floats, k: int
+) -> NDArray[np.float64]:
+    """Share of positives among each test vector's ``k`` most similar training vectors ``[t]``.
+
+    Args:
+        train: unit vectors ``[n, D]``.
+        labels: 1 or 0, ``[n]``.
+        test: unit vectors ``[t, D]``.
+        k: neighbours; at most n.
+    """
+    if not 1 <= k <= len(train):
+        raise UserError(f"{k} neighbours cannot be taken from {len(train)} training images.")
+    shares = []
+    for start in range(0, len(test), 512):
+        cosine = test[start : start + 512] @ train.T
+        # A stable sort: of equally similar ones the first count.
+        nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
+        shares.append(labels[nearest].mean(axis=1))
+    return np.concatenate(shares)
+
+
+def few_labels(
+    labels: NDArray[np.float64], patients: Sequence[str], share: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Rows of a random ``share`` of the patients that holds both label values.
+
+    Patients come in one random order, and more are taken until both values are there, so that
+    a smaller share is part of a larger one under the same ``rng`` state.
+    """
+    names, of_row = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
+    order = rng.permutation(len(names))
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    place = rank[of_row]
+    least = max(place[labels == value].min() for value in (0.0, 1.0)) + 1
+    return np.flatnonzero(place < max(round(share * len(names)), least))
+
+
+def linear_probe(
+    train: Floats, labels: NDArray[np.float64], test: Floats, cost: float = 1.0
+) -> NDArray[np.float64]:
+    """Scores ``[t]`` of logistic regression on standardised features.
+
+    Args:
+        train: ``[n, F]``.
+        labels: 1 or 0, ``[n]``, both present.
+        test: ``[t, F]``.
+        cost: inverse strength of the L2 penalty.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    scale = StandardScaler().fit(train)
+    machine = LogisticRegression(C=cost, max_iter=2000).fit(scale.transform(train), labels)
+    scores: NDArray[np.float64] = machine.decision_function(scale.transform(test))
+    return scores
+
+
+def auc_with_interval(
+    scores: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    patients: Sequence[str],
+    *,
+    resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """AUC and its bootstrap interval over patients."""
+    positive = labels == 1
+    once = weighted_auc(positive, scores, np.ones((1, len(scores))))
+    found = bootstrap_intervals(
+        lambda weights: {"auc": weighted_auc(positive, scores, weights)},
+        patients,
+        resamples=resamples,
+        seed=seed,
+    )
+    return {"auc": float(once[0]), "interval": found["auc"]}

@@ -1,0 +1,130 @@
+"""Figures that steer a training run: cheap, deterministic, on the validate split.
+
+Zero-shot mean AUC on labelled images, and retrieval of a report's sentence by an image among the
+sentences of as many studies. No intervals: for those evaluate the finished model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
+from medclip_debias.evaluation.zero_shot import prompt_differences
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+SPLIT = "validate"
+_CHOICE = 17  # seed of what is validated, the same for every run
+
+
+def validator_of(
+    prepared: Path, limit: int, *, prompts: str = "chex5", batch_size: int = 64
+) -> Callable[[ImageTextModel], dict[str, float]]:
+    """A function that validates a model; it reads nothing until it is called.
+
+    Args:
+        prepared: prepared set.
+        limit: most images for zero-shot classification, and most studies for retrieval; which
+            ones is the same for every run on the same data.
+        prompts: name of a packaged prompt set, or a YAML file.
+        batch_size: images encoded at a time.
+
+    Returns:
+        A function of a model in evaluation mode that returns ``mean_auc``, ``recall_at_10`` (the
+        share of images with a sentence of their own study among the ten best) and
+        ``median_rank`` (1 is best), as far as the data allows.
+    """
+
+    def validate(model: ImageTextModel) -> dict[str, float]:
+        data = PreparedSet.open(prepared)
+        figures = _zero_shot(model, data, load_prompts(prompts), limit, batch_size)
+        figures |= _retrieval(model, data, limit, batch_size)
+        if not figures:
+            raise UserError(
+                f"{prepared}: its split '{SPLIT}' has neither labels nor sentences to validate on; "
+                "set train.validate_every=0."
+            )
+        return figures
+
+    return validate
+
+
+def _zero_shot(
+    model: ImageTextModel, data: PreparedSet, prompts: PromptSet, limit: int, batch_size: int
+) -> dict[str, float]:
+    """Mean AUC over the classes that have both labels among the chosen images."""
+    names = [name for name in prompts.classes if name in data.studies.columns]
+    if not names:
+        return {}
+    labels = data.studies.set_index("study_id")[names]
+    rows = np.flatnonzero((data.images["split"] == SPLIT).to_numpy())
+    table = labels.reindex(data.images["study_id"].iloc[rows]).to_numpy(dtype=np.float64)
+    labelled = ~np.isnan(table).all(axis=1)
+    rows, table = _some(rows[labelled], limit), table[_some(np.flatnonzero(labelled), limit)]
+    if not len(rows):
+        return {}
+    differences = prompt_differences(_scores(model, data, rows, prompts.texts, batch_size), prompts)
+    areas = []
+    for column, name in enumerate(names):
+        judged = LabelPolicy().apply(table[:, column])
+        known = ~np.isnan(judged)
+        truth = judged[known] == 1
+        if truth.any() and not truth.all():
+            areas.append(auc(truth, differences[name][known]))
+    return {"mean_auc": float(np.mean(areas))} if areas else {}
+
+
+def _retrieval(
+    model: ImageTextModel, data: PreparedSet, limit: int, batch_size: int
+) -> dict[str, float]:
+    """Rank of the first sentence of an image's own study; equal sentences all count."""
+    try:
+        studies = TrainingStudies.of(data, SPLIT)
+    except UserError:
+        return {}
+    chosen = _some(np.arange(len(studies)), limit)
+    said = np.unique(np.concatenate([studies.sentences[study] for study in chosen]))
+    texts = [studies.texts[number] for number in said]
+    rows = np.array([studies.rows[study][0] for study in chosen])
+    relevant = np.stack([np.isin(said, studies.sentences[study]) for study in chosen])
+    ranks = first_relevant_rank(_scores(model, data, rows, texts, batch_size), relevant)
+    return {"recall_at_10": recall_at(ranks, 10), "median_rank": median_rank(ranks)}
+
+
+def _some(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """At most ``limit`` of ``values``, in order, chosen by their places alone."""
+    if len(values) <= limit:
+        return values
+    places = np.random.default_rng(_CHOICE).choice(len(values), limit, replace=False)
+    return values[np.sort(places)]
+
+
+@torch.no_grad()
+def _scores(
+    model: ImageTextModel,
+    data: PreparedSet,
+    rows: NDArray[np.int64],
+    texts: list[str],
+    batch_size: int,
+) -> NDArray[np.float64]:
+    """Similarities ``[len(rows), len(texts)]``."""
+    sentences = model.encode_sentences(texts)
+    parts = []
+    for start in range(0, len(rows), batch_size):
+        pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
+        scores = model.similarity(model.encode_images(pixels), sentences)
+        parts.append(scores.double().cpu().numpy())
+    result: NDArray[np.float64] = np.concatenate(parts)
+    return result

@@ -1,0 +1,290 @@
+"""Ground sentences in image files: pictures, maps, and one JSON with boxes and scores."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from medclip_debias.config import Settings
+from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_file, write_json
+from medclip_debias.grounding.ground import Grounding, ground_images, highest_pixel, region_grid
+from medclip_debias.grounding.overlay import OverlayStyle, slug, value_range, write_overlay
+from medclip_debias.grounding.reference import ReferenceBoxes
+from medclip_debias.grounding.regions import Connectivity, threshold_regions
+from medclip_debias.grounding.sentences import checked_sentences, cut_sentences
+
+if TYPE_CHECKING:
+    from medclip_debias.data.radiograph import Radiograph
+    from medclip_debias.models.interface import ImageTextModel
+
+FORMAT = 1
+RESULTS = "groundings.json"
+SUFFIXES = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz", ".jpg", ".jpeg", ".png")
+
+Progress = Callable[[int, int], None]
+
+
+class GroundOptions(Settings):
+    """What is drawn and written; stored with the results.
+
+    Attributes:
+        smoothing: sigma of a Gaussian over the region grid, in cells; 0 for none.
+        threshold: score from which pixels form found boxes; none for no boxes.
+        min_area: pixels that a found region must have.
+        connectivity: 8 joins pixels that touch at a corner, 4 wants a common side.
+        scale: colours from each map's ``own`` lowest to highest score, or from those of all
+            sentences in the ``image``.
+        limits: scores at the ends of the colours of every picture, instead of ``scale``.
+        maps: write the maps as NPY files too.
+        batch_size: images encoded at a time.
+        style: of the pictures.
+    """
+
+    smoothing: float = Field(0.0, ge=0)
+    threshold: float | None = None
+    min_area: float = Field(1.0, ge=1)
+    connectivity: Connectivity = 8
+    scale: Literal["own", "image"] = "own"
+    limits: tuple[float, float] | None = None
+    maps: bool = True
+    batch_size: int = Field(4, ge=1)
+    style: OverlayStyle = OverlayStyle()
+
+    @model_validator(mode="after")
+    def _rising(self) -> GroundOptions:
+        if self.limits is not None and not self.limits[0] < self.limits[1]:
+            raise ValueError(f"limits must rise, got {self.limits[0]}, {self.limits[1]}")
+        return self
+
+
+def find_images(places: Sequence[Path]) -> list[Path]:
+    """Image files: those given, those in given folders, those listed in given text files.
+
+    A folder stands for every DICOM, JPG and PNG file below it, in the order of their names; a
+    ``.txt`` file for the paths in it, one a line, relative to its folder.
+
+    Raises:
+        UserError: nothing was given, or a folder or list holds no image.
+    """
+    found: list[Path] = []
+    for place in map(Path, places):
+        if place.is_dir():
+            inside = sorted(
+                file
+                for file in place.rglob("*")
+                if file.name.lower().endswith(SUFFIXES) and file.is_file()
+            )
+            if not inside:
+                raise UserError(f"{place}: holds no DICOM, JPG or PNG file.")
+            found += inside
+        elif place.suffix.lower() == ".txt":
+            found += _listed(place)
+        else:
+            found.append(place)
+    if not found:
+        raise UserError("No image was given; name image files, a folder, or a list (.txt).")
+    return list(dict.fromkeys(found))
+
+
+def _listed(path: Path) -> list[Path]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as a list of files.") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise UserError(f"{path}: lists no image; write one path a line.")
+    return [path.parent / name for name in names]
+
+
+def ground_files(
+    model: ImageTextModel,
+    images: Sequence[Path],
+    texts: Sequence[str],
+    out: Path,
+    options: GroundOptions | None = None,
+    *,
+    boxes: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a picture and a map for each image and sentence, and ``groundings.json``.
+
+    ``NN_words.png`` and ``NN_words.npy`` lie in ``out``, or for several images in a folder of
+    ``out`` named after each. A map is float32 ``[height, width]`` of the original image, NaN
+    where the model did not see it. A single image that cannot be read is an error; of several,
+    those are left out and listed under ``rejected``.
+
+    Args:
+        model: a trained dual encoder.
+        images: image files.
+        texts: sentences.
+        out: folder; made when missing.
+        options: what is drawn and written.
+        boxes: MS-CXR or COCO file of reference boxes to draw.
+        progress: called with images done and images in total.
+
+    Returns:
+        The content of ``groundings.json``: ``images``, each with its ``sentences`` (``text``,
+        ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``reference``
+        boxes, ``picture``, ``map``), and ``rejected``.
+
+    Raises:
+        UserError: no sentence, an empty one, a model without regions, no image that can be read,
+            or a file of boxes that does not fit.
+    """
+    options = options or GroundOptions()
+    sentences = checked_sentences(texts)
+    region_grid(model)
+    references = ReferenceBoxes.read(boxes, images) if boxes is not None else None
+    out = Path(out)
+    folders = dict(zip(images, _folders(out, images), strict=True))
+    reader = _Reader(model, images)
+    found = []
+    for groundings in ground_images(
+        model, reader, sentences, smoothing=options.smoothing, batch_size=options.batch_size
+    ):
+        path, image = reader.held.popleft()
+        grey = image.stretched(model.preprocessing.prepare)
+        rows = _write_image(folders[path], path, grey, groundings, references, options)
+        height, width = image.shape
+        found.append({"image": str(path), "height": height, "width": width, "sentences": rows})
+        if progress:
+            progress(len(found) + len(reader.rejected), len(images))
+    if not found:
+        first = reader.rejected[0]["reason"]
+        raise UserError(f"none of the {len(images)} images can be used; the first: {first}")
+    result = {
+        "format": FORMAT,
+        "model_hash": model.content_hash,
+        "options": options.model_dump(mode="json"),
+        "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
+        "images": found,
+        "rejected": reader.rejected,
+    }
+    write_json(out / RESULTS, result)
+    return result
+
+
+class _Reader:
+    """Reads images as they are asked for, and holds each until its pictures are drawn."""
+
+    def __init__(self, model: ImageTextModel, paths: Sequence[Path]) -> None:
+        self._settings = model.preprocessing.prepare
+        self._paths = paths
+        self.held: deque[tuple[Path, Radiograph]] = deque()
+        self.rejected: list[dict[str, str]] = []
+
+    def __iter__(self) -> Iterator[Radiograph]:
+        for path in self._paths:
+            try:
+                image = self._read(path)
+            except UserError as error:
+                if len(self._paths) == 1:
+                    raise
+                self.rejected.append({"image": str(path), "reason": str(error)})
+                continue
+            self.held.append((path, image))
+            yield image
+
+    def _read(self, path: Path) -> Radiograph:
+        from medclip_debias.data.images import read_radiograph
+
+        image = read_radiograph(path, self._settings.window)
+        low, high = image.percentiles(self._settings.clip)
+        if not low < high:
+            raise UserError(
+                f"{path}: holds a single grey value between its clipping percentiles, so nothing"
+                " can be seen on it."
+            )
+        return image
+
+
+def _folders(out: Path, images: Sequence[Path]) -> list[Path]:
+    """Where each image's files go: ``out`` itself for one image, else a folder of its own."""
+    from medclip_debias.data.records import file_stem
+
+    if len(images) == 1:
+        return [out]
+    names: dict[str, int] = {}
+    folders = []
+    for image in images:
+        stem = file_stem(image.name) or "image"
+        names[stem] = number = names.get(stem, 0) + 1
+        folders.append(out / (stem if number == 1 else f"{stem}_{number}"))
+    return folders
+
+
+def _write_image(
+    folder: Path,
+    path: Path,
+    grey: Any,
+    groundings: Sequence[Grounding],
+    references: ReferenceBoxes | None,
+    options: GroundOptions,
+) -> list[dict[str, Any]]:
+    """Write one image's pictures and maps; return what the JSON says about them."""
+    limits = options.limits
+    if limits is None and options.scale == "image":
+        ranges = [value_range(found.heatmap) for found in groundings]
+        limits = min(low for low, _ in ranges), max(high for _, high in ranges)
+    rows = []
+    for number, grounding in enumerate(groundings, start=1):
+        name = f"{number:02d}_{slug(grounding.text)}"
+        heatmap = grounding.heatmap
+        regions = []
+        if options.threshold is not None:
+            regions = threshold_regions(
+                heatmap,
+                options.threshold,
+                min_area=options.min_area,
+                connectivity=options.connectivity,
+            )
+        reference, match = (
+            references.of(path, grounding.text, heatmap.shape) if references else ([], "none")
+        )
+        lowest, highest = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
+        row: dict[str, Any] = {
+            "text": grounding.text,
+            "score": grounding.score,
+            "lowest": lowest,
+            "highest": highest,
+            "peak": list(highest_pixel(heatmap)),
+            "boxes": [
+                {"box": list(r.box), "mean": r.mean, "peak": r.peak, "area": r.area}
+                for r in regions
+            ],
+            "reference": {"match": match, "boxes": reference},
+            "picture": str(folder / f"{name}.png"),
+            "map": str(folder / f"{name}.npy") if options.maps else None,
+        }
+        named = "reference" if match == "phrase" else "reference (all of the image)"
+        write_overlay(
+            folder / f"{name}.png",
+            grey,
+            heatmap,
+            boxes=reference,
+            found=[r.box for r in regions],
+            caption=_caption(grounding, lowest, highest) if options.style.legend else "",
+            limits=limits,
+            names=(named, f"score >= {options.threshold}") if options.style.legend else None,
+            **options.style.keywords(*heatmap.shape),
+        )
+        if options.maps:
+            map_file = folder / f"{name}.npy"
+            with atomic_file(map_file) as temporary, temporary.open("wb") as file:
+                np.save(file, heatmap, allow_pickle=False)
+        rows.append(row)
+    return rows
+
+
+def _caption(grounding: Grounding, lowest: float, highest: float) -> str:
+    figures = f"score {grounding.score:.2f}, regions {lowest:.2f} to {highest:.2f}"
+    return f"{grounding.text} ({figures})"

@@ -1,0 +1,205 @@
+"""Build a search index of a prepared set: encode, learn the global stage, measure, put in place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from medclip_debias.errors import UserError
+from medclip_debias.files import write_json
+from medclip_debias.grounding.search.learn import Queries, learn
+from medclip_debias.grounding.search.ranking import Progress, Regions
+from medclip_debias.grounding.search.settings import IndexSettings
+from medclip_debias.grounding.search.store import FORMAT, ITEMS, META, REGIONS, RegionFile
+from medclip_debias.grounding.search.store import write_items as write_ids
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.dual_encoder import DualEncoder
+
+FEWEST_SENTENCES = 32
+
+
+def headline(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The few figures of an index that a terminal should show."""
+    shown: dict[str, Any] = {"images": meta["regions"][0], "bytes": sum(meta["bytes"].values())}
+    for kind, measured in meta["recall"].items():
+        if kind == "k":
+            continue
+        count = meta["candidates"][kind]
+        shown[f"candidates for {kind}"] = count
+        shown[f"recall@{meta['recall']['k']} for {kind}"] = measured["by_candidates"][str(count)]
+    return shown
+
+
+def build_index(
+    model_folder: Path,
+    prepared: Path,
+    out: Path,
+    settings: IndexSettings | None = None,
+    *,
+    sentences: Path | None = None,
+    device: str = "auto",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Index every image of a prepared set; a run that was killed goes on when it is given again.
+
+    Args:
+        model_folder: a trained model.
+        prepared: a prepared set, prepared as the model was trained.
+        out: folder of the index. It appears whole, or not at all.
+        settings: choices.
+        sentences: file of sentences, one a line, to learn from besides the set's own.
+        device: where the model runs; ``auto`` takes a GPU when there is one.
+        overwrite: replace what is at ``out``.
+        progress: called with steps done and in all; an image is encoded in one, scored in another.
+
+    Returns:
+        The content of ``index.json``.
+
+    Raises:
+        UserError: ``out`` exists, the set was prepared otherwise than the model expects or has no
+            image, there are too few sentences, or the model has no regions.
+    """
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.dual_encoder import DualEncoder, best_device
+
+    settings = settings or IndexSettings()
+    out = Path(out)
+    if out.exists() and not overwrite:
+        raise UserError(f"{out}: is already there; give another folder or --overwrite.")
+    data = PreparedSet.open(Path(prepared))
+    model = DualEncoder.load(Path(model_folder), best_device(device))
+    _check(model, data, prepared)
+    texts = _texts(data, sentences)
+    work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
+    shape = (len(data), model.grid.rows * model.grid.columns, model.settings.dim)
+    steps = 2 * len(data)
+    _check_room(work, 2 * shape[0] * shape[1] * shape[2])
+
+    regions = _encode(model, data, work / REGIONS, shape, settings.batch_size, progress)
+    queries = _queries(model, texts, settings)
+    learned = learn(
+        work,
+        regions,
+        model.similarity,
+        queries,
+        settings,
+        progress=(lambda done, _: progress(len(data) + done, steps)) if progress else None,
+    )
+    write_ids(work / ITEMS, data.images)
+    meta = {
+        "format": FORMAT,
+        "model": str(Path(model_folder).resolve()),
+        "model_hash": model.content_hash,
+        "prepared": str(Path(prepared).resolve()),
+        "data_hash": data.content_hash,
+        "regions": list(shape),
+        "landmarks": len(queries.landmarks),
+        "settings": settings.model_dump(mode="json"),
+        **learned,
+    }
+    (work / _JOB).unlink()
+    meta["bytes"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
+    write_json(work / META, meta)
+    _put_in_place(work, out)
+    return meta
+
+
+def _check(model: DualEncoder, data: PreparedSet, prepared: Path) -> None:
+    if getattr(model, "grid", None) is None:
+        raise UserError("this model has no regions, so its images cannot be ranked exactly.")
+    if not len(data):
+        raise UserError(f"{prepared}: the set has no image to index.")
+    if data.settings != model.preprocessing.prepare:
+        raise UserError(
+            f"{prepared}: was prepared otherwise than the model expects; prepare it again with the"
+            f" model's settings (size {model.preprocessing.prepare.size})."
+        )
+
+
+def _texts(data: PreparedSet, file: Path | None) -> list[str]:
+    """Distinct sentences, sorted, so that a seed alone decides which of them are chosen."""
+    from medclip_debias.grounding.sentences import read_sentences
+
+    texts = sorted({*data.texts, *(read_sentences(file) if file else ())})
+    if len(texts) < FEWEST_SENTENCES:
+        raise UserError(
+            f"{data.folder}: has {len(texts)} distinct sentences, but the index learns from at"
+            f" least {FEWEST_SENTENCES}; give a file of them, one a line, with --sentences."
+        )
+    return texts
+
+
+def _queries(model: DualEncoder, texts: Sequence[str], settings: IndexSettings) -> Queries:
+    """Landmarks and held-out sentences, drawn without overlap; at least half are landmarks."""
+    order = np.random.default_rng(settings.seed).permutation(len(texts))
+    count = min(settings.landmarks, max(len(texts) - settings.queries, len(texts) // 2))
+    chosen = [texts[number] for number in order[: count + settings.queries]]
+    with torch.inference_mode():
+        vectors = model.encode_sentences(chosen)
+    return Queries(vectors[:count], vectors[count:])
+
+
+def _encode(
+    model: DualEncoder,
+    data: PreparedSet,
+    path: Path,
+    shape: tuple[int, int, int],
+    batch: int,
+    progress: Progress | None,
+) -> Regions:
+    file = RegionFile(path, shape, batch)
+    with torch.inference_mode():
+        for start in range(file.done, len(data), batch):
+            pixels = torch.from_numpy(np.array(data.pixels[start : start + batch]))
+            file.append(model.encode_images(pixels).cpu().numpy().astype(np.float16))
+            if progress:
+                progress(file.done, 2 * len(data))
+    return file.close()
+
+
+# --------------------------------------------------------------------------- the work folder
+
+_JOB = "job.json"
+
+
+def _workplace(out: Path, job: list[Any]) -> Path:
+    """The folder beside ``out`` where the index grows; emptied unless it belongs to this job."""
+    work = out.with_name(f".{out.name}.building")
+    try:
+        same = json.loads((work / _JOB).read_text(encoding="utf-8")) == job
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        write_json(work / _JOB, job)
+    return work
+
+
+def _check_room(work: Path, size: int) -> None:
+    have = sum(path.stat().st_size for path in work.iterdir())
+    free = shutil.disk_usage(work).free
+    if size - have > free:
+        raise UserError(
+            f"{work.parent}: the index needs {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are"
+            " free; give a folder on a larger disk."
+        )
+
+
+def _put_in_place(work: Path, out: Path) -> None:
+    retired = out.with_name(f".{out.name}.retired")
+    shutil.rmtree(retired, ignore_errors=True)
+    if out.exists():
+        out.replace(retired)
+    work.replace(out)
+    if retired.is_dir():
+        shutil.rmtree(retired)

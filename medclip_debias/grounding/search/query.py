@@ -1,0 +1,302 @@
+"""Ask an index: FAISS candidates by their global vectors, then their exact scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.search.landmarks import Landmarks
+from medclip_debias.grounding.search.learn import (
+    IMAGE_FILE,
+    LANDMARKS_FILE,
+    TEXT_FILE,
+    nearest,
+    open_faiss,
+)
+from medclip_debias.grounding.search.ranking import (
+    Floats,
+    Regions,
+    Similarity,
+    image_scores,
+    mean_direction,
+    sentence_scores,
+)
+from medclip_debias.grounding.search.settings import ImageRanking
+from medclip_debias.grounding.search.store import (
+    AGAIN,
+    ITEMS,
+    REGIONS,
+    map_items,
+    map_regions,
+    read_meta,
+)
+from medclip_debias.grounding.sentences import checked_sentences, cut_notes
+
+if TYPE_CHECKING:
+    from medclip_debias.models.dual_encoder import DualEncoder
+
+
+_AT_A_TIME = 64
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result.
+
+    Attributes:
+        rank: 1 for the best.
+        score: exact score (cosine scale); for images the likeness that ranked them.
+        image_id: the image.
+        study_id: its study.
+        row: its row in the prepared set.
+    """
+
+    rank: int
+    score: float
+    image_id: str
+    study_id: str
+    row: int
+
+
+class SearchIndex:
+    """An index, opened in constant time; its parts are memory-mapped when they are first used.
+
+    Attributes:
+        folder: where it is.
+        meta: content of ``index.json``.
+
+    Example:
+        ```python
+        index = SearchIndex.open(Path("index"))
+        model = index.load_model()
+        hits = index.by_sentence(model.encode_sentences(["No effusion."])[0], model.similarity)
+        ```
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self.folder = folder
+        self.meta = meta
+
+    @classmethod
+    def open(cls, folder: Path) -> SearchIndex:
+        """Open and check the index in ``folder``.
+
+        Raises:
+            UserError: it is no whole index, or its prepared set has changed since.
+        """
+        from medclip_debias.data.store import PreparedSet
+
+        folder = Path(folder)
+        meta = read_meta(folder)
+        prepared = Path(meta.get("prepared", ""))
+        # A set that was moved or deleted does not matter: the index holds what it needs.
+        there = (prepared / "meta.json").is_file()
+        if there and PreparedSet.open(prepared).content_hash != meta["data_hash"]:
+            raise UserError(
+                f"{folder}: is out of date, the prepared set {prepared} has changed since;"
+                f" {AGAIN} with --overwrite."
+            )
+        return cls(folder, meta)
+
+    def __len__(self) -> int:
+        return int(self.meta["regions"][0])
+
+    def load_model(self, folder: Path | None = None, device: str = "cpu") -> DualEncoder:
+        """The model that the index was built with.
+
+        Args:
+            folder: where it is now; by default where it was.
+            device: where it runs.
+
+        Raises:
+            UserError: there is no model, or it is another one.
+        """
+        from medclip_debias.models.dual_encoder import DualEncoder, best_device
+
+        place = Path(folder or self.meta["model"])
+        if not place.is_dir():
+            raise UserError(f"{place}: the index's model is not there; say with --model where.")
+        model = DualEncoder.load(place, best_device(device))
+        if model.content_hash != self.meta["model_hash"]:
+            raise UserError(
+                f"{place}: is not the model that {self.folder} was built with ({model.content_hash}"
+                f" instead of {self.meta['model_hash']}); {AGAIN} with --overwrite."
+            )
+        return model
+
+    def by_sentence(
+        self, vector: Tensor, similarity: Similarity, k: int = 10, candidates: int | None = None
+    ) -> list[Hit]:
+        """The ``k`` best images for a sentence, by exact score among the candidates.
+
+        Args:
+            vector: the sentence's unit vector ``[D]``.
+            similarity: the model's own.
+            k: results.
+            candidates: images ranked exactly; by default as many as gave the target recall when
+                the index was built.
+        """
+        query = self._landmarks.queries(vector[None].float().cpu().numpy())[0]
+        count = self.meta["candidates"]["sentences"] if candidates is None else candidates
+        rows = self._candidates(self._text, query, max(count, k))
+        scores = self._scores(rows, lambda x: sentence_scores(similarity, x, vector[None])[:, 0])
+        return self._hits(rows, scores, k)
+
+    def by_image(
+        self,
+        regions: Tensor,
+        k: int = 10,
+        candidates: int | None = None,
+        ranking: ImageRanking = "regions",
+    ) -> list[Hit]:
+        """The ``k`` images most like one.
+
+        Args:
+            regions: the image's unit vectors ``[N, D]``.
+            k: results.
+            candidates: as for `by_sentence`.
+            ranking: ``regions`` ranks the candidates by `ranking.image_scores`; ``global`` leaves
+                them in the order of the cosine of their mean directions.
+        """
+        query = mean_direction(regions[None].float().cpu().numpy())[0]
+        if ranking == "global":
+            rows, values = self._nearest(self._image, query, k)
+            return self._hits(rows, values, k)
+        count = self.meta["candidates"]["images"] if candidates is None else candidates
+        rows = self._candidates(self._image, query, max(count, k))
+        wide = regions.float()
+        return self._hits(rows, self._scores(rows, lambda x: image_scores(wide, x)), k)
+
+    # ------------------------------------------------------------------------------- parts
+
+    def _candidates(self, index: Any, query: Floats, count: int) -> NDArray[np.int64]:
+        """Rows of the candidates, in rising order: they lie on the disk in that order."""
+        return np.sort(self._nearest(index, query, count)[0])
+
+    @staticmethod
+    def _nearest(index: Any, query: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+        if count < 1:
+            raise UserError("the number of results and of candidates must be at least 1.")
+        return nearest(index, query, count)
+
+    def _scores(self, rows: NDArray[np.int64], score: Callable[[Regions], Floats]) -> Floats:
+        """Exact scores of some images, few at a time, so that their regions stay in the cache."""
+        parts = [
+            score(np.asarray(self._regions[rows[start : start + _AT_A_TIME]]))
+            for start in range(0, len(rows), _AT_A_TIME)
+        ]
+        return np.concatenate(parts)
+
+    def _hits(self, rows: NDArray[np.int64], scores: Floats, k: int) -> list[Hit]:
+        order = np.lexsort((rows, -scores))[:k]
+        best = rows[order]
+        items = self._items.take(best).to_pydict()
+        ids = zip(items["image_id"], items["study_id"], best.tolist(), strict=True)
+        return [
+            Hit(rank, float(scores[place]), *names)
+            for rank, (place, names) in enumerate(zip(order, ids, strict=True), start=1)
+        ]
+
+    @cached_property
+    def _landmarks(self) -> Landmarks:
+        return Landmarks.load(self.folder / LANDMARKS_FILE)
+
+    @cached_property
+    def _text(self) -> Any:
+        return open_faiss(self.folder / TEXT_FILE)
+
+    @cached_property
+    def _image(self) -> Any:
+        return open_faiss(self.folder / IMAGE_FILE)
+
+    @cached_property
+    def _regions(self) -> Regions:
+        images, regions, dim = self.meta["regions"]
+        return map_regions(self.folder / REGIONS, (images, regions, dim))
+
+    @cached_property
+    def _items(self) -> Any:
+        return map_items(self.folder / ITEMS)
+
+
+def search(
+    folder: Path,
+    *,
+    text: str | None = None,
+    image: Path | None = None,
+    k: int = 10,
+    candidates: int | None = None,
+    ranking: str = "regions",
+    model: Path | None = None,
+    device: str = "cpu",
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Search an index by one sentence or one image file.
+
+    Args:
+        folder: the index.
+        text: a sentence; or else
+        image: an image file.
+        k: results.
+        candidates: images ranked exactly; by default as many as gave the target recall.
+        ranking: of the candidates of an image: ``regions`` or ``global``.
+        model: where the index's model is, if it was moved.
+        device: where the model runs.
+        say: told when a sentence is longer than the encoder reads.
+
+    Returns:
+        ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``.
+
+    Raises:
+        UserError: not one of ``text`` and ``image`` was given, either cannot be used, or the
+            index or its model is missing or out of date.
+    """
+    if (text is None) == (image is None):
+        raise UserError("give either a sentence with --text or an image with --image.")
+    if ranking not in get_args(ImageRanking):
+        known = " or ".join(get_args(ImageRanking))
+        raise UserError(f"ranking must be {known}, got '{ranking}'.")
+    sentences = checked_sentences([text]) if text is not None else []
+    index = SearchIndex.open(folder)
+    if image is not None and not Path(image).is_file():
+        raise UserError(f"{image}: there is no such file; check the path.")
+    encoder = index.load_model(model, device)
+    if sentences:
+        for line in cut_notes(encoder, sentences) if say else ():
+            say(line)  # type: ignore[misc]
+        with torch.inference_mode():
+            vector = encoder.encode_sentences(sentences)[0]
+        hits = index.by_sentence(vector, encoder.similarity, k, candidates)
+    else:
+        regions = encode_file(encoder, Path(image or ""))
+        chosen: ImageRanking = "global" if ranking == "global" else "regions"
+        hits = index.by_image(regions, k, candidates, chosen)
+    measured = index.meta["candidates"]["sentences" if sentences else "images"]
+    used = measured if candidates is None else candidates
+    return {
+        "hits": [asdict(hit) for hit in hits],
+        "images": len(index),
+        "candidates": min(max(used, k), len(index)),
+    }
+
+
+def encode_file(model: DualEncoder, path: Path) -> Tensor:
+    """Unit vectors ``[N, D]`` of the regions of an image file, through the model's own path."""
+    from medclip_debias.data.images import prepare_image, read_radiograph
+
+    settings = model.preprocessing.prepare
+    image = read_radiograph(path, settings.window)
+    with torch.inference_mode():
+        regions: Tensor = model.encode_images(
+            torch.from_numpy(prepare_image(image, settings)[None])
+        )
+    return regions[0]

@@ -1,0 +1,48 @@
+"""What can be chosen about a search index; stored inside it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from medclip_debias.config import Settings
+
+IndexKind = Literal["auto", "flat", "ivf"]
+ImageRanking = Literal["regions", "global"]
+
+FLAT_UP_TO = 500_000
+"""Images up to which ``auto`` compares a query with every global vector."""
+
+
+class IndexSettings(Settings):
+    """How an index is built.
+
+    Attributes:
+        landmarks: sentences of the set whose scores make an image's global vector.
+        rank: numbers in a global vector.
+        kind: ``flat`` compares with every vector; ``ivf`` with those of the nearest cells (of
+            ``4 sqrt(n)`` k-means cells an eighth); ``auto`` is flat up to 500,000 images.
+        k: results for which recall is measured.
+        target: recall@k that decides how many candidates are ranked exactly.
+        queries: sentences, none of them a landmark, on which recall is measured.
+        image_queries: images on which the recall of search by image is measured.
+        batch_size: images encoded at a time.
+        seed: of every random choice.
+    """
+
+    landmarks: int = Field(2000, ge=2)
+    rank: int = Field(256, ge=1)
+    kind: IndexKind = "auto"
+    k: int = Field(10, ge=1)
+    target: float = Field(0.99, gt=0, le=1)
+    queries: int = Field(100, ge=1)
+    image_queries: int = Field(16, ge=0)
+    batch_size: int = Field(32, ge=1)
+    seed: int = Field(0, ge=0)
+
+    def kind_for(self, images: int) -> IndexKind:
+        """``kind``, with ``auto`` decided."""
+        if self.kind != "auto":
+            return self.kind
+        return "flat" if images <= FLAT_UP_TO else "ivf"

@@ -1,0 +1,120 @@
+"""A search index on disk: one folder, opened in constant time (docs/search.md, Files)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.search.learn import IMAGE_FILE, LANDMARKS_FILE, TEXT_FILE
+from medclip_debias.grounding.search.ranking import Regions
+
+FORMAT = 1
+META, REGIONS, ITEMS = "index.json", "regions.bin", "items.arrow"
+FILES = (META, REGIONS, ITEMS, TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE)
+AGAIN = "run 'index' again"
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """The checked content of an index's ``index.json``.
+
+    Raises:
+        UserError: ``folder`` is no whole index of this format.
+    """
+    path = folder / META
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; give one that 'index' made.")
+    if not path.is_file():
+        raise UserError(f"{folder}: this is no search index (it has no {META}); run 'index' first.")
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        version = meta["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {AGAIN}.") from error
+    if version != FORMAT:
+        raise UserError(
+            f"{path}: the index has format {version}, this program reads {FORMAT}; {AGAIN}."
+        )
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: this file of the index is missing; {AGAIN}.")
+    try:
+        images, regions, dim = (int(side) for side in meta["regions"])
+        expected = {name: int(meta["bytes"][name]) for name in FILES if name != META}
+        for kind in ("sentences", "images"):
+            int(meta["candidates"][kind])
+        str(meta["model_hash"])
+        str(meta["data_hash"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}: the file is damaged or was edited ({type(error).__name__}); {AGAIN}."
+        ) from error
+    expected[REGIONS] = images * regions * dim * 2
+    for name, size in expected.items():
+        actual = (folder / name).stat().st_size
+        if actual != size:
+            raise UserError(
+                f"{folder / name}: has {actual} bytes where {size} are needed; the file is"
+                f" damaged, {AGAIN}."
+            )
+    return dict(meta)
+
+
+def map_regions(path: Path, shape: tuple[int, int, int]) -> Regions:
+    """Stored regions ``[n, N, D]``, memory-mapped and read-only."""
+    return np.memmap(path, dtype=np.float16, mode="r", shape=shape)
+
+
+def write_items(path: Path, images: pd.DataFrame) -> None:
+    """Store the ids of the images, in the order of their regions."""
+    import pyarrow as pa
+
+    columns = {name: images[name].astype(str).tolist() for name in ("image_id", "study_id")}
+    table = pa.table(
+        {name: pa.array(values, pa.large_string()) for name, values in columns.items()}
+    )
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def map_items(path: Path) -> Any:
+    """The table that `write_items` wrote, memory-mapped: rows are read when they are asked for."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
+        raise UserError(f"{path}: cannot be read as a table; {AGAIN}.") from error
+
+
+class RegionFile:
+    """Regions written image after image; a file that was cut off goes on at a whole batch."""
+
+    def __init__(self, path: Path, shape: tuple[int, int, int], batch: int) -> None:
+        self._path = path
+        self._shape = shape
+        row = shape[1] * shape[2] * 2
+        have = path.stat().st_size // row if path.is_file() else 0
+        # Whole batches only: a batch of another size may round otherwise.
+        self.done = shape[0] if have >= shape[0] else have // batch * batch
+        self._stream = path.open("r+b" if path.is_file() else "w+b")
+        self._stream.truncate(self.done * row)
+        self._stream.seek(self.done * row)
+
+    def append(self, regions: NDArray[np.float16]) -> None:
+        """Write the next images' regions."""
+        self._stream.write(np.ascontiguousarray(regions).tobytes())
+        self.done += len(regions)
+
+    def close(self) -> Regions:
+        """Flush to the disk and return everything, memory-mapped."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self._stream.close()
+        return map_regions(self._path, self._shape)

@@ -1,0 +1,72 @@
+"""The sentences that a user hands in: checked, read from a file, and cut as the encoder cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+
+def checked_sentences(texts: Sequence[str]) -> list[str]:
+    """The sentences without surrounding white space; none may be empty."""
+    sentences = [text.strip() for text in texts]
+    if not sentences:
+        raise UserError("No sentence was given; pass at least one with --text.")
+    if not all(sentences):
+        number = sentences.index("") + 1
+        raise UserError(f"Sentence {number} is empty; write what to look for, as in 'Left lung.'.")
+    return sentences
+
+
+def read_sentences(path: Path) -> list[str]:
+    """Sentences of a UTF-8 text file, one a line; blank lines are left out.
+
+    Raises:
+        UserError: there is no such file, it is no UTF-8 text, or it holds no sentence.
+    """
+    path = Path(path)
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; give a text file of sentences.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text; save it as UTF-8.") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
+    sentences = [line.strip() for line in content.splitlines() if line.strip()]
+    if not sentences:
+        raise UserError(f"{path}: holds no sentence; write one a line.")
+    return sentences
+
+
+def cut_sentences(model: ImageTextModel, sentences: Sequence[str]) -> dict[int, int]:
+    """Which sentences are longer than the model's encoder reads.
+
+    They are not refused: the encoder reads their first tokens, as it did in training. Whoever
+    shows a result should say so.
+
+    Args:
+        model: whose encoder reads them.
+        sentences: as they will be encoded.
+
+    Returns:
+        Place of each such sentence, and its number of tokens.
+    """
+    # A sentence has at most as many tokens as characters, [CLS] and [SEP] aside.
+    counts = [len(ids) for ids in model.tokenizer.encode(sentences, max(map(len, sentences)) + 2)]
+    return {place: count for place, count in enumerate(counts) if count > model.max_tokens}
+
+
+def cut_notes(model: ImageTextModel, sentences: Sequence[str]) -> list[str]:
+    """One line about each sentence that is cut; it names its number, not its words."""
+    cut = cut_sentences(model, sentences)
+    return [
+        f"Sentence {place + 1} has {tokens} tokens; the model reads the first"
+        f" {model.max_tokens} of them."
+        for place, tokens in cut.items()
+    ]

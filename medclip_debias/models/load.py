@@ -1,0 +1,26 @@
+"""One door for every model folder: this project's, and the peers'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medclip_debias.models.interface import ImageTextModel
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load_model(folder: Path, device: str | torch.device = "cpu") -> ImageTextModel:
+    """Read a model folder, ready for evaluation: a peer if it holds ``peer.yaml``.
+
+    Raises:
+        UserError: no such folder, or one that holds no whole model of this format.
+    """
+    if (Path(folder) / "peer.yaml").is_file():
+        from medclip_debias.models.peers.peer import Peer
+
+        return Peer.load(Path(folder), device)
+    from medclip_debias.models.dual_encoder import DualEncoder
+
+    return DualEncoder.load(Path(folder), device)

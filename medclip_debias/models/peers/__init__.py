@@ -1,0 +1,1 @@
+"""Other groups' image-text models of chest radiographs, under this project's protocols."""

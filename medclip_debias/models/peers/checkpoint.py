@@ -1,0 +1,120 @@
+"""Published weight files: read without running code in them, renamed, matched strictly."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from medclip_debias.errors import UserError
+
+Names = Sequence[tuple[str, str | None]]
+"""Pairs of a pattern and what replaces it; None leaves the tensor out. The first match counts."""
+
+CONVERT = (
+    "in an environment you trust, with the authors' code, run: import torch; "
+    "c = torch.load(FILE, weights_only=False); "
+    "torch.save(c.get('state_dict', c), 'weights.pt'); then give weights.pt"
+)
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """Read a state dict from ``.safetensors`` or ``torch.save``; pickled objects are refused.
+
+    Raises:
+        UserError: no such file, damaged, or one that holds more than tensors.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such weight file.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path}: holds Python objects besides its tensors, which are not loaded because "
+            f"they could run code; {CONVERT}."
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"{path}: cannot be read as a weight file ({type(error).__name__}); copy it again."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: holds no state dict; {CONVERT}.")
+    return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+
+
+def renamed(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
+    """``state`` under this project's names; what no pattern matches keeps its own."""
+    result = {}
+    for key, value in state.items():
+        new: str | None = key
+        for pattern, replacement in names:
+            if re.search(pattern, key):
+                new = None if replacement is None else re.sub(pattern, replacement, key)
+                break
+        if new is not None:
+            result[new] = value
+    return result
+
+
+def summed_channels(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Turn the three-channel filters ``name`` into the one-channel filters for a grey image."""
+    filters = state.get(name)
+    if filters is None or filters.ndim != 4 or filters.shape[1] != 3:
+        return dict(state)
+    return {**state, name: filters.sum(dim=1, keepdim=True)}
+
+
+def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Load ``state``; every tensor must be there, fit, and be wanted.
+
+    Raises:
+        UserError: naming the first missing, unknown and misshapen tensors.
+    """
+    own = module.state_dict()
+    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
+    unknown = [k for k in state if k not in own]
+    shapes = [
+        f"{k} {list(state[k].shape)} instead of {list(own[k].shape)}"
+        for k in own
+        if k in state and state[k].shape != own[k].shape
+    ]
+    problems = [
+        f"{len(found)} {kind} ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''})"
+        for kind, found in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
+        if found
+    ]
+    if problems:
+        raise UserError(
+            f"{where}: these weights are of another architecture; tensors {'; '.join(problems)}."
+        )
+    module.load_state_dict({key: state.get(key, own[key]).to(own[key].dtype) for key in own})
+
+
+def layers_in(state: Mapping[str, Tensor], pattern: str) -> int:
+    """One more than the largest number that ``pattern``'s group catches, 0 for none."""
+    found = (re.search(pattern, key) for key in state)
+    return 1 + max((int(match[1]) for match in found if match), default=-1)
+
+
+def shape_of(state: Mapping[str, Tensor], name: str, where: str) -> tuple[int, ...]:
+    """Shape of the tensor ``name``.
+
+    Raises:
+        UserError: it is not there, so the file is of another model.
+    """
+    if name not in state:
+        raise UserError(
+            f"{where}: these weights are of another architecture; tensor '{name}' is missing."
+        )
+    return tuple(state[name].shape)

@@ -1,0 +1,285 @@
+"""A peer: another group's two towers behind the interface of `DualEncoder`, in one folder.
+
+Most peers score a whole image by a vector of its own, not by its unit regions. That vector
+travels with the regions: every region is ``[x, e g]`` with ``x`` its unit vector, ``g`` the unit
+vector of the whole image and ``e = 2^-12``, and every sentence is ``[y, 0]``. Dot products of the
+two are those of ``x`` and ``y``, and the norm differs from one by 3e-8, less than float32 can
+tell; so everything that uses regions and sentences (region scores, box features,
+retrieval) works unchanged, and `Peer.similarity` reads ``g`` back at full precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import Tensor, nn
+
+from medclip_debias.config import json_hash, load_yaml, validate
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.peers.checkpoint import load_strictly
+from medclip_debias.models.peers.images import (
+    BioViLImages,
+    GloriaImages,
+    MedClipResNet,
+    MedClipSwin,
+)
+from medclip_debias.models.peers.settings import (
+    BertSettings,
+    ClipTextSettings,
+    PeerPreprocessing,
+    PeerSettings,
+    ResNetSettings,
+    SwinSettings,
+    ViTSettings,
+)
+from medclip_debias.models.peers.text import BertTower, ClipTokenizer, words_only
+from medclip_debias.models.peers.vit import ClipText, VisionTransformer
+from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.similarity import region_scores
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
+
+FORMAT = 1
+FILE = "peer.yaml"
+TAIL = 2.0**-12
+
+
+class Peer(nn.Module):
+    """Another group's model; see the module for what its vectors hold.
+
+    Attributes:
+        settings: architecture.
+        preprocessing: the authors', everything between an image file and `encode_images`.
+        prompts: none; the evaluation's packaged set is used.
+        provenance: files the weights were imported from, with their hashes.
+        content_hash: 16 hex digits naming the folder it was loaded from, or None.
+    """
+
+    def __init__(
+        self,
+        settings: PeerSettings,
+        preprocessing: PeerPreprocessing,
+        tokenizer: SentenceTokenizer | ClipTokenizer,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.preprocessing = preprocessing
+        self.tokenizer = tokenizer
+        self.prompts: dict[str, Any] = {}
+        self.provenance = dict(provenance or {})
+        self.content_hash: str | None = None
+        self.image, self.text = build_towers(settings)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
+        return self.settings.max_tokens
+
+    @property
+    def grid(self) -> RegionGrid:
+        """Where the regions lie, in pixels of the prepared image's central crop.
+
+        A network that enlarges its input has its regions moved back through that resize.
+        """
+        return region_grid(self.settings, self.preprocessing)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Crop, resize and normalise prepared images as the authors do.
+
+        Args:
+            pixels: uint8 ``[B, S, S]``, S the prepared size or the input size.
+
+        Returns:
+            float32 ``[B, C, H, H]``, C = 1 or 3, H what the network reads.
+        """
+        p = self.preprocessing
+        if pixels.dtype != torch.uint8 or pixels.ndim != 3:
+            raise ValueError(
+                f"expected uint8 images [B, S, S], got {pixels.dtype} {tuple(pixels.shape)}"
+            )
+        if pixels.shape[1] not in (p.input_size, p.prepare.size):
+            raise ValueError(
+                f"expected images of {p.prepare.size} or {p.input_size} pixels, "
+                f"got {tuple(pixels.shape)}"
+            )
+        start = (pixels.shape[1] - p.input_size) // 2
+        inside = slice(start, start + p.input_size)
+        x = pixels[:, None, inside, inside].to(self.device).float() / 255
+        mean, std = (
+            torch.tensor(values, device=x.device)[None, :, None, None]
+            for values in (p.channel_mean, p.channel_std)
+        )
+        x = (x - mean) / std
+        if p.network_size is None:
+            return x
+        corners = p.network_resize == "bilinear_corners"
+        mode = "bilinear" if corners else "bicubic"
+        return F.interpolate(x, size=(p.network_size,) * 2, mode=mode, align_corners=corners)
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Unit vectors of the regions, with the whole image's vector in their tail.
+
+        Args:
+            images: prepared uint8 ``[B, S, S]``, or what `normalise` gave.
+
+        Returns:
+            ``[B, N, 2 D]`` with N = rows x columns.
+        """
+        x = self.normalise(images) if images.dtype == torch.uint8 else images
+        return _joined(*self.image(x))
+
+    def encode_pairs(self, images: Tensor, previous: Tensor) -> Tensor:
+        """As `encode_images`, for images with an earlier one of the same patient (BioViL-T)."""
+        if not isinstance(self.image, BioViLImages) or self.image.vit_pooler is None:
+            raise UserError("this model reads single images; only BioViL-T compares two.")
+        pair = (self.normalise(x) if x.dtype == torch.uint8 else x for x in (images, previous))
+        return _joined(*self.image(*pair))
+
+    def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
+        """Unit vectors ``[T, 2 D]`` (the second half 0); each distinct sentence is encoded once."""
+        text = self.settings.text
+        if isinstance(text, BertSettings) and text.words_only:
+            sentences = [words_only(sentence) for sentence in sentences]
+        distinct = sorted(set(sentences), key=lambda sentence: (len(sentence), sentence))
+        if not distinct:
+            return torch.zeros(0, 2 * self.settings.dim, device=self.device)
+        ids = self.tokenizer.encode(distinct, self.settings.max_tokens)
+        parts = []
+        for start in range(0, len(ids), batch_size):
+            padded, mask = self.tokenizer.pad(ids[start : start + batch_size])
+            parts.append(self.text(padded.to(self.device), mask.to(self.device)))
+        vectors = F.normalize(torch.cat(parts).float(), dim=-1)
+        place = {sentence: row for row, sentence in enumerate(distinct)}
+        ordered = vectors[[place[sentence] for sentence in sentences]]
+        return torch.cat([ordered, torch.zeros_like(ordered)], dim=-1)
+
+    def similarity(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """The authors' image-sentence score: cosine of the whole image and the sentence.
+
+        Args:
+            regions: ``[B, N, 2 D]``.
+            sentences: ``[T, 2 D]``.
+
+        Returns:
+            ``[B, T]``.
+        """
+        dim = self.settings.dim
+        whole = F.normalize(regions[:, 0, dim:] / TAIL, dim=-1)
+        return whole @ sentences[:, :dim].T
+
+    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """Cosines ``[B, T, N]`` of regions ``[B, N, 2 D]`` and sentences ``[T, 2 D]``."""
+        return region_scores(regions, sentences)
+
+    # -------------------------------------------------------------------------- the folder
+
+    def save(self, folder: Path) -> None:
+        """Write the folder atomically: ``peer.yaml``, weights, tokenizer."""
+        from safetensors.torch import save_file
+
+        content = {
+            "format": FORMAT,
+            "architecture": self.settings.model_dump(mode="json"),
+            "preprocessing": self.preprocessing.model_dump(mode="json"),
+            "provenance": self.provenance,
+        }
+        with atomic_folder(Path(folder)) as temporary:
+            state = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
+            save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
+            self.tokenizer.save(temporary)
+            write_text(temporary / FILE, yaml.safe_dump(content, sort_keys=False))
+
+    @classmethod
+    def load(cls, folder: Path, device: str | torch.device = "cpu") -> Peer:
+        """Read a folder that ``import-model`` wrote, ready for evaluation.
+
+        Raises:
+            UserError: a file is missing, damaged, or of another version.
+        """
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        files = [folder / name for name in ("model.safetensors", "tokenizer.json")]
+        for path in files:
+            if not path.is_file():
+                raise UserError(f"{folder}: is no whole model folder, it holds no {path.name}.")
+        content = load_yaml(folder / FILE)
+        where = str(folder / FILE)
+        if content.get("format") != FORMAT:
+            raise UserError(
+                f"{where}: format {content.get('format')!r} is not the format {FORMAT} that this "
+                "version reads; import the model again."
+            )
+        settings = validate(PeerSettings, content.get("architecture", {}), where, "architecture.")
+        preprocessing = validate(
+            PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
+        )
+        clip = isinstance(settings.text, ClipTextSettings)
+        tokenizer = ClipTokenizer.load(folder) if clip else SentenceTokenizer.load(folder)
+        model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
+        with explained(f"{files[0]}: cannot be read as model weights", Exception):
+            state = load_file(files[0])
+        load_strictly(model, state, str(files[0]))
+        hashed = [settings.model_dump(mode="json"), preprocessing.model_dump(mode="json")]
+        model.content_hash = json_hash([*hashed, file_hash(*files)])
+        return model.to(device).eval()
+
+
+def _joined(regions: Tensor, whole: Tensor) -> Tensor:
+    """``[B, N, D]`` and ``[B, D]`` of any length to ``[B, N, 2 D]``, as the module says."""
+    tail = TAIL * F.normalize(whole.float(), dim=-1)[:, None]
+    unit = F.normalize(regions.float(), dim=-1)
+    return torch.cat([unit, tail.expand_as(unit)], dim=-1)
+
+
+def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
+    """The image tower and the text tower, with weights at random."""
+    image, dim = settings.image, settings.dim
+    match image:
+        case ViTSettings():
+            vision: nn.Module = VisionTransformer(image, dim)
+        case SwinSettings():
+            vision = MedClipSwin(image, dim)
+        case ResNetSettings() if settings.kind == "gloria":
+            vision = GloriaImages(dim)
+        case ResNetSettings() if settings.kind == "medclip":
+            vision = MedClipResNet(dim)
+        case ResNetSettings():
+            vision = BioViLImages(image, dim)
+    text = settings.text
+    if isinstance(text, ClipTextSettings):
+        return vision, ClipText(text, dim)
+    if text.pooling == "projection":
+        return vision, TextEncoder(text.config, use_projection_head=True)
+    return vision, BertTower(text, dim)
+
+
+def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> RegionGrid:
+    """Where the regions lie in the central crop that `Peer.normalise` takes."""
+    side = preprocessing.input_size
+    network = preprocessing.network_size or side
+    image = settings.image
+    if isinstance(image, ViTSettings):
+        count = network // image.patch
+        return RegionGrid.patches(count, count, float(side))
+    if isinstance(image, SwinSettings):
+        count = network // 32
+        return RegionGrid.patches(count, count, float(side))
+    stride = 16 if settings.kind == "gloria" else 32
+    count = -(-network // stride)
+    if network == side:
+        return RegionGrid(count, count, stride, 0.5)
+    # Corners stay on corners: the centre of pixel i of the network's input is that of pixel
+    # i (side - 1) / (network - 1) of the crop.
+    return RegionGrid(count, count, stride * (side - 1) / (network - 1), 0.5)

@@ -1,0 +1,151 @@
+"""What a peer is: its architecture, and the preprocessing its authors published."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from medclip_debias.config import PrepareSettings, Preprocessing, Settings
+
+Kind = Literal["biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip"]
+
+OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+class PeerPreprocessing(Preprocessing):
+    """Preprocessing with what only peers need.
+
+    Grey levels are divided by 255 (``mean`` 0 and ``std`` 1 leave them so), enlarged to
+    ``network_size`` if the network resizes its own input, then normalised channel by channel;
+    one channel in ``channel_mean`` stands for three equal ones.
+    """
+
+    mean: float = 0.0
+    std: float = Field(1.0, gt=0)
+    channel_mean: tuple[float, ...] = (0.0,)
+    channel_std: tuple[float, ...] = (1.0,)
+    network_size: int | None = None
+    network_resize: Literal["bilinear_corners", "bicubic"] = "bicubic"
+
+
+class ResNetSettings(Settings):
+    """ResNet-50 trunk; ``hidden`` is the width of the projector's middle, where it has one."""
+
+    kind: Literal["resnet50"] = "resnet50"
+    hidden: int = 0
+    temporal: int = Field(0, description="width of the temporal pooler of BioViL-T, 0 for none")
+
+
+class ViTSettings(Settings):
+    """Vision transformer of CLIP, or (``pre_norm`` off, ``patch_bias`` on) of timm."""
+
+    kind: Literal["vit"] = "vit"
+    image_size: int
+    patch: int
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+    quick_gelu: bool = False
+    pre_norm: bool = True
+    patch_bias: bool = False
+    eps: float = 1e-5
+
+
+class SwinSettings(Settings):
+    """Swin transformer as transformers' ``SwinConfig`` describes it."""
+
+    kind: Literal["swin"] = "swin"
+    config: dict[str, Any]
+
+
+class ClipTextSettings(Settings):
+    """Causal transformer of CLIP."""
+
+    kind: Literal["clip"] = "clip"
+    context: int
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+    quick_gelu: bool = False
+
+
+class BertSettings(Settings):
+    """BERT, and how one vector is made of a sentence.
+
+    ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
+    layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP); ``mlp``
+    [CLS] through a two-layer map without biases (open_clip's text towers from Hugging Face).
+    """
+
+    kind: Literal["bert"] = "bert"
+    config: dict[str, Any]
+    pooling: Literal["projection", "last4", "pooler", "mlp"]
+    hidden: int = 0
+    words_only: bool = False
+
+
+class PeerSettings(Settings):
+    """Architecture of a peer; ``dim`` is the width of the space that its two towers share."""
+
+    kind: Kind
+    dim: int
+    max_tokens: int
+    image: ResNetSettings | ViTSettings | SwinSettings = Field(discriminator="kind")
+    text: ClipTextSettings | BertSettings = Field(discriminator="kind")
+
+
+def _whole_range(size: int, **values: Any) -> PrepareSettings:
+    """The peers stretch the whole range of an image and know no DICOM window."""
+    return PrepareSettings(size=size, clip=(0, 100), window="none", **values)
+
+
+def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocessing:
+    """The preprocessing in the authors' inference code (docs/peers.md names each source).
+
+    Args:
+        kind: which model.
+        image_size: what an open_clip model's configuration says.
+    """
+    match kind:
+        case "biovil" | "biovil_t":
+            return PeerPreprocessing(
+                prepare=_whole_range(512, fit="crop", resample="bilinear"),
+                input_size=480 if kind == "biovil" else 448,
+            )
+        case "gloria":
+            return PeerPreprocessing(
+                prepare=_whole_range(256),
+                input_size=224,
+                channel_mean=(0.5,),
+                channel_std=(0.5,),
+                network_size=299,
+                network_resize="bilinear_corners",
+            )
+        case "medclip":
+            return PeerPreprocessing(
+                prepare=_whole_range(224, resample="bicubic"),
+                input_size=224,
+                channel_mean=(0.5862785803043838,),
+                channel_std=(0.27950088968644304,),
+            )
+        case "chexzero":
+            return PeerPreprocessing(
+                prepare=_whole_range(320, resample="lanczos"),
+                input_size=320,
+                channel_mean=(101.48761 / 255,) * 3,
+                channel_std=(83.43944 / 255,) * 3,
+                network_size=None if image_size == 320 else image_size,
+                network_resize="bicubic",
+            )
+        case "open_clip":
+            return PeerPreprocessing(
+                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                input_size=image_size,
+                channel_mean=OPENAI_MEAN,
+                channel_std=OPENAI_STD,
+            )

@@ -1,0 +1,156 @@
+"""Text towers of the peers, and CLIP's tokenizer."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from medclip_debias.errors import UserError, explained
+from medclip_debias.models.peers.settings import BertSettings
+from medclip_debias.models.text_encoder import make_bert_config
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+START, END = "<|startoftext|>", "<|endoftext|>"
+MERGES = 49152 - 256 - 2
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+class BertTower(nn.Module):
+    """BERT and one vector of a sentence, made as ``settings.pooling`` says."""
+
+    def __init__(self, settings: BertSettings, dim: int) -> None:
+        from transformers import BertModel
+
+        super().__init__()
+        self.pooling = settings.pooling
+        config = make_bert_config(settings.config)
+        self.bert = BertModel(config, add_pooling_layer=settings.pooling == "pooler")
+        width = config.hidden_size
+        match settings.pooling:
+            case "pooler":
+                self.head: nn.Module = nn.Linear(width, dim)
+            case "mlp":
+                self.head = nn.Sequential(
+                    nn.Linear(width, settings.hidden, bias=False),
+                    nn.GELU(),
+                    nn.Linear(settings.hidden, dim, bias=False),
+                )
+            case _:
+                self.head = nn.Identity()
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to ``[T, dim]``."""
+        four = self.pooling == "last4"
+        out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=four)
+        if four:
+            # GLoRIA adds the pieces of a word, then takes the mean over words: but for the
+            # length, which a cosine does not see, that is the sum over all tokens.
+            states = torch.stack(out.hidden_states[-4:]).sum(dim=0)
+            return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        pooled = out.pooler_output if self.pooling == "pooler" else out.last_hidden_state[:, 0]
+        result: Tensor = self.head(pooled)
+        return result
+
+
+def words_only(sentence: str) -> str:
+    """Lower-case words without punctuation or other alphabets, as GLoRIA cleans its input.
+
+    >>> words_only("Mild, left-sided effusion.")
+    'mild left sided effusion'
+    """
+    words = re.findall(r"\w+", sentence.lower())
+    plain = [word.encode("ascii", "ignore").decode("ascii") for word in words]
+    return " ".join(word for word in plain if word)
+
+
+class ClipTokenizer:
+    """CLIP's byte-pair encoding: lower case, at most ``context`` tokens, start and end added."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        vocabulary = tokenizer.get_vocab()
+        self.start_id = int(vocabulary[START])
+        self.end_id = int(vocabulary[END])
+
+    @classmethod
+    def from_merges(cls, path: Path) -> ClipTokenizer:
+        """Build it from ``bpe_simple_vocab_16e6.txt.gz`` (or the unpacked text)."""
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+        with explained(f"{path}: cannot be read as CLIP's merges file", OSError, ValueError):
+            content = path.read_bytes()
+            text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
+        lines = [line.split() for line in text.split("\n")[1 : MERGES + 1]]
+        merges = [(pair[0], pair[1]) for pair in lines if len(pair) == 2]
+        if len(merges) < MERGES:
+            raise UserError(
+                f"{path}: is not CLIP's merges file; give bpe_simple_vocab_16e6.txt.gz."
+            )
+        letters = list(_byte_letters())
+        words = [*letters, *(letter + "</w>" for letter in letters)]
+        words += ["".join(pair) for pair in merges]
+        vocabulary = {word: number for number, word in enumerate([*words, START, END])}
+        made = Tokenizer(
+            models.BPE(vocab=vocabulary, merges=merges, end_of_word_suffix="</w>", unk_token=END)
+        )
+        made.normalizer = normalizers.Sequence(
+            [
+                normalizers.NFC(),
+                normalizers.Replace(Regex(r"\s+"), " "),
+                normalizers.Lowercase(),
+            ]
+        )
+        made.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        return cls(made)
+
+    @classmethod
+    def load(cls, folder: Path) -> ClipTokenizer:
+        """Read ``tokenizer.json``."""
+        from tokenizers import Tokenizer
+
+        path = folder / "tokenizer.json"
+        with explained(f"{path}: this is not a tokenizer of CLIP", Exception):
+            return cls(Tokenizer.from_file(str(path)))
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """Token ids of each sentence, start and end included, cut to ``max_tokens``."""
+        found = self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+        return [[self.start_id, *row.ids[: max_tokens - 2], self.end_id] for row in found]
+
+    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids and mask, both ``[T, L]``, padded with 0."""
+        padded = torch.zeros(len(ids), max(len(row) for row in ids), dtype=torch.long)
+        mask = torch.zeros_like(padded)
+        for number, row in enumerate(ids):
+            padded[number, : len(row)] = torch.tensor(row)
+            mask[number, : len(row)] = 1
+        return padded, mask
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json``."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _byte_letters() -> Any:
+    """The 256 printable letters that stand for bytes in GPT-2's and CLIP's vocabularies."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return (chr(code) for code in [*shown, *(256 + n for n in range(len(hidden)))])

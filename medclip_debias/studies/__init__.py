@@ -1,0 +1,1 @@
+"""The papers' studies: each a declarative grid, a runner, a figure and a page of findings."""

@@ -1,0 +1,62 @@
+"""Figures that read in grey and for the colour-blind: colours, markers and dashes together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours in an order whose greys differ, each with a marker and dashes.
+STYLES: tuple[tuple[str, str, Any], ...] = (
+    ("#000000", "o", "-"),
+    ("#D55E00", "s", "--"),
+    ("#0072B2", "^", "-."),
+    ("#009E73", "D", ":"),
+    ("#CC79A7", "v", (0, (5, 1))),
+    ("#E69F00", "P", (0, (3, 1, 1, 1))),
+    ("#56B4E9", "X", (0, (1, 1))),
+)
+
+
+def panels(count: int, titles: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
+    """A row of ``count`` panels with plain axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.4 * count, 3.4), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(1, count, squeeze=False)[0])
+    for place, one in enumerate(axes):
+        one.grid(True, color="#e3e6ea", linewidth=0.7)
+        one.set_axisbelow(True)
+        one.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            one.spines[side].set_visible(False)
+        if place < len(titles):
+            one.set_title(titles[place], fontsize=9, loc="left")
+    return figure, axes
+
+
+def line(axes: Axes, x: Any, y: Any, style: int, label: str | None = None, **more: Any) -> None:
+    """Draw one series in style number ``style``."""
+    colour, marker, dashes = STYLES[style % len(STYLES)]
+    settings: dict[str, Any] = {
+        "color": colour,
+        "marker": marker,
+        "linestyle": dashes,
+        "linewidth": 1.4,
+        "markersize": 4,
+        "label": label,
+    }
+    axes.plot(x, y, **(settings | more))
+
+
+def labels(axes: Axes, x: str, y: str, legend: bool = True) -> None:
+    """Name the axes; show the legend."""
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    if legend:
+        axes.legend(fontsize=7, frameon=False)

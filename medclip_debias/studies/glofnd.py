@@ -1,0 +1,408 @@
+"""GloFND: do its thresholds find the quantile, and does what they remove deserve it?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from medclip_debias.config import Settings
+from medclip_debias.studies.study import Cell, Row, Study, Summary, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from medclip_debias.losses.base import Objective
+
+Floats = NDArray[np.float64]
+RULES = ("adam, from 1", "adam, from a quantile", "sgd, from 1", "sgd, from a quantile")
+
+
+class GloFNDStudySettings(Settings):
+    """Grids of the two parts."""
+
+    alphas: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2)
+    points: int = Field(1000, ge=100)
+    visits: int = Field(200, ge=1)
+    rate: float = Field(0.05, gt=0)
+    steps: int = Field(1500, ge=10)
+    batch: int = Field(128, ge=8)
+    temperature: float = Field(0.5, gt=0)
+    starts: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
+    seeds: int = Field(5, ge=1)
+
+
+class GloFNDStudy(Study):
+    """Thresholds on fixed vectors, then in training on digits."""
+
+    name: ClassVar[str] = "glofnd"
+    title: ClassVar[str] = "GloFND: thresholds, and what they remove"
+    source: ClassVar[str] = "GloFND, equations 2-4, figures 2 and 3, table 6"
+    settings_class: ClassVar[type[Settings]] = GloFNDStudySettings
+    about: ClassVar[str] = """
+**Fixed vectors** (10 clusters on a sphere): the thresholds of GloFND are learned from random
+batches and held against the exact (1 - alpha) quantile of each sample's similarity to all others,
+for SGD (equation 4) and Adam (published code), started at 1 or at the quantile of the first batch.
+
+**Training**: SimCLR on scikit-learn's digits, where two images of one digit are a false negative
+(about a tenth of all pairs), under InfoNCE alone, with FNC, and with GloFND, same budget for all.
+At the end all pairs of the training set are judged: GloFND removes above each sample's threshold,
+FNC the top alpha of random batches, the global threshold above one quantile of all pairs, and the
+exact rule above each sample's own quantile. `start` is the share of training without filtering."""
+
+    @classmethod
+    def quick(cls) -> GloFNDStudySettings:
+        """Few values of each."""
+        return GloFNDStudySettings(
+            alphas=(0.1,), points=400, visits=60, steps=300, starts=(0.0, 0.5), seeds=2
+        )
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Rules by alpha by seed; policies by alpha and start by seed."""
+        s = self.settings
+        found: list[dict[str, Any]] = []
+        fixed = {"points": s.points, "visits": s.visits, "rate": s.rate, "batch": s.batch}
+        train = {"steps": s.steps, "batch": s.batch, "temperature": s.temperature}
+        for seed in range(s.seeds):
+            found += [
+                {"part": "fixed", "alpha": alpha, "rule": rule, "seed": seed, **fixed}
+                for alpha in s.alphas
+                for rule in RULES
+            ]
+            common = {"part": "train", "seed": seed, **train}
+            found.append(common | {"policy": "none", "alpha": 0.0, "start": 0.0})
+            found += [common | {"policy": "fnc", "alpha": a, "start": 0.0} for a in s.alphas]
+            found += [
+                common | {"policy": policy, "alpha": a, "start": start}
+                for policy in ("glofnd one", "glofnd quantile")
+                for a in s.alphas
+                for start in (s.starts if a == _main_alpha(s.alphas) else s.starts[:1])
+            ]
+        return found
+
+    def seconds(self, cell: Cell) -> float:
+        """Batches taken."""
+        if cell["part"] == "train":
+            return 0.007 * float(cell["steps"])
+        return 0.003 * float(cell["visits"] * cell["points"] / cell["batch"])
+
+    def measure(self, cell: Cell) -> Row:
+        """One rule on fixed vectors, or one training."""
+        return fixed_vectors(cell) if cell["part"] == "fixed" else training(cell)
+
+    def summary(self, rows: Sequence[Row]) -> Summary:
+        """Distance to the quantile, removal rate, detection, probe, cost."""
+        fixed = [r for r in rows if r["part"] == "fixed"]
+        train = [r for r in rows if r["part"] == "train"]
+        alpha = _main_alpha(sorted({r["alpha"] for r in fixed}))
+        visits = fixed[0]["visits"]
+        ends = {rule: _mean([r["mae"][-1] for r in fixed if r["rule"] == rule]) for rule in RULES}
+        best = min(ends, key=ends.__getitem__)
+        at = [r for r in train if r["alpha"] == alpha and r["start"] == 0.0]
+        finds = {
+            name: _spread([r[f"{name} f1"] for r in at if r["policy"] == "glofnd quantile"])
+            for name in ("own threshold", "batch", "global", "exact")
+        }
+        plain = [r["probe"] for r in train if r["policy"] == "none"]
+        probes = {
+            policy: _spread([r["probe"] for r in at if r["policy"] == policy])
+            for policy in ("fnc", "glofnd one", "glofnd quantile")
+        }
+        cost = {
+            policy: float(np.median([r["step_ratio"] for r in at if r["policy"] == policy]))
+            for policy in probes
+        }
+        removed = [
+            f"{a:g}: {_mean([r['removed'] for r in train if r['alpha'] == a and _quantile(r)]):.3f}"
+            for a in sorted({r["alpha"] for r in train if r["alpha"] > 0})
+        ]
+        findings = [
+            "On fixed vectors, mean distance of the thresholds to the exact quantile after "
+            f"{visits} visits a sample: "
+            + ", ".join(f"{rule} {value:.3f}" for rule, value in ends.items())
+            + f"; closest is {best}.",
+            f"In training, alpha and the share of pairs removed at the end: {'; '.join(removed)}.",
+            f"F1 of the removed pairs at alpha = {alpha:g}, GloFND started at a quantile: own "
+            f"thresholds {finds['own threshold']}, batch top-k (FNC) {finds['batch']}, one global "
+            f"threshold {finds['global']}, exact quantiles {finds['exact']}.",
+            f"Linear probe: InfoNCE {_spread(plain)}; at alpha = {alpha:g} FNC {probes['fnc']}, "
+            f"GloFND from 1 {probes['glofnd one']}, from a quantile "
+            f"{probes['glofnd quantile']}.",
+            "Time of a step against InfoNCE, timed in turn (median): "
+            + ", ".join(f"{policy} {value:.2f}" for policy, value in cost.items())
+            + "; the network here is tiny, so this is the most that the policies can cost.",
+        ]
+        tables = [_detection_table(train, alpha), _start_table(train, alpha)]
+        return Summary(findings, tables, {"mae": ends, "step_ratio": cost})
+
+    def figure(self, rows: Sequence[Row]) -> Figure:
+        """Distance to the quantile over visits; removal rate over alpha; F1 over alpha."""
+        from medclip_debias.studies.drawing import labels, line, panels
+
+        fixed = [r for r in rows if r["part"] == "fixed"]
+        train = [r for r in rows if r["part"] == "train"]
+        alpha = _main_alpha(sorted({r["alpha"] for r in fixed}))
+        alphas = sorted({r["alpha"] for r in train if r["alpha"] > 0})
+        figure, (first, second, third) = panels(
+            3, [f"fixed vectors, alpha = {alpha:g}", "training: share removed", "training: F1"]
+        )
+        for style, rule in enumerate(RULES):
+            chosen = [r for r in fixed if r["rule"] == rule and r["alpha"] == alpha]
+            curve = np.mean([r["mae"] for r in chosen], axis=0)
+            line(first, chosen[0]["at"], curve, style, rule, markevery=max(1, len(curve) // 8))
+        first.set_yscale("log")
+        labels(first, "visits a sample", "mean |lambda - quantile|")
+        for style, policy in enumerate(("glofnd one", "glofnd quantile")):
+            values = [_mean([r["removed"] for r in train if _is(r, policy, a)]) for a in alphas]
+            line(second, alphas, values, style, policy)
+        second.plot(alphas, alphas, color="#777777", linewidth=1, label="alpha")
+        labels(second, "alpha", "share of pairs removed")
+        for style, name in enumerate(("own threshold", "batch", "global", "exact")):
+            values = [
+                _mean([r[f"{name} f1"] for r in train if _is(r, "glofnd quantile", a)])
+                for a in alphas
+            ]
+            line(third, alphas, values, style, name)
+        labels(third, "alpha", "F1 of removed pairs")
+        return figure
+
+
+# --------------------------------------------------------------------------- fixed vectors
+
+
+def fixed_vectors(cell: Cell) -> Row:
+    """Mean distance of the thresholds to the exact quantiles, as visits go by."""
+    import torch
+
+    from medclip_debias.losses import TwoViewBatch
+    from medclip_debias.losses.glofnd import GloFND, GloFNDSettings
+
+    rng = np.random.default_rng([cell["seed"], 3])
+    n = cell["points"]
+    centres = rng.normal(size=(10, 16))
+    points = centres[rng.integers(0, 10, n)] + 0.7 * rng.normal(size=(n, 16))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    exact = exact_quantiles(points, cell["alpha"])
+    optimizer, _, start = cell["rule"].partition(", from ")
+    settings = GloFNDSettings(
+        alpha=cell["alpha"],
+        optimizer=optimizer,
+        lr=cell["rate"],
+        init="one" if start == "1" else "quantile",
+        samples=n,
+    )
+    policy = GloFND(settings).train()
+    data = torch.from_numpy(points)
+    at, mae = [], []
+    per_epoch = n // cell["batch"]
+    for epoch in range(cell["visits"]):
+        order = torch.from_numpy(rng.permutation(n))
+        for number in range(per_epoch):
+            rows = order[number * cell["batch"] : (number + 1) * cell["batch"]]
+            batch = TwoViewBatch.from_views(data[rows], data[rows], 1.0, sample_ids=rows)
+            policy(batch.anchors("symmetric")[0], batch)
+        if epoch % max(1, cell["visits"] // 40) == 0 or epoch == cell["visits"] - 1:
+            at.append(epoch + 1)
+            mae.append(float(np.abs(thresholds(policy, n) - exact).mean()))
+    return {"at": at, "mae": mae}
+
+
+def exact_quantiles(points: Floats, alpha: float) -> Floats:
+    """``1 - alpha`` quantile of each unit vector's cosines with all others: ``[n]``."""
+    cosine = points @ points.T
+    np.fill_diagonal(cosine, np.nan)
+    return np.asarray(np.nanquantile(cosine, 1 - alpha, axis=1))
+
+
+def thresholds(policy: Any, samples: int) -> Floats:
+    """The thresholds that a two-view GloFND has learned: ``[samples]``."""
+    state = policy.state_dict()
+    (name,) = (n for n in state if "view" in n and n.endswith("threshold"))
+    values: Floats = state[name][:samples].double().numpy()
+    return values
+
+
+# -------------------------------------------------------------------------------- training
+
+
+def training(cell: Cell) -> Row:
+    """Train on digits under one policy; judge all pairs of the training set."""
+    from medclip_debias.studies.long_tail_images import load, probe
+    from medclip_debias.studies.simclr import fit
+
+    images, labels, test, truth = load("digits", None)
+    how = {name: cell[name] for name in ("batch", "temperature", "seed")}
+    objective = _objective(cell, len(images))
+    encoder = fit(
+        images,
+        objective,
+        steps=cell["steps"],
+        fields={"sample_ids": np.arange(len(images))},
+        **how,
+    )
+    accuracy, _, _ = probe(
+        encoder.features(images), labels, encoder.features(test), truth, 1.0, cell["seed"]
+    )
+    row: Row = {"probe": accuracy, "step_ratio": _step_ratio(cell, images)}
+    if cell["alpha"] == 0:
+        return row
+    vectors = encoder.embeddings(images).astype(np.float64)
+    cosine = vectors @ vectors.T
+    other = ~np.eye(len(images), dtype=bool)
+    false = (labels[:, None] == labels[None, :]) & other
+    alpha = cell["alpha"]
+    top, met = _batch_top(cosine, alpha, cell["batch"], cell["seed"])
+    rules = {
+        "exact": cosine > exact_quantiles(vectors, alpha)[:, None],
+        "global": cosine > np.quantile(cosine[other], 1 - alpha),
+        "batch": top,
+    }
+    if cell["policy"].startswith("glofnd"):
+        learned = thresholds(_policy(objective), len(images))
+        rules["own threshold"] = cosine > learned[:, None]
+        row["removed"] = float((rules["own threshold"] & other)[other].mean())
+        exact = exact_quantiles(vectors, alpha)
+        row["mae"] = float(np.abs(learned - exact).mean())
+    for name, removed in rules.items():
+        judged = met if name == "batch" else other
+        found = _scores(removed & judged, false & judged)
+        row |= {f"{name} {key}": value for key, value in found.items()}
+    return row
+
+
+def _objective(cell: Cell, samples: int) -> Objective:
+    from medclip_debias.losses.registry import build_objective, loss_settings
+
+    kind, _, init = cell["policy"].partition(" ")
+    negatives: list[dict[str, Any]] = []
+    if kind == "fnc":
+        negatives = [{"kind": "fnc", "alpha": cell["alpha"]}]
+    elif kind == "glofnd":
+        start = round(cell["start"] * cell["steps"])
+        negatives = [
+            {"kind": "glofnd", "alpha": cell["alpha"], "init": init, "filter_step": start}
+            | {"samples": samples}
+        ]
+    return build_objective(loss_settings({"kind": "infonce", "negatives": negatives}, cell["part"]))
+
+
+def _policy(objective: Objective) -> Any:
+    from medclip_debias.losses.glofnd import GloFND
+
+    (found,) = (module for module in objective.modules() if isinstance(module, GloFND))
+    return found
+
+
+def _step_ratio(cell: Cell, images: Any) -> float:
+    """Time of a step under the policy over that of plain InfoNCE: medians, measured in turn."""
+    import torch
+
+    from medclip_debias.losses import TwoViewBatch
+    from medclip_debias.studies.simclr import fit
+
+    plain = dict(cell) | {"policy": "none", "alpha": 0.0}
+    objectives = [_objective(c, len(images)) for c in (plain, cell)]
+    encoder = fit(images, objectives[0], steps=1, batch=cell["batch"], temperature=0.5, seed=0)
+    rows = torch.arange(cell["batch"])
+    data = torch.from_numpy(images[: cell["batch"]])
+    times: list[list[float]] = [[], []]
+    for _ in range(15):
+        for place, objective in enumerate(objectives):
+            began = time.perf_counter()
+            first, second = (encoder.head(encoder.trunk(data)) for _ in range(2))
+            batch = TwoViewBatch.from_views(first, second, 2.0, sample_ids=rows)
+            objective(batch).loss.backward()
+            times[place].append(time.perf_counter() - began)
+    return float(np.median(times[1]) / np.median(times[0]))
+
+
+def _batch_top(
+    cosine: Floats, alpha: float, batch: int, seed: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """What FNC would remove, the top alpha of each sample's negatives in random batches.
+
+    Returns:
+        The removed pairs, and the pairs that met in a batch: only those can be judged.
+    """
+    from medclip_debias.evaluation.false_negatives import most_similar
+
+    rng = np.random.default_rng([seed, 9])
+    removed, met = (np.zeros(cosine.shape, dtype=bool) for _ in range(2))
+    order = rng.permutation(len(cosine))
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        if len(rows) > 1:
+            place = np.ix_(rows, rows)
+            met[place] = ~np.eye(len(rows), dtype=bool)
+            removed[place] = most_similar(cosine[place], met[place], alpha)
+    return removed, met
+
+
+def _scores(removed: NDArray[np.bool_], false: NDArray[np.bool_]) -> dict[str, float]:
+    hits = float((removed & false).sum())
+    precision, recall = hits / max(removed.sum(), 1), hits / max(false.sum(), 1)
+    f1 = 2 * hits / max(removed.sum() + false.sum(), 1)
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+def _main_alpha(alphas: Sequence[float]) -> float:
+    """The alpha nearest to the digits' true rate of false negatives."""
+    return min(alphas, key=lambda a: abs(a - 0.1))
+
+
+def _quantile(row: Row) -> bool:
+    return row["policy"] == "glofnd quantile" and row["start"] == 0.0
+
+
+def _is(row: Row, policy: str, alpha: float) -> bool:
+    return (row["policy"], row["alpha"], row["start"]) == (policy, alpha, 0.0)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{_mean(values):.3f}"
+    return f"{np.mean(values):.3f} ({np.std(values, ddof=1):.3f})"
+
+
+def _detection_table(train: Sequence[Row], alpha: float) -> Table:
+    body = []
+    for name in ("own threshold", "batch", "global", "exact"):
+        chosen = [r for r in train if _is(r, "glofnd quantile", alpha)]
+        figures = [
+            _spread([r[f"{name} {k}"] for r in chosen]) for k in ("precision", "recall", "f1")
+        ]
+        body.append([name, *figures])
+    return Table(
+        f"Removed pairs at the end of training, alpha = {alpha:g}",
+        ["rule", "precision", "recall", "F1"],
+        body,
+    )
+
+
+def _start_table(train: Sequence[Row], alpha: float) -> Table:
+    body = []
+    for policy in ("glofnd one", "glofnd quantile"):
+        for start in sorted({r["start"] for r in train}):
+            chosen = [
+                r for r in train if (r["policy"], r["alpha"], r["start"]) == (policy, alpha, start)
+            ]
+            if chosen:
+                names = ("removed", "mae", "own threshold f1", "probe")
+                figures = [_spread([r[name] for r in chosen]) for name in names]
+                body.append([policy, f"{start:g}", *figures])
+    return Table(
+        f"When filtering starts, alpha = {alpha:g}",
+        ["policy", "start", "share removed", "distance to the quantile", "F1", "probe"],
+        body,
+    )

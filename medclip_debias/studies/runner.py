@@ -1,0 +1,162 @@
+"""Run a study: measure what is not measured yet, then write results, figure and page."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medclip_debias import __version__
+from medclip_debias.config import Settings, apply_overrides, json_hash, validate
+from medclip_debias.data.parallel import cpus, ordered
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import atomic_file, write_json, write_text
+from medclip_debias.studies.page import page
+from medclip_debias.studies.study import Cell, Row, Study, find_study, studies
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do.
+
+    Attributes:
+        cells: the whole grid.
+        missing: places in ``cells`` of those not measured yet.
+        seconds: predicted for the missing ones, with ``workers`` processes.
+        workers: processes.
+    """
+
+    cells: list[dict[str, Any]]
+    missing: list[int]
+    seconds: float
+    workers: int
+
+
+def plan(study: Study, out: Path, workers: int | None = None) -> Plan:
+    """Look at what ``out`` holds already, and predict how long the rest takes."""
+    cells = study.cells()
+    missing = [n for n, cell in enumerate(cells) if not _path(study, out, cell).is_file()]
+    each = [study.seconds(cells[n]) for n in missing]
+    # A process costs its imports; short studies are faster in this one.
+    chosen = workers or (min(cpus(), len(missing)) if sum(each) > 60 else 1)
+    chosen = max(1, chosen)
+    return Plan(cells, missing, max([sum(each) / chosen, *each]), chosen)
+
+
+def titles() -> dict[str, str]:
+    """Title of every study by name."""
+    return {name: kind.title for name, kind in studies().items()}
+
+
+def run_named(
+    name: str, out: Path, *, words: Sequence[str] = (), quick: bool = False, **how: Any
+) -> dict[str, Any]:
+    """`run_study` with settings as ``key=value`` words over the full or the quick ones."""
+    kind = find_study(name)
+    base = (kind.quick() if quick else kind.settings_class()).model_dump(mode="json")
+    settings = validate(kind.settings_class, apply_overrides(base, words), "the command line")
+    return run_study(name, out, settings=settings, **how)
+
+
+def run_study(
+    name: str,
+    out: Path,
+    *,
+    settings: Settings | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Run the study ``name`` in the folder ``out``; a run that was stopped goes on there.
+
+    Args:
+        name: of a study.
+        out: folder; gets ``cells/``, ``results.json``, ``figure.png``, ``figure.svg`` and
+            ``page.md``.
+        settings: other than the study's own.
+        workers: processes; default as many cores as are worth it.
+        progress: called with cells done and cells to do.
+        say: called with one line: the predicted time.
+
+    Returns:
+        The content of ``results.json``.
+
+    Raises:
+        UserError: no such study, or ``out`` cannot be used.
+    """
+    kind = find_study(name)
+    study = kind(settings)
+    if out.is_file():
+        raise UserError(f"{out}: is a file; give a folder for the study.")
+    ahead = plan(study, out, workers)
+    if say:
+        done = len(ahead.cells) - len(ahead.missing)
+        say(
+            f"{name}: {len(ahead.cells)} cells, {done} measured already, about "
+            f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
+        )
+    jobs = [(name, ahead.cells[n], str(_path(study, out, ahead.cells[n]))) for n in ahead.missing]
+    for done, _ in enumerate(ordered(_measure, jobs, ahead.workers), start=1):
+        if progress:
+            progress(done, len(jobs))
+    rows = [_read(_path(study, out, cell)) for cell in ahead.cells]
+    joined = [dict(cell) | row["values"] for cell, row in zip(ahead.cells, rows, strict=True)]
+    found = study.summary(joined)
+    results = {
+        "study": name,
+        "version": kind.version,
+        "medclip_debias": __version__,
+        "settings": study.settings.model_dump(mode="json"),
+        "findings": found.findings,
+        "figures": found.figures,
+        "cells": len(joined),
+        "seconds": sum(row["seconds"] for row in rows),
+        "rows": joined,
+    }
+    _draw(study, joined, out)
+    write_text(out / "page.md", page(study, found, results))
+    write_json(out / "results.json", results)
+    return results
+
+
+def _measure(job: tuple[str, Cell, str]) -> None:
+    name, cell, path = job
+    began = time.perf_counter()
+    values = find_study(name)().measure(cell)
+    seconds = time.perf_counter() - began
+    write_json(Path(path), {"cell": dict(cell), "values": values, "seconds": seconds})
+
+
+def _path(study: Study, out: Path, cell: Cell) -> Path:
+    return out / "cells" / f"{json_hash([study.name, study.version, dict(cell)])}.json"
+
+
+def _read(path: Path) -> Row:
+    with explained(f"{path}: cannot be read; remove it to measure it again", Exception):
+        row: Row = json.loads(path.read_text(encoding="utf-8"))
+        if not {"cell", "values", "seconds"} <= set(row):
+            raise ValueError
+    return row
+
+
+def _draw(study: Study, rows: list[Row], out: Path) -> None:
+    import matplotlib as mpl
+
+    figure = study.figure(rows)
+    # Without a date, and with a fixed salt, equal figures give equal bytes.
+    with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
+        for suffix in ("svg", "png"):
+            plain = {"Date": None} if suffix == "svg" else {"Software": None}
+            with atomic_file(out / f"figure.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, dpi=160, metadata=plain)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

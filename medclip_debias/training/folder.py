@@ -1,0 +1,116 @@
+"""The folder of a run: what it was started with, and whether it may go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medclip_debias import __version__
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import write_text
+from medclip_debias.language.masked_lm import language_model_hash
+from medclip_debias.training.checkpoint import checkpoints, drop_checkpoints
+from medclip_debias.training.run import Trainer
+
+# Settings that change how fast a run goes or how much it says, but not what it computes.
+_FREE = {
+    "out",
+    "train.workers",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.device",
+    "train.deterministic",
+    "train.wandb",
+    "train.wandb_project",
+    "train.augment.where",
+    "model.similarity.chunk",
+}
+# Settings that change only the order of additions, where blocks are of a fixed size.
+_FREE_WITH_BLOCKS = {
+    "train.accumulate",
+    "train.checkpoint_text",
+    "train.channels_last",
+    "train.compile",
+    "train.fused",
+}
+_DATA = "provenance.data_hash"
+
+
+def identity(trainer: Trainer) -> dict[str, Any]:
+    """The settings of a run and the hashes of what it starts from."""
+    content = trainer.settings.model_dump(mode="json")
+    content["loss"] = trainer.loss_settings.model_dump(mode="json")
+    content["provenance"] = {
+        "medclip_debias": __version__,
+        "data_hash": trainer.prepared.content_hash,
+        "language_model_hash": language_model_hash(trainer.settings.model.text.folder),
+    }
+    return content
+
+
+def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> Path:
+    """Make the run's folder, or check that it holds the same run; return that of checkpoints.
+
+    Args:
+        trainer: of the run.
+        fresh: drop the run's checkpoints.
+        allow_changed_data: go on although the prepared set is another one.
+
+    Raises:
+        UserError: it cannot be written, or holds a run with other settings or other data.
+    """
+    out = trainer.settings.out
+    if out.is_file():
+        raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")
+    folder = out / "checkpoints"
+    mine = identity(trainer)
+    path = out / "settings.yaml"
+    with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(".*"):  # of a process that was killed while writing
+            leftover.unlink()
+        if fresh:
+            drop_checkpoints(folder)
+    if checkpoints(folder) and path.is_file():
+        with explained(f"{path}: cannot be read; bring it back, or give --fresh", yaml.YAMLError):
+            before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        free = _FREE | (_FREE_WITH_BLOCKS if trainer.settings.train.norm_batch else set())
+        _same_run(_flat(before), _flat(mine), out, free, allow_changed_data)
+    with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
+        write_text(path, yaml.safe_dump(mine, sort_keys=False))
+    return folder
+
+
+def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(content, dict):
+        return {prefix: content}
+    result: dict[str, Any] = {}
+    for key, value in content.items():
+        result |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return result
+
+
+def _same_run(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    out: Path,
+    free: set[str],
+    allow_changed_data: bool,
+) -> None:
+    """A checkpoint must not continue under other settings, nor unasked on other data."""
+    differ = {k for k in {*old, *new} if old.get(k) != new.get(k) and k not in free}
+    settings = sorted(differ - {_DATA, "prepared"})
+    if settings:
+        raise UserError(
+            f"{out}: holds a run with other settings ({', '.join(settings[:4])}); "
+            "give another 'out', or --fresh to start over."
+        )
+    if _DATA in differ and not allow_changed_data:
+        raise UserError(
+            f"{out}: its run began on data with the hash {old.get(_DATA)}, but {new['prepared']} "
+            f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or go on "
+            "regardless with --allow-changed-data."
+        )

@@ -1,0 +1,292 @@
+"""Gradients of one step, the same however its batch is cut up.
+
+A contrastive loss needs all embeddings of the batch at once; the activations behind them need
+most of the memory. With ``accumulate`` k > 1 the step therefore runs in two passes (GradCache,
+Gao et al. 2021): every micro-batch is encoded without a graph; similarities, the objective and
+the gradients at the embeddings are computed once for the batch of all processes; then each
+micro-batch is encoded again, with the same random numbers, and its embeddings' gradients are
+propagated back. The sum is the gradient of the whole batch, exactly. With k = 1 there is one
+ordinary pass.
+
+Encoders run on blocks of ``norm_batch`` consecutive studies of the whole batch, each with random
+numbers of its own number; without it a block is all that a process encodes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from medclip_debias.data.loader import Batch
+from medclip_debias.losses.base import ContrastiveBatch, Objective
+from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
+from medclip_debias.models.batch_norm import StepBatchNorm2d
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training.fields import BatchFields
+from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
+from medclip_debias.training.precision import Precision
+from medclip_debias.training.processes import total
+
+# First word of the seed of what is masked, so that it shares no stream with the batches.
+_MASK = 3
+
+
+class Embeddings(NamedTuple):
+    """Regions ``[I, N, D]`` and sentences ``[T, D]``; or two views, each ``[n, D]``."""
+
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the encoders see at a time.
+
+    Attributes:
+        batch: images and sentences.
+        ids: its tokenised sentences.
+        seed: of dropout.
+        masked: its sentences for the masked-language-model term.
+    """
+
+    batch: Batch
+    ids: list[list[int]]
+    seed: int
+    masked: MaskedSentences | None
+
+
+class CachedGradients:
+    """Computes the gradients of one step; see the module.
+
+    Args:
+        model: in training mode.
+        objective: of the whole batch.
+        masked_lm: the objective's masked-language-model term, if it has one.
+        fields: what the objective reads.
+        tokens: tokenised sentences of the run.
+        norms: batch norms whose running statistics move once a step.
+        precision: of the encoders.
+        ranks: which process this is.
+        micro_batches: parts of a process's share.
+        block: studies that the encoders see at a time; 0 for a whole micro-batch.
+        channels_last: memory layout of the images.
+    """
+
+    def __init__(
+        self,
+        model: DualEncoder,
+        objective: Objective,
+        masked_lm: MaskedLMTerm | None,
+        fields: BatchFields,
+        tokens: Sequence[list[int]],
+        norms: Sequence[StepBatchNorm2d],
+        precision: Precision,
+        ranks: Ranks,
+        *,
+        micro_batches: int,
+        block: int,
+        channels_last: bool,
+    ) -> None:
+        self.model = model
+        self.objective = objective
+        self.masked_lm = masked_lm
+        self.fields = fields
+        self.tokens = tokens
+        self.norms = norms
+        self.precision = precision
+        self.ranks = ranks
+        self.micro_batches = micro_batches
+        self.block = block
+        self.channels_last = channels_last
+
+    def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
+        """Add the gradients of this process's part; their mean over the processes is the batch's.
+
+        Args:
+            batch: this process's share.
+            words: seed of the step.
+
+        Returns:
+            ``loss`` of the batch of all processes, ``scale``, and diagnostics.
+
+        Raises:
+            FloatingPointError: similarities are no numbers.
+        """
+        micro = self._blocks(batch, words)
+        masked_tokens = self._masked_tokens(micro)
+        scaler = self.precision.scaler
+        if len(micro) == 1:
+            with self._remembering():
+                embeddings, masked = self._encode(micro[0], masked_tokens)
+            loss, figures = self._loss(embeddings, batch, words)
+            scaler.scale(self._with_masked(loss, masked)).backward()
+            masked = None if masked is None else masked.detach()
+            return self._figures(loss, masked, figures)
+
+        with torch.no_grad(), self._remembering():
+            parts = [self._encode(blocks, None)[0] for blocks in micro]
+        leaves = Embeddings(
+            *(torch.cat(side).requires_grad_() for side in zip(*parts, strict=True))
+        )
+        loss, figures = self._loss(leaves, batch, words)
+        scaler.scale(loss).backward()
+        gradients = [
+            leaf.grad.split([len(part[side]) for part in parts])
+            for side, leaf in enumerate(leaves)
+            if leaf.grad is not None
+        ]
+        sum_masked: Tensor | None = None
+        for blocks, *given in zip(micro, *gradients, strict=True):
+            embeddings, masked = self._encode(blocks, masked_tokens)
+            ends = [x for x in embeddings if x.requires_grad]
+            starts = [g for x, g in zip(embeddings, given, strict=True) if x.requires_grad]
+            if masked is not None and masked.requires_grad:
+                ends.append(scaler.scale(self._with_masked(None, masked)))
+                starts.append(torch.ones_like(masked))
+            if masked is not None:
+                plain = masked.detach()
+                sum_masked = plain if sum_masked is None else sum_masked + plain
+            if ends:
+                torch.autograd.backward(ends, starts)
+        return self._figures(loss, sum_masked, figures)
+
+    # ---------------------------------------------------------------------- cutting up
+
+    def _blocks(self, batch: Batch, words: Sequence[int]) -> list[list[Block]]:
+        """The blocks of each micro-batch, with seeds by their number in the whole batch."""
+        micro = batch.split(self.micro_batches) if self.micro_batches > 1 else [batch]
+        count = 1
+        if self.block:
+            studies = micro[0].studies[: len(micro[0].studies) // (2 if batch.two_view else 1)]
+            count = len(torch.unique_consecutive(studies)) // self.block
+        parts = [part.split(count) if count > 1 else [part] for part in micro]
+        first = self.ranks.rank * len(parts) * count
+        return [
+            [
+                self._block(block, step_seed([*words, first + place * count + number]))
+                for number, block in enumerate(blocks)
+            ]
+            for place, blocks in enumerate(parts)
+        ]
+
+    def _block(self, batch: Batch, seed: int) -> Block:
+        ids = [self.tokens[number] for number in batch.texts.tolist()]
+        masked = None
+        if self.masked_lm is not None:
+            masked = self.masked_lm.mask(self.model, ids, np.random.default_rng([_MASK, seed]))
+        return Block(batch, ids, seed, masked)
+
+    def _masked_tokens(self, micro: list[list[Block]]) -> float | None:
+        """Number of masked tokens in the batch of all processes."""
+        if self.masked_lm is None:
+            return None
+        blocks = (block for part in micro for block in part)
+        mine = sum(len(block.masked.targets) for block in blocks if block.masked is not None)
+        return total(mine, self.ranks, self.model.device)
+
+    # ------------------------------------------------------------------------ encoding
+
+    def _encode(
+        self, blocks: list[Block], masked_tokens: float | None
+    ) -> tuple[Embeddings, Tensor | None]:
+        """Embeddings of one micro-batch, and its part of the masked-language-model loss.
+
+        Args:
+            blocks: of the micro-batch.
+            masked_tokens: in the whole batch; None leaves that loss out.
+        """
+        results = [self._encode_block(block, masked_tokens) for block in blocks]
+        sides = zip(*(embeddings for embeddings, _ in results), strict=True)
+        embeddings = Embeddings(*(_joined(side) for side in sides))
+        masked = [loss for _, loss in results if loss is not None]
+        return embeddings, torch.stack(masked).sum() if len(masked) > 1 else next(
+            iter(masked), None
+        )
+
+    def _encode_block(
+        self, block: Block, masked_tokens: float | None
+    ) -> tuple[Embeddings, Tensor | None]:
+        model = self.model
+        torch.manual_seed(block.seed)
+        images = model.normalise(block.batch.images_on(model.device))
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with self.precision.autocast():
+            regions = model.encode_images(images)
+            if block.batch.two_view:
+                views = F.normalize(regions.mean(dim=1), dim=-1)
+                return Embeddings(*views.chunk(2)), None
+            sentences = model.encode_ids(block.ids)
+            masked = None
+            if self.masked_lm is not None and block.masked is not None and masked_tokens:
+                mean = self.masked_lm(model, block.masked)
+                masked = mean * (len(block.masked.targets) / masked_tokens)
+        return Embeddings(regions, sentences), masked
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        for norm in self.norms:
+            norm.remember = True
+        try:
+            yield
+        finally:
+            for norm in self.norms:
+                norm.remember = False
+
+    # ------------------------------------------------------------------------ the loss
+
+    def _loss(
+        self, embeddings: Embeddings, batch: Batch, words: Sequence[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        scale = self.model.similarity.scale
+        output = self.objective(self._gathered(embeddings, batch, scale, step_seed(words)))
+        return output.loss, {"scale": scale.detach(), **output.diagnostics}
+
+    def _gathered(
+        self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int
+    ) -> ContrastiveBatch:
+        given = self.fields.of(batch, seed)
+        first, second = embeddings
+        if batch.two_view:
+            return gather_views(first, second, scale, self.ranks, **given)
+        owners = batch.owners.to(first.device)
+        score = self.model.similarity
+        return gather_batch(
+            first, second, score, scale, self.ranks, image_of_sentence=owners, **given
+        )
+
+    def _with_masked(self, loss: Tensor | None, masked: Tensor | None) -> Tensor:
+        """The loss plus the term's share, such that the mean over the processes is its total."""
+        if masked is None or self.masked_lm is None:
+            assert loss is not None
+            return loss
+        world = self.ranks.world
+        term = self.masked_lm.settings.weight * (masked if world == 1 else masked * world)
+        return term if loss is None else loss + term
+
+    def _figures(
+        self, loss: Tensor, masked: Tensor | None, figures: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        loss = loss.detach()
+        if masked is not None and self.masked_lm is not None:
+            if self.ranks.world > 1:
+                masked = masked.new_tensor(total(float(masked), self.ranks, masked.device))
+            figures = figures | {"contrastive_loss": loss, "masked_lm_loss": masked}
+            loss = loss + self.masked_lm.settings.weight * masked
+        return {"loss": loss, **figures}
+
+
+def step_seed(words: Sequence[int]) -> int:
+    """One number from the words of a seed; block 0 has that of its step."""
+    return int(np.random.SeedSequence(list(words)).generate_state(1)[0])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

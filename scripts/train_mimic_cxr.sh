@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# From PhysioNet's folders to a report, on one machine with all its GPUs (docs/clusters.md).
+# Run the same command again after anything: what is done is left out, what was begun goes on.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/train_mimic_cxr.sh SOURCE LANGUAGE_MODEL [CONFIG [key=value ...]]
+
+  SOURCE          MIMIC-CXR or MIMIC-CXR-JPG folder of PhysioNet (only read)
+  LANGUAGE_MODEL  folder of CXR-BERT (config.json, weights, vocabulary); scores sentences and
+                  is what the text encoder starts from
+  CONFIG          a row of configs/mimic_cxr; default the paper's method
+  key=value       settings over CONFIG, as train.steps=50000
+
+Environment:
+  PREPARED   prepared set            default data/mimic_cxr_512
+  OUT        folder of the run       default CONFIG's own
+  REPORTS    folder or archive of the reports, if not below SOURCE
+  PHRASES    MS-CXR's file of boxes, if not in SOURCE
+  PROCESSES  training processes      default one a visible GPU, or 1 without a GPU
+  RESTARTS   times that torchrun starts all processes again after one died; default 3
+  SKIP_DOCTOR=1 leaves out the check before training
+TEXT
+}
+
+case "${1-}" in -h | --help) usage; exit 0 ;; esac
+if [ $# -lt 2 ]; then
+    usage >&2
+    exit 2
+fi
+source_folder=$1 language_model=$2
+shift 2
+config=configs/mimic_cxr/debiased_language_model.yaml
+if [ $# -gt 0 ] && [[ $1 != *=* ]]; then
+    config=$1
+    shift
+fi
+settings=("$@")
+
+say() { printf '\n# %s\n' "$*" >&2; }
+run() {
+    printf '$ medclip-debias %s\n' "$*" >&2
+    medclip-debias "$@"
+}
+for path in "$source_folder" "$language_model" "$config"; do
+    if [ ! -e "$path" ]; then
+        echo "$path: there is no such file or folder." >&2
+        exit 2
+    fi
+done
+
+# One setting of the run, as the program resolves it.
+setting() {
+    medclip-debias config show "$config" "${settings[@]}" --json |
+        python -c "import json, sys
+value = json.load(sys.stdin)
+for key in sys.argv[1].split('.'):
+    value = value[key]
+print(value)" "$1"
+}
+settings=("prepared=${PREPARED:-data/mimic_cxr_512}" "model.text.folder=$language_model" "${settings[@]}")
+if [ -n "${OUT-}" ]; then settings+=("out=$OUT"); fi
+prepared=$(setting prepared)
+out=$(setting out)
+size=$(setting preprocessing.prepare.size)
+
+say "1 of 5: the prepared set, $prepared"
+if [ -f "$prepared/meta.json" ]; then
+    say "is there already"
+else
+    more=()
+    if [ -n "${REPORTS-}" ]; then more+=(--reports "$REPORTS"); fi
+    if [ -n "${PHRASES-}" ]; then more+=(--phrases "$PHRASES"); fi
+    run prepare "$source_folder" "$prepared" --size "$size" "${more[@]}"
+fi
+
+# Scoring 600,000 sentences takes hours without a GPU, and only some objectives read the scores.
+say "2 of 5: log probability of every sentence"
+if [ -f "$prepared/scores.json" ]; then
+    say "is there already; the run refuses scores of another language model"
+else
+    run score "$prepared" --language-model "$language_model"
+fi
+
+say "3 of 5: training, $out"
+if [ "${SKIP_DOCTOR-}" != 1 ]; then
+    run doctor "$config" "${settings[@]}"
+fi
+processes=${PROCESSES:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
+# Exit code 75: saved after SIGTERM or SIGUSR1, the same command goes on. torchrun does not tell
+# its processes' codes, so worker.sh leaves them in a folder.
+SAVED=75
+if [ "$processes" -gt 1 ]; then
+    CODES=$(mktemp -d)
+    export CODES
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+    code=0
+    torchrun --standalone --nproc-per-node="$processes" --max-restarts="${RESTARTS:-3}" \
+        --no-python "$(dirname "$0")/slurm/worker.sh" train "$config" "${settings[@]}" || code=$?
+    if grep -qsx "$SAVED" "$CODES"/rank-*; then code=$SAVED; fi
+    rm -rf "$CODES"
+    if [ "$code" -ne 0 ]; then exit "$code"; fi
+else
+    run train "$config" "${settings[@]}"
+fi
+
+say "4 of 5: evaluation on the test split"
+# Kept only if it was made after the model.
+if [ "$out/results.json" -nt "$out/model/config.json" ]; then
+    say "is there already"
+else
+    run evaluate "$out/model" "$prepared" --out "$out"
+fi
+
+say "5 of 5: report"
+run report "$out"

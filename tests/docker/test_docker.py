@@ -1,0 +1,187 @@
+"""The Dockerfile and the compose file: what can be known of them without an engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPO = Path(__file__).parents[2]
+
+
+def script():
+    spec = importlib.util.spec_from_file_location(
+        "check_dockerfile", REPO / "scripts" / "check_dockerfile.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+CHECK = script()
+OUTER, STAGES = CHECK.parse((REPO / "docker/Dockerfile").read_text())
+
+
+def words(stage, word):
+    return [one.rest for one in stage.instructions if one.word == word]
+
+
+def test_hadolint_has_nothing_to_say():
+    tool = Path(sys.executable).with_name("hadolint")
+    if not tool.exists():
+        pytest.skip("hadolint is not installed beside this Python")
+    done = subprocess.run(
+        [tool, REPO / "docker/Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_copied_file_is_in_the_context_and_the_lock_is_plain():
+    assert CHECK.quick(REPO) == []
+
+
+def test_a_file_that_is_ignored_or_missing_is_found_out(tmp_path):
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/Dockerfile").write_text("FROM x\nCOPY a b ./\nCOPY c ./\n")
+    (tmp_path / ".dockerignore").write_text("*\n!a\n")
+    (tmp_path / "requirements.lock").write_text("x==1\ny @ https://example.org/y.whl\n")
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    told = "\n".join(CHECK.quick(tmp_path))
+    assert "COPY b" in told
+    assert "COPY c" in told
+    assert "COPY a" not in told
+    assert "requirements.lock, line 2" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "out"),
+    [
+        ("data/mimic/files/p10/film.dcm", True),
+        ("runs/demo/model/model.safetensors", True),
+        (".venv/bin/python", True),
+        (".git/config", True),
+        ("reports.csv", True),
+        ("medclip_debias/data/store.py", False),
+        ("medclip_debias/data/__pycache__/store.cpython-311.pyc", True),
+        ("requirements.lock", False),
+        ("scripts/train_mimic_cxr.sh", False),
+    ],
+)
+def test_no_data_run_or_environment_enters_the_context(path, out):
+    assert CHECK.ignored(path, CHECK.read_rules(REPO)) is out
+
+
+def test_the_base_is_pinned_and_the_image_is_not_root():
+    assert re.fullmatch(r"3\.\d+\.\d+-slim-\w+", OUTER["PYTHON_TAG"])
+    runtime = next(stage for stage in STAGES if stage.name == "runtime")
+    assert words(runtime, "USER")[-1] == "${UID}:${GID}"
+    assert {"UID=1000", "GID=1000"} <= set(words(runtime, "ARG"))
+    assert STAGES[-1].base == "runtime"
+    for stage in (runtime, STAGES[-1]):
+        assert not any("apt-get" in text or "gcc" in text for text in words(stage, "RUN"))
+
+
+def test_the_code_is_copied_after_what_it_needs():
+    builder = STAGES[0]
+    order = [(one.word, one.rest) for one in builder.instructions if one.word in ("COPY", "RUN")]
+    assert order[0] == ("COPY", "requirements.lock pyproject.toml ./")
+    assert order[1][0] == "RUN"
+    assert ("COPY", "medclip_debias medclip_debias") in order[2:]
+
+
+def test_the_entry_point_is_the_packages_own_command():
+    runtime = next(stage for stage in STAGES if stage.name == "runtime")
+    (name,) = yaml.safe_load(words(runtime, "ENTRYPOINT")[0])
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    module, function = project["scripts"][name].split(":")
+    assert callable(getattr(import_module(module), function))
+
+
+def test_what_the_image_installs_is_in_the_lock():
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    locked = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (REPO / "requirements.lock").read_text().splitlines()
+    }
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["codecs"], *extras["wandb"], "uv", "setuptools"]
+    for text in wanted:
+        assert re.split(r"[\[>=<]", text)[0].lower().replace("_", "-") in locked
+
+
+# ------------------------------------------------------------------------------ compose
+
+
+@pytest.fixture(scope="module")
+def services():
+    return yaml.safe_load((REPO / "docker/compose.yaml").read_text())["services"]
+
+
+def test_compose_offers_the_steps_of_a_run(services):
+    assert {"prepare", "score", "train", "evaluate", "report"} == set(services)
+    for service in services.values():
+        build = service["build"]
+        assert (REPO / "docker" / build["context"] / build["dockerfile"]).is_file()
+        assert build["target"] in {stage.name for stage in STAGES}
+        assert "privileged" not in service
+        assert service["cap_drop"] == ["ALL"]
+        assert service["read_only"] is True
+
+
+def test_only_the_report_has_a_network_and_it_is_published_on_loopback_alone(services):
+    for name, service in services.items():
+        if name != "report":
+            assert service["network_mode"] == "none"
+            assert "ports" not in service
+    assert services["report"]["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
+
+
+def test_sources_are_mounted_read_only(services):
+    def mode(volume):
+        if isinstance(volume, dict):
+            return "ro" if volume.get("read_only") else "rw"
+        return "ro" if volume.endswith(":ro") else "rw"
+
+    written = {
+        name: [str(v).rsplit("}", 1)[-1] for v in service["volumes"] if mode(v) == "rw"]
+        for name, service in services.items()
+    }
+    assert written == {
+        "prepare": [":/app/data"],
+        "score": [":/app/data"],
+        "train": [":/app/runs"],
+        "evaluate": [":/app/runs"],
+        "report": [],
+    }
+
+
+def test_training_has_gpus_shared_memory_and_time_to_stop(services):
+    train = services["train"]
+    (device,) = train["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert train["shm_size"] == "8gb"
+    assert train["stop_grace_period"] == "2m"
+
+
+@pytest.mark.parametrize("name", ["prepare", "score", "train", "evaluate"])
+def test_the_commands_are_verbs_of_the_program(services, name, capsys):
+    from medclip_debias.cli import run
+
+    service = services[name]
+    verb = [*service.get("entrypoint", ["medclip-debias"]), *service["command"]]
+    verb = verb[verb.index("medclip-debias") + 1]
+    assert run([verb, "--help"]) == 0
+    assert verb == name
+    for word in service["command"]:
+        if word.startswith("configs/"):
+            assert (REPO / word).is_file()

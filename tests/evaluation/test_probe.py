@@ -1,0 +1,65 @@
+"""The probe as a verb: on the phantom with its truth, and on sets that cannot be probed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from medclip_debias.cli import run
+
+
+def test_probe_writes_figures_counts_and_a_picture(small_model, small_prepared, tmp_path, capsys):
+    words = ["probe", str(small_model), str(small_prepared.folder), "--out", str(tmp_path / "p")]
+    words += ["--bootstrap", "50", "--set", "repeats=2", "--set", "neighbours=[3]"]
+    assert run(words) == 0
+    assert "mean.linear at 1:" in capsys.readouterr().out
+    results = json.loads((tmp_path / "p/probe.json").read_text())
+    assert set(results["classes"]) == {"Edema", "Pneumonia"}
+    assert results["refused"]["Pneumothorax"]["positive_negative"]["train"][0] == 0
+    for found in results["classes"].values():
+        assert 0 <= found["linear at 1"]["auc"] <= 1
+        assert found["linear at 0.1"]["repeats"] == 2
+        assert found["3 neighbours"]["interval"][0] <= found["3 neighbours"]["auc"]
+    assert (tmp_path / "p/tsne.png").read_bytes().startswith(b"\x89PNG")
+    first = (tmp_path / "p/probe.json").read_bytes()
+    assert run(words) == 0
+    assert _without_time(first) == _without_time((tmp_path / "p/probe.json").read_bytes())
+
+
+def test_false_negatives_need_the_phantom_that_the_set_came_from(
+    small_model, small_prepared, phantom_tree, tmp_path, capsys
+):
+    words = [
+        "probe",
+        str(small_model),
+        str(small_prepared.folder),
+        "--out",
+        str(tmp_path),
+        "--bootstrap",
+        "0",
+    ]
+    assert run([*words, "--truth", str(phantom_tree)]) == 2
+    assert "know no sentence of this split" in capsys.readouterr().err
+    assert run([*words, "--truth", str(tmp_path)]) == 2
+    assert "holds no truth of a phantom" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("split", ["validate", "nowhere"])
+def test_a_split_without_images_is_refused(split, small_model, small_prepared, tmp_path, capsys):
+    words = [
+        "probe",
+        str(small_model),
+        str(small_prepared.folder),
+        "--out",
+        str(tmp_path),
+        "--split",
+        split,
+    ]
+    assert run(words) == 2
+    assert f"has no image in the split '{split}'; it has" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def _without_time(content):
+    return {key: value for key, value in json.loads(content).items() if key != "seconds"}

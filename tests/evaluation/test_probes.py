@@ -1,0 +1,96 @@
+"""Probes against loops, scikit-learn and known geometry."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.probes import (
+    alignment,
+    auc_with_interval,
+    few_labels,
+    linear_probe,
+    nearest_neighbours,
+    uniformity,
+)
+
+
+def unit(rng, n, d):
+    x = rng.normal(size=(n, d))
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def test_alignment_is_zero_for_equal_and_about_two_for_unrelated_vectors():
+    rng = np.random.default_rng(0)
+    x, y = unit(rng, 4000, 64), unit(rng, 4000, 64)
+    assert alignment(x, x) == 0
+    assert alignment(x, y) == pytest.approx(2, abs=0.02)
+    assert alignment(x, -x) == pytest.approx(4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 40), st.integers(1, 7))
+def test_uniformity_is_the_loop_over_all_pairs(seed, n, block):
+    x = unit(np.random.default_rng(seed), n, 5)
+    total = [
+        np.exp(-2 * ((a - b) ** 2).sum())
+        for i, a in enumerate(x)
+        for j, b in enumerate(x)
+        if i != j
+    ]
+    assert uniformity(x, block) == pytest.approx(np.log(np.mean(total)), abs=1e-9)
+
+
+def test_uniformity_of_one_direction_is_zero_and_of_a_sphere_about_minus_four():
+    assert uniformity(np.tile([[1.0, 0.0]], (9, 1))) == pytest.approx(0)
+    # E exp(-4 + 4 cos) with cos ~ N(0, 1/d): -4 + 8/d.
+    assert uniformity(unit(np.random.default_rng(1), 3000, 400)) == pytest.approx(-3.98, abs=0.01)
+    with pytest.raises(UserError, match="at least two"):
+        uniformity(np.ones((1, 3)))
+
+
+def test_nearest_neighbours_are_those_of_scikit_learn():
+    from sklearn.neighbors import KNeighborsClassifier
+
+    rng = np.random.default_rng(2)
+    train, test = unit(rng, 200, 6), unit(rng, 700, 6)
+    labels = rng.integers(0, 2, 200).astype(float)
+    machine = KNeighborsClassifier(7, metric="euclidean").fit(train, labels)
+    expected = machine.predict_proba(test)[:, 1]
+    assert nearest_neighbours(train, labels, test, 7) == pytest.approx(expected)
+    with pytest.raises(UserError, match="201 neighbours cannot be taken from 200"):
+        nearest_neighbours(train, labels, test, 201)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.001, 1.0))
+def test_few_labels_keep_patients_whole_nested_and_both_values(seed, share):
+    rng = np.random.default_rng(seed)
+    patients = rng.integers(0, 30, 80).astype(str).tolist()
+    labels = (rng.random(80) < 0.1).astype(float)
+    labels[:2] = 0.0, 1.0
+    rows = few_labels(labels, patients, share, np.random.default_rng(seed))
+    assert set(labels[rows]) == {0.0, 1.0}
+    chosen = {patients[row] for row in rows}
+    assert set(rows.tolist()) == {n for n, name in enumerate(patients) if name in chosen}
+    more = few_labels(labels, patients, min(1.0, share * 2), np.random.default_rng(seed))
+    assert set(rows.tolist()) <= set(more.tolist())
+    assert len(few_labels(labels, patients, 1.0, np.random.default_rng(seed))) == 80
+
+
+def test_linear_probe_finds_a_linear_label_and_nothing_in_noise():
+    rng = np.random.default_rng(3)
+    x, w = rng.normal(size=(600, 8)), rng.normal(size=8)
+    y = (x @ w > 0).astype(float)
+    scores = linear_probe(x[:400], y[:400], x[400:])
+    people = [str(n) for n in range(200)]
+    found = auc_with_interval(scores, y[400:], people, resamples=200, seed=0)
+    assert found["auc"] > 0.98
+    shuffled = rng.permutation(y)
+    scores = linear_probe(x[:400], shuffled[:400], x[400:])
+    found = auc_with_interval(scores, shuffled[400:], people, resamples=200, seed=0)
+    low, high = found["interval"]
+    assert low < 0.5 < high

@@ -1,0 +1,100 @@
+"""Exact scores against loops in double precision; recall against sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from medclip_debias.config import SimilaritySettings
+from medclip_debias.grounding.search.ranking import (
+    blocks,
+    image_scores,
+    mean_direction,
+    recall_at,
+    sentence_scores,
+)
+from medclip_debias.models.similarity import Similarity
+
+
+def unit(*shape, seed=0):
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return F.normalize(made, dim=-1)
+
+
+@pytest.mark.parametrize("sentences", [1, 3, 40])
+def test_stored_regions_score_as_lse_and_nl_say(sentences):
+    """Fewer sentences than regions and more: the two ways to the same weights."""
+    regions = unit(4, 9, 16).half().numpy()
+    y = unit(sentences, 16, seed=1)
+    found = sentence_scores(Similarity(SimilaritySettings(k=7, temperature=5), 16), regions, y)
+    for image in range(4):
+        x = regions[image].astype(np.float64)
+        for number in range(sentences):
+            h = x @ y[number].double().numpy()
+            local = np.log(np.mean(np.exp(7 * h))) / 7
+            weights = np.exp(5 * x @ x[np.argmax(h)])
+            mixed = (weights * h).sum() / weights.sum()
+            assert found[image, number] == pytest.approx((local + mixed) / 2, abs=1e-5)
+
+
+def test_half_precision_moves_a_score_by_less_than_a_thousandth():
+    regions, y = unit(64, 225, 128), unit(10, 128, seed=1)
+    similarity = Similarity(SimilaritySettings(), 128)
+    with torch.no_grad():
+        exact = similarity(regions, y).numpy()
+    assert np.abs(sentence_scores(similarity, regions.half().numpy(), y) - exact).max() < 1e-3
+
+
+def test_likeness_of_images_equals_a_loop_and_is_one_for_itself():
+    regions = unit(3, 6, 8).half().numpy()
+    query = unit(6, 8, seed=2)
+    found = image_scores(query, regions)
+    for image in range(3):
+        cosines = query.double().numpy() @ regions[image].astype(np.float64).T
+        there = np.mean([row.max() for row in cosines])
+        back = np.mean([column.max() for column in cosines.T])
+        assert found[image] == pytest.approx((there + back) / 2, abs=1e-5)
+    own = torch.from_numpy(regions[1]).float()
+    assert image_scores(own, regions)[1] == pytest.approx(1, abs=2e-3)
+    swapped = image_scores(torch.from_numpy(regions[0]).float(), query[None].half().numpy())
+    assert swapped[0] == pytest.approx(found[0], abs=1e-3)
+
+
+def test_mean_directions_are_unit_vectors_along_the_mean():
+    regions = unit(5, 7, 3).numpy().astype(np.float64)
+    mean = regions.mean(axis=1)
+    expected = mean / np.sqrt((mean**2).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(mean_direction(regions.astype(np.float32)), expected, atol=1e-6)
+    assert np.isfinite(mean_direction(np.zeros((1, 2, 3), np.float16))).all()
+
+
+scores = arrays(np.float32, st.integers(1, 12), elements=st.sampled_from([0.0, 0.1, 0.2, 0.3]))
+
+
+@given(exact=scores, k=st.integers(1, 5), data=st.data())
+def test_recall_counts_the_best_with_ties_in_the_candidates_favour(exact, k, data):
+    n = len(exact)
+    candidates = data.draw(st.lists(st.integers(0, n - 1), unique=True))
+    k_here = min(k, n)
+    limit = sorted(exact, reverse=True)[k_here - 1]
+    good = [c for c in candidates if exact[c] >= limit]
+    found = recall_at(exact, np.array(candidates, dtype=np.int64), k)
+    assert found == min(len(good), k_here) / k_here
+    assert recall_at(exact, np.arange(n), k) == 1
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
+def test_blocks_hold_every_image_once_mapped_or_not(size, tmp_path):
+    regions = unit(11, 2, 3).half().numpy()
+    (tmp_path / "a.bin").write_bytes(b"12345678" + regions.tobytes())
+    mapped = np.memmap(tmp_path / "a.bin", np.float16, "r", 8, regions.shape)
+    for source in (regions, mapped):
+        together = np.zeros_like(regions)
+        for place, block in blocks(source, size):
+            together[place] += block
+        np.testing.assert_array_equal(together, regions)

@@ -1,0 +1,238 @@
+"""Files that grounding writes: maps, pictures, boxes, and what is said about bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from medclip_debias.cli import run
+from medclip_debias.config import validate
+from medclip_debias.data.images import prepare_image, read_image
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.files import GroundOptions, find_images, ground_files
+from medclip_debias.grounding.regions import threshold_boxes
+
+
+@pytest.fixture
+def film(tmp_path, radiograph):
+    """A function that writes a picture and returns its path."""
+
+    def write(name, *shape):
+        path = tmp_path / "films" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(radiograph(*shape).astype(np.uint8)).save(path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """A COCO file of two phrases on ``a.png`` (annotated at half its size) and one on ``z.png``."""
+    images = [
+        {"id": 1, "file_name": "a.jpg", "width": 60, "height": 40},
+        {"id": 2, "file_name": "z.jpg", "width": 60, "height": 40},
+    ]
+    rows = [(1, "Left lung", [5, 6, 10, 12]), (1, "Left lung", [20, 6, 10, 12])]
+    rows += [(1, "Heart.", [30, 20, 8, 9]), (2, "Left lung", [0, 0, 5, 5])]
+    annotations = [
+        {"id": n, "image_id": image, "category_id": 1, "label_text": text, "bbox": box}
+        for n, (image, text, box) in enumerate(rows)
+    ]
+    path = tmp_path / "boxes.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return path
+
+
+def test_maps_scores_and_pictures_of_each_sentence(model, film, tmp_path):
+    path = film("image.png", 120, 180)
+    texts = ["Left lung.", "  Right lung: effusion?  "]
+    result = ground_files(model, [path], texts, tmp_path / "out")
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    expected = [
+        f"{name}.{kind}"
+        for name in ("01_left-lung", "02_right-lung-effusion")
+        for kind in ("npy", "png")
+    ]
+    assert names == [*expected, "groundings.json"]
+    assert json.loads((tmp_path / "out" / "groundings.json").read_text()) == result
+    pixels = torch.from_numpy(prepare_image(read_image(path), model.preprocessing.prepare))[None]
+    (entry,) = result["images"]
+    assert (entry["height"], entry["width"]) == (120, 180)
+    for row, text in zip(entry["sentences"], texts, strict=True):
+        with torch.no_grad():  # one sentence at a time, the image encoded anew
+            regions = model.encode_images(pixels)
+            vector = model.encode_sentences([text.strip()])
+            score = model.similarity(regions, vector).item()
+            cosines = (regions[0] @ vector[0]).numpy()
+        heatmap = np.load(row["map"], allow_pickle=False)
+        assert heatmap.shape == (120, 180)
+        assert heatmap.dtype == np.float32
+        assert row["score"] == pytest.approx(score, abs=1e-5)
+        assert row["highest"] == pytest.approx(np.nanmax(heatmap))
+        assert cosines.min() - 1e-5 <= np.nanmin(heatmap) <= np.nanmax(heatmap)
+        assert np.nanmax(heatmap) <= cosines.max() + 1e-5
+        x, y = row["peak"]
+        assert heatmap[int(y), int(x)] == np.nanmax(heatmap)
+        # 96 / 180 prepared pixels to one: the crop of 8 on each side hides 15 columns.
+        assert np.isnan(heatmap[:, :15]).all()
+        assert not np.isnan(heatmap[:, 16:-16]).any()
+        with Image.open(row["picture"]) as picture:
+            assert picture.format == "PNG"
+
+
+def test_found_boxes_are_those_of_the_map(model, film, tmp_path):
+    path = film("image.png", 90, 70)
+    plain = ground_files(model, [path], ["Left lung."], tmp_path / "plain")
+    (row,) = plain["images"][0]["sentences"]
+    threshold = (row["lowest"] + row["highest"]) / 2
+    options = GroundOptions(threshold=threshold, min_area=3, maps=False)
+    (row,) = ground_files(model, [path], ["Left lung."], tmp_path / "out", options)["images"][0][
+        "sentences"
+    ]
+    heatmap = np.load(tmp_path / "plain" / "01_left-lung.npy")
+    assert [found["box"] for found in row["boxes"]] == threshold_boxes(
+        heatmap, threshold, min_area=3
+    )
+    assert row["map"] is None
+    assert not list((tmp_path / "out").glob("*.npy"))
+
+
+def test_reference_boxes_are_scaled_and_matched_by_phrase(model, film, coco, tmp_path):
+    path = film("a.png", 80, 120)
+    texts = ["left lung.", "Pleural effusion."]
+    result = ground_files(model, [path], texts, tmp_path / "out", boxes=coco)
+    same, other = result["images"][0]["sentences"]
+    assert same["reference"] == {
+        "match": "phrase",
+        "boxes": [[10, 12, 20, 24], [40, 12, 20, 24]],
+    }
+    assert other["reference"]["match"] == "image"
+    assert other["reference"]["boxes"] == [*same["reference"]["boxes"], [60, 40, 16, 18]]
+    with pytest.raises(UserError, match="no box for the images"):
+        ground_files(model, [film("b.png", 50, 50)], texts, tmp_path / "out", boxes=coco)
+
+
+def test_several_images_get_folders_and_bad_ones_are_listed(model, film, tmp_path):
+    good = [film("a.png", 50, 60), film("b.png", 60, 50)]
+    flat = tmp_path / "films" / "flat.png"
+    Image.fromarray(np.full((9, 9), 7, np.uint8)).save(flat)
+    broken = tmp_path / "films" / "x.jpg"
+    broken.write_bytes(good[0].read_bytes()[:-60])
+    files = find_images([tmp_path / "films"])
+    assert files == [*good, flat, broken]
+    result = ground_files(model, files, ["Left lung."], tmp_path / "out")
+    assert [entry["image"] for entry in result["images"]] == [str(path) for path in good]
+    assert [entry["image"] for entry in result["rejected"]] == [str(flat), str(broken)]
+    for entry, name in zip(result["images"], "ab", strict=True):
+        assert entry["sentences"][0]["map"] == str(tmp_path / "out" / name / "01_left-lung.npy")
+        assert np.load(entry["sentences"][0]["map"]).shape == (entry["height"], entry["width"])
+    with pytest.raises(UserError, match="none of the 2 images can be used"):
+        ground_files(model, [flat, broken], ["Left lung."], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_images_of_one_name_do_not_overwrite_each_other(model, film, tmp_path):
+    files = [film("p1/a.png", 40, 50), film("p2/a.png", 50, 40)]
+    result = ground_files(model, files, ["Left lung."], tmp_path / "out")
+    shapes = [np.load(entry["sentences"][0]["map"]).shape for entry in result["images"]]
+    assert shapes == [(40, 50), (50, 40)]
+
+
+def test_a_list_names_images_relative_to_itself(film, tmp_path):
+    path = film("a.png", 40, 40)
+    listing = tmp_path / "list.txt"
+    listing.write_text("films/a.png\n\n")
+    assert find_images([listing, path]) == [path]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(UserError, match="lists no image"):
+        find_images([tmp_path / "empty.txt"])
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="holds no DICOM"):
+        find_images([tmp_path / "folder"])
+    with pytest.raises(UserError, match="No image was given"):
+        find_images([])
+
+
+def test_one_scale_for_the_sentences_of_an_image(model, film, tmp_path):
+    """The colour at each map's peak is the colormap's own at that score, on either scale."""
+    from matplotlib import colormaps
+
+    path = film("image.png", 64, 64)
+    texts = ["Left lung.", "Right lung.", "Lung left right."]
+    for scale in ("own", "image"):
+        options = GroundOptions(scale=scale, style={"legend": False, "max_side": 0, "alpha": 1})
+        result = ground_files(model, [path], texts, tmp_path / scale, options)
+        rows = result["images"][0]["sentences"]
+        low = min(row["lowest"] for row in rows)
+        high = max(row["highest"] for row in rows)
+        for row in rows:
+            if scale == "own":
+                low, high = row["lowest"], row["highest"]
+            picture = np.asarray(Image.open(row["picture"]).convert("RGB"))
+            assert picture.shape == (64, 64, 3)
+            x, y = row["peak"]
+            rgb = np.array(colormaps["inferno"]((row["highest"] - low) / (high - low))[:3]) * 255
+            # Opacity rises to 1 only at the top of the scale; the grey film shines through below.
+            share = 0.1 + 0.9 * (row["highest"] - low) / (high - low)
+            difference = np.abs(picture[int(y), int(x)] - rgb)
+            assert (difference <= 255 * (1 - share) + 3).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"style": {"colormap": "viridiss"}}, "did you mean 'viridis'"),
+        ({"style": {"alpha": 1.5}}, "style.alpha"),
+        ({"limits": [0.5, 0.1]}, "limits must rise"),
+        ({"scale": "all"}, "scale"),
+        ({"threshold": float("nan")}, "threshold"),
+    ],
+)
+def test_bad_options_are_named(content, words):
+    with pytest.raises(UserError, match=words):
+        validate(GroundOptions, content, "the command line")
+
+
+def test_the_verb_grounds_sentences_from_a_file(model, film, coco, tmp_path, capsys):
+    folder = tmp_path / "model"
+    model.save(folder)
+    path = film("a.png", 80, 120)
+    (tmp_path / "words.txt").write_text("Left lung.\n\nRight lung.\n" + "lung " * 40 + "\n")
+    words = ["ground", folder, path, "--sentences", tmp_path / "words.txt", "--text", "Heart."]
+    words += ["--threshold", "0.1", "--contour", "0.0", "--boxes", coco, "--max-side", "200"]
+    assert run([str(word) for word in [*words, "--out", tmp_path / "out", "--json"]]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    texts = [row["text"] for row in result["images"][0]["sentences"]]
+    assert texts == ["Heart.", "Left lung.", "Right lung.", ("lung " * 40).strip()]
+    # 40 words need more than the 16 tokens that the encoder reads: cut, and said without them.
+    assert result["cut_sentences"] == [4]
+    assert "Sentence 4 has" in captured.err
+    assert "first 16" in captured.err
+    assert "lung lung" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--text", " "], "Sentence 1 is empty"),
+        ([], "No sentence was given"),
+        (["--sentences", "absent.txt"], "absent.txt"),
+        (["--text", "Lung.", "--colormap", "jett"], "did you mean 'jet'"),
+        (["--text", "Lung.", "--boxes", "absent.json"], "absent.json"),
+    ],
+)
+def test_the_verb_refuses_bad_words_in_a_sentence(model, film, tmp_path, capsys, words, sentence):
+    folder = tmp_path / "model"
+    model.save(folder)
+    words = ["ground", str(folder), str(film("a.png", 40, 40)), *words]
+    assert run([*words, "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "out").exists()

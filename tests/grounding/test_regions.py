@@ -1,0 +1,104 @@
+"""Thresholded boxes against a flood fill written out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.boxes import box_mask
+from medclip_debias.grounding.regions import threshold_boxes, threshold_regions
+
+# Few distinct scores, so that regions of many shapes, equal means and NaN all occur.
+scores = st.sampled_from([np.nan, -1.0, 0.0, 0.25, 0.5, 0.75, 1.0])
+maps = arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=scores)
+
+
+def flood(heatmap, threshold, connectivity):
+    """Every connected set of pixels at or above the threshold, in reading order."""
+    height, width = heatmap.shape
+    left = {(i, j) for i in range(height) for j in range(width) if heatmap[i, j] >= threshold}
+    steps = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if connectivity == 8 or not a * b]
+    found = []
+    while left:
+        todo, region = [min(left)], set()
+        while todo:
+            i, j = todo.pop()
+            if (i, j) in left:
+                left.remove((i, j))
+                region.add((i, j))
+                todo += [(i + a, j + b) for a, b in steps]
+        found.append(region)
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    heatmap=maps,
+    threshold=st.sampled_from([-1.0, 0.1, 0.5, 1.0, 2.0]),
+    connectivity=st.sampled_from([4, 8]),
+    min_area=st.integers(1, 4),
+)
+def test_regions_equal_a_flood_fill(heatmap, threshold, connectivity, min_area):
+    found = threshold_regions(heatmap, threshold, min_area=min_area, connectivity=connectivity)
+    expected = []
+    for region in flood(heatmap, threshold, connectivity):
+        if len(region) < min_area:
+            continue
+        rows, columns = zip(*sorted(region), strict=True)
+        values = [float(heatmap[place]) for place in sorted(region)]
+        left, top = min(columns), min(rows)
+        box = (left, top, max(columns) + 1 - left, max(rows) + 1 - top)
+        expected.append((sum(values) / len(values), max(values), len(values), box))
+    expected.sort(key=lambda region: -region[0])
+    assert [(r.mean, r.peak, r.area, r.box) for r in found] == expected
+    boxes = threshold_boxes(heatmap, threshold, min_area=min_area, connectivity=connectivity)
+    assert boxes == [list(region.box) for region in found]
+
+
+@given(heatmap=maps, threshold=st.sampled_from([0.1, 0.5]))
+def test_the_union_of_the_boxes_holds_every_pixel_above_the_threshold(heatmap, threshold):
+    above = heatmap >= threshold
+    assert (box_mask(threshold_boxes(heatmap, threshold), *heatmap.shape) | ~above).all()
+
+
+@given(
+    shape=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    corner=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    extent=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_a_drawn_box_comes_back_exactly(shape, corner, extent):
+    height, width = shape
+    x, y = int(corner[0] * (width - 1)), int(corner[1] * (height - 1))
+    w, h = 1 + int(extent[0] * (width - x - 1)), 1 + int(extent[1] * (height - y - 1))
+    drawn = box_mask([[x, y, w, h]], height, width).astype(np.float32)
+    assert threshold_boxes(drawn, 0.5) == [[x, y, w, h]]
+
+
+def test_pixels_that_touch_at_a_corner_are_one_region_only_when_eight_connected():
+    diagonal = np.eye(3)
+    assert threshold_boxes(diagonal, 0.5) == [[0, 0, 3, 3]]
+    assert threshold_boxes(diagonal, 0.5, connectivity=4) == [[i, i, 1, 1] for i in range(3)]
+
+
+def test_the_region_of_highest_mean_comes_first():
+    heatmap = np.array([[0.6, 0.0, 0.9, 0.0, 0.7], [1.0, 0.0, 0.0, 0.0, 0.7]])
+    assert threshold_boxes(heatmap, 0.5) == [[2, 0, 1, 1], [0, 0, 1, 2], [4, 0, 1, 2]]
+    assert threshold_boxes(heatmap, 0.5, min_area=2) == [[0, 0, 1, 2], [4, 0, 1, 2]]
+
+
+def test_nothing_above_the_threshold_gives_no_box():
+    assert threshold_boxes(np.full((4, 4), np.nan), -1) == []
+    assert threshold_boxes(np.zeros((4, 4)), 0.1) == []
+
+
+def test_bad_thresholds_and_shapes_are_refused():
+    with pytest.raises(UserError, match="threshold"):
+        threshold_regions(np.zeros((2, 2)), float("nan"))
+    with pytest.raises(UserError, match="connectivity must be 4 or 8"):
+        threshold_regions(np.zeros((2, 2)), 0.5, connectivity=6)
+    with pytest.raises(ValueError, match="height, width"):
+        threshold_regions(np.zeros(4), 0.5)

@@ -1,0 +1,118 @@
+"""Random checkpoints with the tensor names of the published files.
+
+Names from the public definitions: microsoft/hi-ml (health_multimodal/image/model), openai/CLIP,
+mlfoundations/open_clip (model.py, timm_model.py, hf_model.py), marshuang80/gloria
+(gloria/models), RyanWangZf/MedCLIP (medclip/modeling_medclip.py). ResNet-50 trunks have one block
+a stage here, so that files stay small; the full-size names are checked on the meta device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from medclip_debias.models import image_encoder
+from medclip_debias.models.image_encoder import Arch
+
+DIM = 6
+
+
+def prefixed(prefix, state):
+    return {prefix + key: value for key, value in state.items()}
+
+
+def lively(module, seed=0):
+    """Random weights, also where a fresh module has zeros or ones: no term may go untested."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, value in module.state_dict().items():
+            if value.dtype.is_floating_point:
+                noise = torch.randn(value.shape, generator=generator) * 0.2
+                if "running_var" in name:
+                    value.copy_(1 + noise.abs())
+                elif value.ndim <= 1:
+                    value.add_(noise)
+                elif "embed" in name or value.abs().max() == 0:
+                    value.copy_(noise)
+    return module.eval()
+
+
+@pytest.fixture
+def shallow(monkeypatch):
+    stages = ((1, 64, 1), (1, 128, 2), (1, 256, 2), (1, 512, 2))
+    monkeypatch.setitem(
+        image_encoder.ARCHITECTURES, "resnet50", Arch("bottleneck", 64, 7, True, stages)
+    )
+
+
+@pytest.fixture
+def trunk(shallow):
+    """torchvision's own ResNet, three channels in, its classifier 1000 wide."""
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    torch.manual_seed(0)
+    return lively(ResNet(Bottleneck, [1, 1, 1, 1]))
+
+
+@pytest.fixture
+def projector():
+    torch.manual_seed(1)
+    return lively(
+        nn.Sequential(
+            nn.Conv2d(2048, 16, 1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, DIM, 1),
+        )
+    )
+
+
+@pytest.fixture
+def biovil_file(trunk, projector, tmp_path):
+    state = prefixed("encoder.encoder.", trunk.state_dict())
+    state |= prefixed("projector.model.", projector.state_dict())
+    torch.save(state, tmp_path / "biovil_image.pt")
+    return tmp_path / "biovil_image.pt"
+
+
+@pytest.fixture
+def bert(bert_folder):
+    """A BERT with a pooler, of the folder's configuration."""
+    from transformers import BertConfig, BertModel
+
+    config = json.loads((bert_folder / "config.json").read_text())
+    config.pop("model_type")
+    torch.manual_seed(2)
+    return lively(BertModel(BertConfig(**config)))
+
+
+@pytest.fixture(scope="session")
+def open_clip_model():
+    """open_clip's ``model`` module, without the tokenizer that its package imports first."""
+    spec = importlib.util.find_spec("open_clip")
+    if spec is None:
+        pytest.skip("open_clip is not installed")
+    bare = importlib.machinery.ModuleSpec("open_clip_networks", None, is_package=True)
+    bare.submodule_search_locations = list(spec.submodule_search_locations)
+    sys.modules["open_clip_networks"] = importlib.util.module_from_spec(bare)
+    return importlib.import_module("open_clip_networks.model")
+
+
+@pytest.fixture(scope="session")
+def merges_file():
+    from medclip_debias.models.peers.importing import _installed_merges
+
+    return _installed_merges()
+
+
+@pytest.fixture(scope="session")
+def radiographs(shared_data):
+    """Four real radiographs of different shapes."""
+    return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:10]

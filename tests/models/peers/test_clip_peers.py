@@ -1,0 +1,241 @@
+"""CheXzero, open_clip's ViT and BiomedCLIP against open_clip's and transformers' own networks."""
+
+import gzip
+import json
+from itertools import pairwise
+
+import pytest
+import regex
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from medclip_debias.cli import run
+from medclip_debias.errors import UserError
+from medclip_debias.models.peers.importing import import_model
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.text import ClipTokenizer
+
+from .conftest import lively, prefixed
+
+SENTENCES = ["No pleural effusion.", "Mild cardiomegaly, unchanged; 12 ribs!", "x" * 300]
+VISION = {"layers": 2, "width": 64, "patch_size": 32, "image_size": 224}
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 2}
+
+
+def pictures(side, count=2):
+    g = torch.Generator().manual_seed(side)
+    return torch.randint(0, 256, (count, side, side), generator=g, dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(merges_file):
+    return ClipTokenizer.from_merges(merges_file)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@torch.no_grad()
+def test_clip_agrees_with_open_clip(quick, open_clip_model, merges_file, tmp_path):
+    torch.manual_seed(0)
+    reference = lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=quick))
+    file, config = tmp_path / "weights.pt", None
+    torch.save(reference.state_dict(), file)
+    kind, size = ("chexzero", 320) if quick else ("open_clip", 224)
+    if not quick:
+        config = tmp_path / "open_clip_config.json"
+        cfg = {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": TEXT}
+        config.write_text(json.dumps({"model_cfg": cfg, "preprocess_cfg": {}}))
+    peer = import_model(kind, file, tmp_path / "peer", text=merges_file, config=config)
+    assert peer.grid.shape == (7, 7)
+    assert peer.grid.stride * 7 == size
+
+    images = pictures(size)
+    x = peer.normalise(images)
+    assert x.shape == (2, 3, 224, 224)
+    whole = F.normalize(reference.encode_image(x), dim=-1)
+    ids = peer.tokenizer.encode(SENTENCES, 77)
+    padded = torch.zeros(len(ids), 77, dtype=torch.long)
+    for row, found in zip(padded, ids, strict=True):
+        row[: len(found)] = torch.tensor(found)
+    words = F.normalize(reference.encode_text(padded), dim=-1)
+    regions, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
+    assert regions.shape == (2, 49, 48)
+    torch.testing.assert_close(found[:, :24], words, atol=1e-5, rtol=0)
+    torch.testing.assert_close(peer.similarity(regions, found), whole @ words.T, atol=1e-5, rtol=0)
+    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 49), atol=1e-6, rtol=0)
+    # The patch tokens through the last norm and projection, read with open_clip's own parts.
+    tokens = reference.visual.forward_intermediates(x, indices=1, normalize_intermediates=True)
+    grid = tokens["image_intermediates"][0].flatten(2).transpose(1, 2)
+    unit = F.normalize(grid @ reference.visual.proj, dim=-1)
+    torch.testing.assert_close(regions[..., :24], unit, atol=1e-5, rtol=0)
+    assert torch.equal(peer.encode_images(images), regions)
+
+
+@torch.no_grad()
+def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path):
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(1)
+    config = ViTConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        intermediate_size=96,
+        image_size=64,
+        patch_size=16,
+        layer_norm_eps=1e-6,
+    )
+    vit = lively(ViTModel(config, add_pooling_layer=False))
+    own = vit.state_dict()
+
+    def pick(*ends):
+        found = [v for k, v in own.items() if any(k.endswith(end) for end in ends)]
+        assert len(found) == 1, ends
+        return found[0]
+
+    state = {
+        "visual.trunk.cls_token": pick("cls_token"),
+        "visual.trunk.pos_embed": pick("position_embeddings"),
+        "visual.trunk.patch_embed.proj.weight": pick("projection.weight"),
+        "visual.trunk.patch_embed.proj.bias": pick("projection.bias"),
+    }
+    for kind in ("weight", "bias"):
+        for n in (0, 1):
+            layer, new = f"layers.{n}.", f"visual.trunk.blocks.{n}."
+            names = [f"{layer}attention.{p}_proj.{kind}" for p in "qkv"]
+            state[f"{new}attn.qkv.{kind}"] = torch.cat([pick(name) for name in names])
+            state[f"{new}attn.proj.{kind}"] = pick(f"{layer}attention.o_proj.{kind}")
+            state[f"{new}norm1.{kind}"] = pick(f"{layer}layernorm_before.{kind}")
+            state[f"{new}norm2.{kind}"] = pick(f"{layer}layernorm_after.{kind}")
+            state[f"{new}mlp.fc1.{kind}"] = pick(f"{layer}mlp.fc1.{kind}")
+            state[f"{new}mlp.fc2.{kind}"] = pick(f"{layer}mlp.fc2.{kind}")
+        state[f"visual.trunk.norm.{kind}"] = own[f"layernorm.{kind}"]
+    head = nn.Linear(64, 12, bias=False)
+    words = nn.Sequential(nn.Linear(16, 14, bias=False), nn.GELU(), nn.Linear(14, 12, bias=False))
+    state |= prefixed("visual.head.proj.", head.state_dict())
+    state |= prefixed("text.transformer.", bert.state_dict()) | prefixed(
+        "text.proj.", words.state_dict()
+    )
+    state["logit_scale"] = torch.tensor(4.4)
+    torch.save(state, tmp_path / "open_clip_pytorch_model.bin")
+    cfg = {
+        "vision_cfg": {"timm_model_name": "vit_base_patch16_224", "timm_proj": "linear"},
+        "text_cfg": {"hf_model_name": "x", "hf_proj_type": "mlp", "context_length": 32},
+    }
+    config_file = tmp_path / "open_clip_config.json"
+    mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
+    told = {"model_cfg": cfg, "preprocess_cfg": {"mean": mean, "std": std}}
+    config_file.write_text(json.dumps(told))
+    peer = import_model(
+        "open_clip",
+        tmp_path / "open_clip_pytorch_model.bin",
+        tmp_path / "peer",
+        text=bert_folder,
+        config=config_file,
+    )
+    images = pictures(64)
+    x = images[:, None].float().expand(-1, 3, -1, -1) / 255
+    x = (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    tokens = head(vit(x).last_hidden_state)
+    regions, found = peer.encode_images(images), peer.encode_sentences(["no pleural effusion"])
+    unit = F.normalize(tokens[:, 1:], dim=-1)
+    torch.testing.assert_close(regions[..., :12], unit, atol=1e-5, rtol=0)
+    ids = torch.tensor(peer.tokenizer.encode(["no pleural effusion"], 32))
+    text = F.normalize(words(bert(ids).last_hidden_state[:, 0]), dim=-1)
+    torch.testing.assert_close(found[:, :12], text, atol=1e-5, rtol=0)
+    score = F.normalize(tokens[:, 0], dim=-1) @ text.T
+    torch.testing.assert_close(peer.similarity(regions, found), score, atol=1e-5, rtol=0)
+
+
+def merged(word, ranks):
+    """Byte-pair encoding by its definition: merge the earliest-learned pair until none is left."""
+    parts = [*word[:-1], word[-1] + "</w>"]
+    while True:
+        pairs = [(ranks.get(pair, 10**9), n) for n, pair in enumerate(pairwise(parts))]
+        if not pairs or min(pairs)[0] == 10**9:
+            return parts
+        best = min(pairs)[1]
+        parts[best : best + 2] = [parts[best] + parts[best + 1]]
+
+
+def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
+    lines = gzip.decompress(merges_file.read_bytes()).decode().split("\n")[1:48895]
+    ranks = {tuple(line.split()): n for n, line in enumerate(lines)}
+    vocabulary = tokenizer._tokenizer.get_vocab()
+    assert tokenizer.size == 49408
+    assert (tokenizer.start_id, tokenizer.end_id) == (49406, 49407)
+    assert (vocabulary["!"], vocabulary["a</w>"]) == (0, 320)
+    pattern = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+    texts = [
+        "No focal consolidation, pleural effusion or pneumothorax.",
+        "There's  a 2.5cm   nodule\nin the RIGHT upper lobe;it's unchanged.",
+        "bibasilar subsegmental atelectasis (mild)!!",
+    ]
+    for text in texts:
+        expected = [49406]
+        for word in regex.findall(pattern, text.lower()):
+            expected += [vocabulary[part] for part in merged(word, ranks)]
+        assert tokenizer.encode([text], 77) == [[*expected, 49407]]
+    assert len(tokenizer.encode(["a " * 500], 77)[0]) == 77
+    # Two ids that OpenAI's documentation and every user of CLIP knows.
+    assert tokenizer.encode(["a photo of a cat"], 77)[0] == [
+        49406,
+        320,
+        1125,
+        539,
+        320,
+        2368,
+        49407,
+    ]
+
+
+def test_a_model_that_is_no_plain_clip_is_refused_by_name(tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
+    for cfg, named in (
+        ({"vision_cfg": {"layers": [3, 4, 6, 3]}, "text_cfg": {}}, "only CLIP's own ViT"),
+        ({"vision_cfg": {"layers": 2, "pool_type": "avg"}, "text_cfg": {}}, "pool_type"),
+        ({"vision_cfg": VISION, "text_cfg": TEXT}, "conv1.weight' is missing"),
+        ({}, "no vision_cfg"),
+    ):
+        (tmp_path / "c.json").write_text(json.dumps(cfg))
+        with pytest.raises(UserError, match=named):
+            import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
+    with pytest.raises(UserError, match="--config"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
+    assert not (tmp_path / "o").exists()
+
+
+def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_file, tmp_path):
+    state = open_clip_model.CLIP(24, VISION, TEXT).state_dict()
+    torch.save(state, tmp_path / "w.pt")
+    cfg = {"vision_cfg": VISION, "text_cfg": TEXT | {"heads": 7}}
+    (tmp_path / "c.json").write_text(json.dumps(cfg))
+    files = {"text": merges_file, "config": tmp_path / "c.json"}
+    with pytest.raises(UserError, match="widths and heads"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", **files)
+
+
+def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
+    open_clip_model, merges_file, phantom_tree, tmp_path, capsys
+):
+    torch.manual_seed(0)
+    state = lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict()
+    torch.save(state, tmp_path / "chexzero.pt")
+    peer = str(tmp_path / "peer")
+    words = ["import-model", "chexzero", str(tmp_path / "chexzero.pt"), "--text", str(merges_file)]
+    assert run([*words, "--out", peer]) == 0
+    plain, fitting, out = (str(tmp_path / name) for name in ("plain", "fitting", "out"))
+    assert run(["prepare", str(phantom_tree), plain, "--size", "64", "--workers", "1"]) == 0
+    assert run(["evaluate", peer, plain, "--out", out]) == 2
+    options = Peer.load(tmp_path / "peer").preprocessing.prepare.command_line()
+    assert f"medclip-debias prepare SOURCE OUT {options}." in capsys.readouterr().err
+    again = ["prepare", str(phantom_tree), fitting, "--workers", "1", *options.split()]
+    assert run(again) == 0
+    few = ["--heatmaps", "0", "--bootstrap", "10"]
+    assert run(["evaluate", peer, fitting, "--out", out, *few]) == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["model"]["architecture"]["kind"] == "chexzero"
+    assert results["model"]["provenance"]["imported"].keys() >= {"chexzero.pt"}
+    assert results["model"]["grid"] == [7, 7]
+    assert results["counts"]["phrases"] > 0
+    assert {"grounding", "zero_shot"} & results.keys()

@@ -1,0 +1,121 @@
+"""The two data models: closed forms against simulation, training, and the theorems' numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.studies import mmcl_models as models
+
+
+def test_contrastive_scores_are_those_of_the_minimiser_found_by_descent():
+    rng = np.random.default_rng(0)
+    images, texts = rng.normal(size=(20, 5)), rng.normal(size=(20, 4))
+    n, rho = 20, 0.7
+    left, right = rng.normal(size=(6, 5)) * 0.3, rng.normal(size=(6, 4)) * 0.3
+    pairs = texts.T @ images / n
+    crossed = (np.outer(texts.sum(0), images.sum(0)) - texts.T @ images) / (n * (n - 1))
+    target = (pairs - crossed).T
+    for _ in range(30000):  # descent on the loss of section 3.2
+        gap = rho * left.T @ right - target
+        left, right = left - 0.05 * right @ gap.T, right - 0.05 * left @ gap
+    test, prompts = rng.normal(size=(3, 5)), rng.normal(size=(2, 4))
+    learned = test @ (left.T @ right) @ prompts.T * rho
+    assert models.contrastive_scores(images, texts, test, prompts) == pytest.approx(
+        learned, abs=1e-6
+    )
+
+
+def test_data_model_1_gives_the_numbers_of_corollary_4_5():
+    everywhere, against = models.contrastive_accuracy_1(agree=1.0, core=1.0, spurious=0.0)
+    assert everywhere >= 0.81
+    assert against == pytest.approx(0.69, abs=0.005)
+    assert models.best_accuracy_1(1.0) == pytest.approx(0.8413, abs=1e-4)
+
+
+@pytest.mark.parametrize("mentioned", [0.0, 0.5, 1.0])
+def test_caption_richness_enters_linearly(mentioned):
+    """Theorem 5.2 prints a square; a million draws say otherwise."""
+    rng = np.random.default_rng(1)
+    z, y, a = models.features_1(rng, 1_000_000, 0.95, 1.0, 0.1)
+    caption = models.masked_1(rng, z, y, a, mentioned, 1.0)
+    weight = (z[:, 0] * caption[:, 0]).mean(), (z[:, 1] * caption[:, 0]).mean()
+    assert weight[0] == pytest.approx(1 + mentioned, abs=0.01)
+    assert weight[1] == pytest.approx(0.9, abs=0.01)
+    seen, label, sign = models.features_1(rng, 1_000_000, 0.5, 1.0, 0.1)
+    right = np.sign(seen @ np.array(weight)) == label
+    _, expected = models.masked_accuracy_1(0.95, 1.0, 0.1, mentioned)
+    assert right[sign != label].mean() == pytest.approx(expected, abs=0.004)
+
+
+def test_supervised_learning_falls_for_the_spurious_feature():
+    rng = np.random.default_rng(2)
+    n, d = 400, 800
+    z, y, _ = models.features_1(rng, n, 0.99, 1.0, 0.1)
+    x = models.inputs(z, models.noise(rng, n, d, 6.0))
+    seen, label, sign = models.features_1(rng, 2000, 0.5, 1.0, 0.1)
+    test = models.inputs(seen, models.noise(rng, 2000, d, 6.0))
+    scores, separable = models.supervised_1(x, y, test)
+    right = np.sign(scores) == label
+    assert separable
+    assert right.mean() <= 2 / 3
+    assert right[sign != label].mean() <= 1 / 3
+
+
+def test_maximum_margin_direction_of_data_model_2_has_the_symmetric_form():
+    """A hard-margin machine on all feature vectors of two classes' coordinates."""
+    from itertools import product
+
+    from sklearn.svm import LinearSVC
+
+    alpha, beta, m = 2.0, 1 / 3, 2
+    rows, labels = [], []
+    for k, c in product(range(m), (-1.0, 1.0)):
+        other = 1 - k
+        for first, second in product((-beta, beta), repeat=2):
+            z = np.zeros(2 * m)
+            z[k], z[k + m], z[other], z[other + m] = c, alpha * c, first, alpha * second
+            rows.append(z)
+            labels.append(2 * k + (c < 0))
+    machine = LinearSVC(
+        C=1e6, multi_class="crammer_singer", fit_intercept=False, tol=1e-8, max_iter=200_000
+    ).fit(np.array(rows), labels)
+    w = machine.coef_[0]
+    small, large = models.supervised_weights_2(alpha)
+    assert w[m] / w[0] == pytest.approx(large / small, rel=0.05)
+    assert np.abs(w[[1, 3]]).max() < 0.05 * np.abs(w).max()
+
+
+def test_cross_covariance_of_data_model_2_is_the_sampled_one():
+    rng = np.random.default_rng(3)
+    m, alpha, beta, mentioned = 3, 2.0, 0.5, 0.6
+    z, k, _ = models.features_2(rng, 400_000, m, alpha, beta, training=True)
+    keep = rng.random(z.shape) < mentioned
+    keep[np.arange(len(z)), k] = True
+    covariance = z.T @ (z * keep) / len(z)
+    core, spurious = models.contrastive_weights_2(m, alpha, beta, mentioned)
+    assert covariance[0, 0] * m == pytest.approx(core, abs=0.02)
+    assert covariance[m, 0] * m == pytest.approx(spurious, abs=0.03)
+    assert abs(covariance[1, 0]) < 0.01
+
+
+@pytest.mark.parametrize(("m", "always"), [(1780, False), (1800, True)])
+def test_contrastive_learning_is_always_right_just_above_the_threshold(m, always):
+    alpha, beta = 10.0, 1 / 3
+    assert (m > models.least_classes(alpha, beta)) == always
+    rng = np.random.default_rng(4)
+    z, k, c = models.features_2(rng, 300, m, alpha, beta, training=False)
+    contrastive = models.accuracy_2(z, k, c, models.contrastive_weights_2(m, alpha, beta))
+    supervised = models.accuracy_2(z, k, c, models.supervised_weights_2(alpha))
+    assert (contrastive == 1.0) == always
+    assert supervised <= 0.6
+
+
+@pytest.mark.parametrize(("shift", "always"), [(-0.005, False), (0.005, True)])
+def test_captions_must_be_rich_enough(shift, always):
+    m, alpha, beta = 2400, 10.0, 1 / 3
+    mentioned = models.least_mentioned(m, alpha, beta) + shift
+    rng = np.random.default_rng(5)
+    z, k, c = models.features_2(rng, 300, m, alpha, beta, training=False)
+    accuracy = models.accuracy_2(z, k, c, models.contrastive_weights_2(m, alpha, beta, mentioned))
+    assert accuracy == 1.0 if always else accuracy <= 0.6

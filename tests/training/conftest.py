@@ -1,0 +1,106 @@
+"""A small run, and processes forked from this one, which has imported everything already."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    Preprocessing,
+    TextEncoderSettings,
+)
+from medclip_debias.data.loader import training_corpus
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.training.settings import RunSettings, TrainSettings
+
+Change = Callable[..., RunSettings]
+
+
+@pytest.fixture(scope="session")
+def small_language_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny language model of the phantom's sentences, with dropout of 0.1 as every BERT."""
+    out = tmp_path_factory.mktemp("engine") / "lm"
+    small = LanguageModelSettings(
+        vocabulary=500, hidden=16, layers=2, heads=2, steps=2, batch_size=16, max_tokens=32
+    )
+    train_masked_lm(training_corpus(PreparedSet.open(prepared_phantom)), out, small)
+    return out
+
+
+@pytest.fixture
+def run(prepared_phantom: Path, small_language_model: Path, tmp_path: Path) -> Change:
+    """A function that makes settings: ``run(out="a", loss=..., accumulate=2)``."""
+    prepare = PreparedSet.open(prepared_phantom).settings
+
+    def make(out: str = "run", loss: dict[str, Any] | None = None, **train: Any) -> RunSettings:
+        plain = {
+            "steps": 6,
+            "batch_size": 8,
+            "sentences_per_study": 2,
+            "lr": 1e-3,
+            # Adam divides by the gradient's size: with its usual 1e-8, rounding of gradients that
+            # are nearly 0 would decide on the direction of a step.
+            "adam_eps": 1e-4,
+            "warmup_steps": 2,
+            "log_every": 2,
+            "checkpoint_every": 2,
+            "workers": 0,
+        }
+        return RunSettings(
+            prepared=prepared_phantom,
+            out=tmp_path / out,
+            preprocessing=Preprocessing(prepare=prepare, input_size=32),
+            model=ModelSettings(
+                image=ImageEncoderSettings(arch="resnet_small"),
+                text=TextEncoderSettings(folder=small_language_model, max_tokens=32),
+                dim=16,
+            ),
+            loss=loss or {"kind": "infonce"},
+            train=TrainSettings(**(plain | train)),
+        )
+
+    return make
+
+
+def in_processes(world: int, work: Callable[[], None]) -> list[int]:
+    """Run ``work`` in ``world`` forked processes under torchrun's variables; exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            code = 0
+            try:
+                names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank}
+                address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                os.environ.update({k: str(v) for k, v in (names | address).items()})
+                torch.set_num_threads(1)
+                work()
+            except SystemExit as end:
+                code = int(end.code or 0)
+            except BaseException:
+                traceback.print_exc()
+                code = 1
+            finally:
+                os._exit(code)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """Largest absolute difference of two sets of weights with the same names and shapes."""
+    assert a.keys() == b.keys()
+    pairs = [(a[k].double(), b[k].double()) for k in a if a[k].numel() or b[k].numel()]
+    return max(float((x - y).abs().max()) for x, y in pairs)

@@ -1,0 +1,110 @@
+"""The verb ``train``: validation, exit codes, Weights & Biases, and what the environment says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sys
+
+import pytest
+import yaml
+
+from medclip_debias.cli import run as command
+from medclip_debias.errors import UserError
+from medclip_debias.training.processes import Place
+from medclip_debias.training.train import train
+
+
+@pytest.fixture
+def config(run, tmp_path):
+    """A function that writes a run's YAML file."""
+
+    def write(**changes):
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(run(**changes).model_dump(mode="json")))
+        return str(path)
+
+    return write
+
+
+def test_a_run_validates_and_says_which_step_was_best(config, capsys, tmp_path):
+    path = config(validate_every=2, validate_images=8, keep="best", best_metric="mean_auc")
+    assert command(["train", path, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    with (tmp_path / "run" / "validation.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["step"] for row in rows] == ["2", "4", "6"]
+    best = max(rows, key=lambda row: float(row["mean_auc"]))
+    assert figures["best_step"] == int(best["step"])
+    assert figures["best_mean_auc"] == pytest.approx(float(best["mean_auc"]), rel=1e-5)
+    with (tmp_path / "run" / "metrics.csv").open() as stream:
+        row = next(csv.DictReader(stream))
+    assert 0 <= float(row["data_wait"]) <= 1
+    assert float(row["memory_mib"]) > 50
+
+
+def test_a_signal_ends_the_verb_with_its_own_code(config, capsys, monkeypatch):
+    from medclip_debias.training.run import Trainer
+
+    step = Trainer.step
+
+    def and_signal(self, number, *args, **options):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, number, *args, **options)
+
+    monkeypatch.setattr(Trainer, "step", and_signal)
+    path = config()
+    assert command(["train", path]) == 75
+    assert "stopped by SIGTERM after step" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert command(["train", path]) == 0
+
+
+def test_weights_and_biases_works_without_a_network(run):
+    pytest.importorskip("wandb")
+    settings = run(wandb="offline", steps=2)
+    train(settings)
+    (record,) = (settings.out / "wandb").glob("offline-run-*/*.wandb")
+    content = record.read_bytes()
+    assert b"gradient_norm" in content
+    from medclip_debias.data.store import PreparedSet
+
+    for text in PreparedSet.open(settings.prepared).texts:
+        assert text.encode() not in content
+
+
+def test_without_weights_and_biases_one_sentence_says_so(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"medclip-debias\[wandb\]"):
+        train(run(wandb="online", steps=2))
+
+
+def test_settings_that_cannot_be_shared_out_are_refused(config, capsys):
+    for change, word in (("train.accumulate=3", "accumulate"), ("train.norm_batch=5", "norm_b")):
+        assert command(["train", config(), change]) == 2
+        assert word in capsys.readouterr().err
+    assert command(["train", config(), "train.freeze.image=layer4"]) == 2
+    assert "resnet_small has layer1, layer2, layer3" in capsys.readouterr().err
+    assert command(["train", config(), "train.patience=2"]) == 2
+    assert "validate_every" in capsys.readouterr().err
+
+
+def test_the_place_of_a_process_is_read_from_torchrun_or_slurm(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert Place.from_environment() == Place()
+    # A batch script has a SLURM_PROCID too, but is no step of several tasks.
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert Place.from_environment() == Place()
+    for name, value in (("SLURM_PROCID", 5), ("SLURM_STEP_NUM_TASKS", 8), ("SLURM_LOCALID", 1)):
+        monkeypatch.setenv(name, str(value))
+    assert Place.from_environment() == Place(5, 8, 1)
+    for name, value in (("RANK", 2), ("WORLD_SIZE", 4), ("LOCAL_RANK", 0)):
+        monkeypatch.setenv(name, str(value))
+    assert Place.from_environment() == Place(2, 4, 0)
+    monkeypatch.setenv("RANK", "4")
+    with pytest.raises(UserError, match="RANK is 4, but WORLD_SIZE is 4"):
+        Place.from_environment()

@@ -1,0 +1,386 @@
+"""A run that is killed, stopped or spoilt at any point goes on to the same weights, or says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training import checkpoint as checkpoint_module
+from medclip_debias.training.checkpoint import (
+    checkpoints,
+    hash_path,
+    load_checkpoint,
+    save_checkpoint,
+)
+from medclip_debias.training.run import Trainer
+from medclip_debias.training.signals import StoppedBySignalError
+from medclip_debias.training.train import train
+from tests.training.conftest import in_processes, largest_difference
+
+KILLS = 20
+# Everything a checkpoint must hold: state of samples, a moving average, a best validation.
+FULL = {"ema": 0.9, "validate_every": 2, "steps": 8, "batch_size": 4}
+LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
+
+
+def judge(model):
+    """A deterministic figure of the weights, cheaper than a validation."""
+    return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
+
+
+def weights(result_folder):
+    return DualEncoder.load(result_folder).state_dict()
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def fork(work):
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        torch.set_num_threads(1)
+        try:
+            work()
+        except StoppedBySignalError:
+            os._exit(75)
+        except UserError:
+            os._exit(2)
+        finally:
+            os._exit(0)
+    return child
+
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_run_killed_at_random_points_ends_in_the_same_weights(run):
+    train(run("first", LOSS, steps=1))  # pays for the imports, so that the next is timed alone
+    settings = run("whole", LOSS, **FULL)
+    began = time.perf_counter()
+    whole = train(settings, validator=judge)
+    span = time.perf_counter() - began
+    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+    rng = random.Random(5)
+    kills = halfway = 0
+    while kills < KILLS:
+        ready, tell = os.pipe()
+        wanted = rng.randint(0, 3)  # steps taken before the kill, in this attempt
+
+        def work(tell=tell, wanted=wanted):
+            taken = [0]
+
+            def step_taken(*_):
+                taken[0] += 1
+                if taken[0] == wanted:
+                    os.write(tell, b".")
+
+            if not wanted:
+                os.write(tell, b".")
+            train(broken, validator=judge, progress=step_taken)
+            os.write(tell, b".")
+
+        child = fork(work)
+        os.close(tell)
+        assert os.read(ready, 1)
+        time.sleep(rng.uniform(0, 2 if wanted else 5) * span / FULL["steps"])
+        os.kill(child, signal.SIGKILL)
+        os.close(ready)
+        if ended(child) == -signal.SIGKILL and not (broken.out / "model").exists():
+            kills += 1
+            halfway += bool(checkpoints(broken.out / "checkpoints"))
+        if (broken.out / "model").exists():  # done before the kill: begin anew, and go on killing
+            assert same(weights(whole.model), weights(broken.out / "model"))
+            shutil.rmtree(broken.out)
+    assert halfway > KILLS // 4
+    result = train(broken, validator=judge)
+    assert same(weights(whole.model), weights(result.model))
+    assert (result.best, result.best_step) == (whole.best, whole.best_step)
+    assert not list((broken.out / "checkpoints").glob(".*"))
+
+
+@pytest.mark.parametrize("point", range(6))
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(run, point):
+    settings = run("whole", **FULL)
+    whole = train(settings, validator=judge)
+    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work():
+        write = checkpoint_module._HashedStream.write
+        calls = [0]
+
+        def counted(self, data):
+            calls[0] += 1
+            # Each checkpoint takes hundreds of writes; the second and later ones are hit.
+            if calls[0] == 700 + 311 * point:
+                self.stream.flush()
+                die()
+            return write(self, data)
+
+        checkpoint_module._HashedStream.write = counted
+        if point == 5:  # between the hash and the file
+            checkpoint_module._HashedStream.write = write
+            plain = checkpoint_module.write_text
+            hashes = [0]
+
+            def hash_then_die(path, text):
+                plain(path, text)
+                hashes[0] += 1
+                if hashes[0] == 4:
+                    die()
+
+            checkpoint_module.write_text = hash_then_die
+        train(broken, validator=judge)
+
+    assert ended(fork(work)) == -signal.SIGKILL
+    found = checkpoints(broken.out / "checkpoints")
+    for path in found:
+        load_checkpoint(path)
+    result = train(broken, validator=judge)
+    assert same(weights(whole.model), weights(result.model))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_the_run_goes_on_to_the_same_weights(run, number):
+    settings = run("whole", checkpoint_every=100)
+    whole = train(settings)
+    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+
+    def at_three(done, total, loss):
+        if done == 3:
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    with pytest.raises(StoppedBySignalError, match=f"stopped by {number.name} after step 4 of 6"):
+        train(broken, progress=at_three)
+    assert signal.getsignal(number) == before
+    assert [path.name for path in checkpoints(broken.out / "checkpoints")] == ["step_00000004.pt"]
+    assert not (broken.out / "model").exists()
+    result = train(broken)
+    assert result.resumed_at == 4
+    assert same(weights(whole.model), weights(result.model))
+
+
+def test_a_run_goes_on_with_another_number_of_processes(run):
+    settings = run("whole", LOSS, norm_batch=4, steps=8)
+    whole = train(settings)
+    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+
+    def half():
+        def at_three(done, total, loss):
+            if done == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        try:
+            train(broken, progress=at_three)
+        except StoppedBySignalError:
+            raise SystemExit(75) from None
+
+    # Only the first process is signalled: the other stops with it.
+    assert in_processes(2, half) == [75, 75]
+    result = train(broken)
+    assert result.resumed_at == 4
+    assert largest_difference(weights(whole.model), weights(result.model)) <= 1e-5
+
+
+def test_an_error_in_one_process_ends_all_with_one_sentence(run, capfd):
+    settings = run("broken")
+
+    def work():
+        def fail(*_):
+            raise UserError("this process cannot go on.")
+
+        try:
+            if os.environ["RANK"] == "1":
+                Trainer._step = fail
+            train(settings)
+        except UserError as error:
+            os.write(2, f"SENTENCE {error}".encode())
+            raise SystemExit(2) from None
+
+    assert in_processes(2, work) == [2, 2]
+    output = capfd.readouterr()
+    assert (output.out + output.err).count("SENTENCE") == 1
+
+
+# ----------------------------------------------------------------------------- damaged files
+
+
+@pytest.fixture
+def begun(run):
+    """Settings of a run with checkpoints after steps 2 and 4 of 6."""
+    settings = run()
+
+    def at_five(done, total, loss):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, progress=at_five)
+    return settings
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(begun, tmp_path):
+    whole = train(begun.model_copy(update={"out": tmp_path / "whole"}))
+    newer = checkpoints(begun.out / "checkpoints")[-1]
+    flip(newer)
+    said = []
+    result = train(begun, warn=said.append)
+    assert result.resumed_at == 2
+    assert len(said) == 1
+    assert newer.name in said[0]
+    assert "damaged" in said[0]
+    assert same(weights(whole.model), weights(result.model))
+
+
+def test_when_every_checkpoint_is_damaged_the_run_says_so(begun):
+    older, newer = checkpoints(begun.out / "checkpoints")
+    flip(older)
+    hash_path(newer).unlink()
+    with pytest.raises(UserError, match=r"every checkpoint is damaged .*--fresh"):
+        train(begun)
+    assert train(begun, fresh=True).resumed_at == 0
+
+
+def test_changed_data_is_refused_unless_forced(begun, tmp_path):
+    copy = tmp_path / "changed"
+    shutil.copytree(begun.prepared, copy)
+    meta = json.loads((copy / "meta.json").read_text())
+    before, after = meta["content_hash"], "0" * 16
+    (copy / "meta.json").write_text(json.dumps(meta | {"content_hash": after}))
+    moved = begun.model_copy(update={"prepared": copy})
+    with pytest.raises(UserError, match=rf"{before}.*{after}.*--allow-changed-data"):
+        train(moved)
+    assert train(moved, allow_changed_data=True).resumed_at == 4
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoints(begun):
+    folder = begun.out / "checkpoints"
+    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def work():
+        size = len(kept["step_00000004.pt"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+        with pytest.raises(UserError, match=r"cannot be written.*intact"):
+            train(begun)
+        os._exit(2)
+
+    assert ended(fork(work)) == 2
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
+    assert train(begun).resumed_at == 4
+
+
+def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(begun):
+    folder = begun.out / "checkpoints"
+    state = load_checkpoint(checkpoints(folder)[-1])
+    state["model"]["text_projection.bias"].fill_(float("nan"))
+    save_checkpoint(folder, 4, state)
+    digest = Trainer(begun).batch_hash(4)
+    with pytest.raises(UserError, match=rf"step 4: .*hash {digest}.*step_00000004\.pt"):
+        train(begun)
+    assert not (begun.out / "model").exists()
+
+
+def test_a_batch_that_does_not_fit_memory_gets_advice(begun, monkeypatch):
+    def too_large(self, images):
+        # A real failed allocation of torch's own CPU allocator: 2^60 bytes.
+        return torch.empty(2**60, dtype=torch.uint8)
+
+    monkeypatch.setattr(DualEncoder, "encode_images", too_large)
+    with pytest.raises(UserError, match=r"train\.accumulate.*checkpoint_text.*batch_size"):
+        train(begun)
+
+
+def test_a_missing_device_is_one_sentence(run):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(UserError, match="device 'cuda' cannot be used here"):
+        train(run(device="cuda"))
+
+
+def test_an_unwritable_folder_is_one_sentence(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    settings = run()
+    with pytest.raises(UserError, match="cannot be written"):
+        train(settings.model_copy(update={"out": tmp_path / "file" / "run"}))
+
+
+# ------------------------------------------------------------------------- validation and tasks
+
+
+def test_the_best_weights_are_kept_and_a_run_gives_up(run):
+    figures = iter([0.3, 0.5, 0.4, 0.2, 0.9])
+    seen = []
+
+    def validator(model):
+        assert not model.training
+        seen.append(model.image_projection.weight.clone())
+        return {"recall_at_10": next(figures)}
+
+    settings = run(steps=10, validate_every=2, patience=2, keep="best")
+    result = train(settings, validator=validator)
+    assert (result.steps, result.best, result.best_step) == (8, 0.5, 4)
+    kept = weights(result.model)["image_projection.weight"]
+    assert torch.equal(kept, seen[1])
+    # Once more: it has given up, and stays so.
+    assert train(settings, validator=validator).steps == 8
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"kind": "infonce"},
+        {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}},
+        LOSS,
+        {"kind": "clip", "negatives": [{"kind": "fnc", "alpha": 0.1}]},
+        {"kind": "xclr", "graph": "labels"},
+    ],
+    ids=["infonce", "debiased", "glofnd", "fnc", "xclr"],
+)
+def test_images_without_text_train_end_to_end(run, loss, prepared_phantom, monkeypatch):
+    settings = run(loss=loss, task="two_view", steps=4)
+    data = PreparedSet.open(prepared_phantom)
+    data.sentences = data.sentences.iloc[:0]
+    monkeypatch.setattr(PreparedSet, "open", lambda folder: data)
+    result = train(settings)
+    first, last = Trainer(settings).model.state_dict(), weights(result.model)
+    assert not torch.equal(first["image_encoder.conv1.weight"], last["image_encoder.conv1.weight"])
+    assert torch.equal(first["text_projection.weight"], last["text_projection.weight"])
+
+
+def test_two_views_have_no_sentences_for_an_objective_to_read(run):
+    with pytest.raises(UserError, match="has no sentences"):
+        train(run(loss={"kind": "xclr", "graph": "text"}, task="two_view"))
+
+
+def test_several_images_of_a_study_share_its_positives(run):
+    loss = {
+        "kind": "debiased",
+        "eta": {"kind": "constant", "value": 0.1},
+        "positives": "study",
+    }
+    whole = Trainer(run(loss=loss, views_per_study=3))
+    batch = whole.batches[0]
+    assert len(batch.studies.unique()) == 8 < len(batch.studies)
+    assert torch.isfinite(whole.step(0)["loss"])
