@@ -76,6 +76,18 @@ def file_hash(*paths: Path, progress: Callable[[int], None] | None = None) -> st
     return digest.hexdigest()[:16]
 
 
+def code_hash() -> str:
+    """16 hex digits naming the package's own files: code, prompts, templates; their names too."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    kinds = {".py", ".yaml", ".j2", ".css"}
+    for path in sorted(p for p in root.rglob("*") if p.suffix in kinds and p.is_file()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

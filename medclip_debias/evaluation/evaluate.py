@@ -30,7 +30,7 @@ from medclip_debias.evaluation.provenance import (
 from medclip_debias.evaluation.retrieval import BoxRetrieval
 from medclip_debias.evaluation.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.zero_shot import ZeroShot
-from medclip_debias.files import write_json
+from medclip_debias.files import code_hash, write_json
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -174,11 +174,13 @@ def evaluate(
         },
         "data_hash": data.content_hash,
         "model_hash": model.content_hash,
+        "code_hash": code_hash(),
         "seed": seed,
         "prompts": prompt_set.model_dump(mode="json"),
         "options": describe_options(options, draw),
         "model": describe_model(model),
         "data": describe_data(data),
+        "self_test": getattr(model, "self_test", None),
         "versions": versions(),
         "timing": {
             "evaluate": time.perf_counter() - started,

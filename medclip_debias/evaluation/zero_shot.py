@@ -140,9 +140,9 @@ def zero_shot(
     chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
     thresholds = {name: _threshold(name, validation, policy) for name in truth}
     bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
-    point = _statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds)
+    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds)
     intervals = bootstrap_intervals(
-        lambda weights: _statistics(chosen, truth, weights, scale, bounds),
+        lambda weights: class_statistics(chosen, truth, weights, scale, bounds),
         patients,
         resamples=resamples,
         seed=seed,
@@ -203,13 +203,25 @@ def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> 
     return {"value": value, "f1_there": f1, **counts}
 
 
-def _statistics(
+def class_statistics(
     differences: Mapping[str, Floats],
     truth: Mapping[str, Floats],
     weights: Floats,
     scale: float | None,
     thresholds: Mapping[str, float],
 ) -> dict[str, Floats]:
+    """Every figure under each row of ``weights [b, images]``: ``[b]`` by name.
+
+    Args:
+        differences: per class, positive minus negative score of each image.
+        truth: per class, 1, 0 or NaN (left out) of each image; both values occur.
+        weights: how often each image counts.
+        scale: as for `zero_shot`.
+        thresholds: per class, where F1's decision lies; a class without one has no F1.
+
+    Returns:
+        ``CLASS/METRIC`` for each of `CLASS_METRICS`, and the means over the classes.
+    """
     result: dict[str, Floats] = {}
     for name, difference in differences.items():
         known = ~np.isnan(truth[name])

@@ -15,6 +15,7 @@ from medclip_debias import __version__
 from medclip_debias.config import ModelSettings, Preprocessing, json_hash, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import Similarity, region_scores
@@ -32,6 +33,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         prompts: prompt sets for zero-shot classification, by name.
         provenance: what the model was trained on (data hash, run settings, step).
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
+        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
 
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
@@ -53,6 +55,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         self.prompts = dict(prompts or {})
         self.provenance = dict(provenance or {})
         self.content_hash: str | None = None
+        self.self_test: dict[str, Any] | None = None
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.image_projection = nn.Linear(image_encoder.width, settings.dim)
@@ -191,22 +194,29 @@ class DualEncoder(nn.Module, ModelHubMixin):
         settings = self.settings.model_dump(mode="json")
         # Where the starting weights came from is provenance; the folder must load without them.
         settings["text"]["folder"], settings["image"]["weights"] = ".", None
-        write_json(
-            folder / "config.json",
-            {
-                "format": FORMAT,
-                "medclip_debias": __version__,
-                "architecture": settings,
-                "text_config": self.text_encoder.config,
-                "preprocessing": self.preprocessing.model_dump(mode="json"),
-                "prompts": self.prompts,
-                "provenance": self.provenance,
-            },
-        )
+        config = {
+            "format": FORMAT,
+            "medclip_debias": __version__,
+            "architecture": settings,
+            "text_config": self.text_encoder.config,
+            "preprocessing": self.preprocessing.model_dump(mode="json"),
+            "prompts": self.prompts,
+            "provenance": self.provenance,
+        }
+        write_json(folder / "config.json", config)
+        write_golden(self, folder, _computing_hash(config, _files_hash(folder)))
 
     @classmethod
-    def load(cls, folder: Path, device: str | torch.device = "cpu") -> DualEncoder:
+    def load(
+        cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True
+    ) -> DualEncoder:
         """Read a model folder, ready for evaluation.
+
+        Args:
+            folder: what `save` wrote.
+            device: where the model shall be.
+            check: compute the scores that were stored with it and warn when they differ
+                (`medclip_debias.models.golden`).
 
         Raises:
             UserError: no such folder, or one that holds no whole model of this format.
@@ -241,9 +251,14 @@ class DualEncoder(nn.Module, ModelHubMixin):
         )
         model._load_state(folder / "model.safetensors")
         hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
-        files = file_hash(folder / "model.safetensors", folder / "tokenizer.json")
+        files = _files_hash(folder)
         model.content_hash = json_hash([hashed, files])
-        return model.to(device).eval()
+        model = model.to(device).eval()
+        if check:
+            model.self_test = self_test(model, folder, _computing_hash(config, files))
+        else:
+            model.self_test = {"status": "off"}
+        return model
 
     def _load_state(self, path: Path) -> None:
         from safetensors.torch import load_file
@@ -259,6 +274,16 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
             model_id = snapshot_download(model_id)
         return cls.load(Path(model_id))
+
+
+def _files_hash(folder: Path) -> str:
+    return file_hash(folder / "model.safetensors", folder / "tokenizer.json")
+
+
+def _computing_hash(config: Mapping[str, Any], files: str) -> str:
+    """Names all of a folder that scores are computed from: not its prompts or provenance."""
+    computing = ("architecture", "text_config", "preprocessing")
+    return json_hash([[config.get(key) for key in computing], files])
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from medclip_debias.config import load_yaml
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.schema import read_results
 from medclip_debias.reporting.definitions import (
     CURVES,
     HEADLINE,
@@ -47,7 +48,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "settings": load_yaml(settings) if settings.is_file() else {},
         "settings_text": settings.read_text(encoding="utf-8") if settings.is_file() else "",
         "metrics": read_metrics(run / "metrics.csv"),
-        "results": read_json(results) if results.is_file() else {},
+        "results": read_results(results) if results.is_file() else {},
         "heatmaps": read_heatmaps(run / "heatmaps"),
     }
 
@@ -409,5 +410,15 @@ def timing_rows(results: Mapping[str, Any]) -> Table:
 
 def provenance_rows(results: Mapping[str, Any]) -> Table:
     """Hashes, seed, options and versions: what somebody needs to repeat the figures."""
-    keys = ("data_hash", "model_hash", "split", "seed", "options", "prompts", "versions")
+    keys = (
+        "data_hash",
+        "model_hash",
+        "code_hash",
+        "self_test",
+        "split",
+        "seed",
+        "options",
+        "prompts",
+        "versions",
+    )
     return [row for key in keys if key in results for row in flat(results[key], f"{key}.")]

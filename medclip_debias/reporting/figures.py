@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 INK, ACCENT, SECOND, GRID = "#3c434b", "#1f6aa5", "#b4572f", "#e3e6ea"
 
@@ -37,10 +38,44 @@ def curve(
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#aab1b8")
-    buffer = io.BytesIO()
-    # Without a date, and with a fixed salt, equal curves give equal bytes.
+    return _svg(figure)
+
+
+def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
+    """Reliability diagram: share of positives over mean probability, a mark's area its images.
+
+    Args:
+        bins: ``images``, ``probability`` and ``positive`` of each, as results.json holds them.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.9, 2.7), facecolor="white", layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], "--", color="#8a929a", linewidth=1)
+    x, y = ([float(each[key]) for each in bins] for key in ("probability", "positive"))
+    most = max(int(each["images"]) for each in bins)
+    sizes = [12 + 110 * int(each["images"]) / most for each in bins]
+    axes.plot(x, y, color=ACCENT, linewidth=1.2)
+    axes.scatter(x, y, s=sizes, color=ACCENT, edgecolor="white", linewidth=0.8, zorder=3)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xlabel("probability given", fontsize=8, color=INK)
+    axes.set_ylabel("share with the finding", fontsize=8, color=INK)
+    axes.tick_params(labelsize=8, colors=INK, length=3)
+    axes.grid(True, color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return _svg(figure)
+
+
+def _svg(figure: Any) -> str:
+    """A figure's data address; no date and a fixed salt: equal figures are equal bytes."""
     import matplotlib as mpl
 
+    buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return data_address(buffer.getvalue(), "image/svg+xml")

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from medclip_debias import __version__
 from medclip_debias.files import write_text
-from medclip_debias.reporting import content
+from medclip_debias.reporting import content, protocols
 from medclip_debias.reporting.definitions import PAPER, PAPER_BASE, PAPER_BEST, PAPER_COLUMNS
+from medclip_debias.reporting.tables import write_run_tables
 
 
 def write_report(run: Path) -> Path:
-    """Write ``report.html`` into a run folder and return its path.
+    """Write ``report.html`` (and its tables, ``results.md`` and ``results.tex``); its path.
 
     Whatever the run has is shown; for what it lacks, the page says what to run.
 
@@ -50,7 +51,17 @@ def write_report(run: Path) -> Path:
         curves=content.curves(metrics),
         classes=content.class_rows(results),
         refused=content.refused_lines(results),
+        rankings=protocols.ranking_rows(results),
+        reliability=protocols.reliability_figures(results),
+        multiclass=content.dig(results, "zero_shot.multiclass") or {},
+        multiclass_rows=protocols.multiclass_rows(results),
         categories=content.category_rows(results),
+        areas=protocols.group_rows(results, "areas"),
+        frequencies=protocols.group_rows(results, "sentence_frequency"),
+        denied=content.dig(results, "grounding.not_groundable.phrases") or 0,
+        studies=protocols.study_rows(results),
+        precision=protocols.precision_rows(results),
+        self_test=content.dig(results, "self_test.sentence"),
         retrieval=content.retrieval_rows(results),
         retrieval_part=results.get("retrieval", {}),
         split=results.get("split", "test"),
@@ -64,4 +75,6 @@ def write_report(run: Path) -> Path:
     )
     path = run / "report.html"
     write_text(path, page)
+    if results:
+        write_run_tables(run, run.resolve().name, results)
     return path

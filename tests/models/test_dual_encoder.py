@@ -69,7 +69,7 @@ def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     config["preprocessing"]["mean"] = 0.4
     (tmp_path / "b" / "config.json").write_text(json.dumps(config))
-    assert DualEncoder.load(tmp_path / "b").content_hash != first
+    assert DualEncoder.load(tmp_path / "b", check=False).content_hash != first
 
 
 def test_embeddings_are_unit_vectors_on_the_grid(model):

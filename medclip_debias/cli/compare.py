@@ -1,0 +1,64 @@
+"""The verb that says which differences between runs are real: compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, Seed, app, words
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[str], typer.Argument(help="Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for comparison.json, .html, .md, .tex ...")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Label or folder to compare with; default the first.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="Seeds of one method: label=FOLDER,FOLDER; may be repeated."),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Figures to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
+    ] = None,
+    bootstrap: Annotated[
+        int | None,
+        typer.Option(help="Resamples of the patients; default enough for all tests.", min=100),
+    ] = None,
+    seed: Seed = 0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare what was evaluated differently, and say so.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which differences between runs are real: paired intervals, p-values, a forest plot."""
+    from medclip_debias.evaluation.compare import compare as run
+    from medclip_debias.evaluation.provenance import plain
+    from medclip_debias.reporting.comparison import write_comparison
+    from medclip_debias.reporting.tables import comparison_table, markdown
+
+    content = run(
+        runs,
+        named=group or (),
+        baseline=baseline,
+        metrics=words(metrics),
+        force=force,
+        resamples=bootstrap,
+        seed=seed,
+    )
+    written = write_comparison(content, out) if out else []
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(plain(content)))
+        return
+    typer.echo(markdown(comparison_table(content)))
+    for path in written:
+        typer.echo(str(path))

@@ -1,0 +1,374 @@
+"""Compare evaluations of several models on one prepared set: which differences are real?
+
+Every figure is computed again from the per-item tables, for all runs on the same resampled
+patients. A group of several seeds is represented by the mean of its seeds in each resample.
+A difference is called real when its p-value, after Holm's correction over all figures and groups
+of the table, is at most 0.05. With two or more seeds on both sides the p-value is the larger of
+the patients' (paired bootstrap) and the seeds' (t test): both kinds of chance must be ruled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from medclip_debias import __version__
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.bootstrap import percentile_interval
+from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS, Figure, class_columns
+from medclip_debias.evaluation.runs import PROTOCOLS, Group, differences, mismatch, read_groups
+from medclip_debias.evaluation.statistics import (
+    ALPHA,
+    Replicated,
+    average_ranks,
+    delong,
+    difference,
+    holm,
+    paired_seeds,
+    replicates,
+    seed_summary,
+)
+
+FORMAT = 1
+REAL, NOT_SHOWN, NOT_TESTED = "real", "not shown", "not tested"
+
+
+def compare(
+    words: Sequence[str],
+    *,
+    named: Sequence[str] = (),
+    baseline: str | None = None,
+    metrics: Sequence[str] | None = None,
+    force: bool = False,
+    resamples: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Compare runs with a baseline; the content of ``comparison.json``.
+
+    Args:
+        words: runs, as for `medclip_debias.evaluation.runs.read_groups`.
+        named: groups of seeds, ``label=folder,folder``.
+        baseline: label or folder of the group that the others are compared with; the first.
+        metrics: figures to compare (keys of ``results.json``); all. Fewer figures chosen before
+            looking leave more power to each.
+        force: compare what was evaluated differently, and say so; without matching items such
+            figures are only put side by side.
+        resamples: of the patients; by default `enough_resamples`.
+        seed: of the bootstrap.
+
+    Raises:
+        UserError: the runs cannot be read, or do not belong together.
+    """
+    groups = read_groups(words, named)
+    base = _baseline(groups, baseline)
+    figures = _chosen(metrics)
+    problems = differences(groups)
+    shared = [p for p in PROTOCOLS if all(p in run.tables for g in groups for run in g.runs)]
+    unpaired = {protocol: why for protocol in shared if (why := mismatch(protocol, groups))}
+    problems += list(unpaired.values())
+    if problems and not force:
+        raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
+    if resamples is None:
+        resamples = enough_resamples(len(figures) * (len(groups) - 1))
+    rows: list[dict[str, Any]] = []
+    for protocol in shared:
+        mine = [figure for figure in figures if figure.protocol == protocol]
+        if not mine:
+            continue
+        if protocol in unpaired:
+            rows += [_side_by_side(figure, groups, base) for figure in mine]
+        else:
+            rows += _paired_rows(mine, protocol, groups, base, resamples, seed)
+    rows = [row for row in rows if row["groups"]]
+    if not rows:
+        raise UserError("The runs share no figure that could be compared.")
+    tests = _judge(rows, "groups")
+    classes = [] if "zero_shot" in unpaired or "zero_shot" not in shared else _classes(groups, base)
+    _judge(classes, "groups")
+    first = groups[0].runs[0].results
+    return {
+        "format": FORMAT,
+        "medclip_debias": __version__,
+        "data_hash": first["data_hash"],
+        "split": first["split"],
+        "baseline": base.label,
+        "options": {
+            "resamples": resamples,
+            "seed": seed,
+            "level": 0.95,
+            "alpha": ALPHA,
+            "correction": "Holm",
+            "tests": tests,
+        },
+        "forced": problems,
+        "left_out": [p for p in PROTOCOLS if p not in shared and _somewhere(p, groups)],
+        "groups": [
+            {
+                "label": group.label,
+                "runs": [str(run.folder) for run in group.runs],
+                "seeds": [run.seed for run in group.runs],
+                "model_hashes": [run.results.get("model_hash") for run in group.runs],
+                "code_hashes": [run.results.get("code_hash") for run in group.runs],
+            }
+            for group in groups
+        ],
+        "rows": rows,
+        "classes": classes,
+        "average_ranks": _ranks(rows, groups),
+    }
+
+
+def enough_resamples(tests: int) -> int:
+    """Resamples that let Holm's correction reach `ALPHA` over ``tests`` tests; at least 2,000.
+
+    The smallest p of B resamples is ``2 / (B + 1)``, and Holm multiplies it by up to ``tests``: a
+    quarter of `ALPHA` is aimed at.
+    """
+    return max(2000, round(8 * tests / ALPHA))
+
+
+def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:
+    if wanted is None:
+        return groups[0]
+    for group in groups:
+        folders = {str(run.folder).rstrip("/") for run in group.runs}
+        if wanted == group.label or wanted.rstrip("/") in folders:
+            return group
+    labels = [group.label for group in groups]
+    raise UserError(
+        f"There is no run '{wanted}' to compare with{did_you_mean(wanted, labels)}; it is one of "
+        f"{', '.join(labels)}."
+    )
+
+
+def _chosen(metrics: Sequence[str] | None) -> list[Figure]:
+    if metrics is None:
+        return list(FIGURES)
+    known = {figure.key: figure for figure in FIGURES}
+    for name in metrics:
+        if name not in known:
+            raise UserError(
+                f"There is no figure '{name}'{did_you_mean(name, known)}; known: "
+                f"{', '.join(known)}."
+            )
+    return [known[name] for name in dict.fromkeys(metrics)]
+
+
+def _somewhere(protocol: str, groups: Sequence[Group]) -> bool:
+    return any(protocol in run.tables for group in groups for run in group.runs)
+
+
+# ---------------------------------------------------------------------------------- rows
+
+
+def _paired_rows(
+    figures: Sequence[Figure],
+    protocol: str,
+    groups: Sequence[Group],
+    base: Group,
+    resamples: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """One row for each figure that all runs have, from one draw of patients for all runs."""
+    runs = {str(run.folder): run for group in groups for run in group.runs}
+    table = next(iter(runs.values())).tables[protocol]
+    patients = [str(name) for name in table["patient"]]
+    statistics = {
+        name: ITEMS[protocol].statistics(run.results[protocol], run.tables[protocol])
+        for name, run in runs.items()
+    }
+    drawn = replicates(statistics, patients, resamples=resamples, seed=seed)
+    rows = []
+    for figure in figures:
+        if not all(figure.name in found for found in drawn.values()):
+            continue
+        found = {name: each[figure.name] for name, each in drawn.items()}
+        row = _row(figure) | {"items": len(table), "patients": len(set(patients))}
+        reference = _mean([found[str(run.folder)] for run in base.runs])
+        for group in groups:
+            each = [found[str(run.folder)] for run in group.runs]
+            mean = _mean(each)
+            entry: dict[str, Any] = {
+                "value": mean.value,
+                "interval": percentile_interval(mean.drawn),
+                **_seeds([one.value for one in each]),
+            }
+            if group is not base:
+                entry |= _difference(figure, mean, reference, group, base, found)
+            row["groups"][group.label] = entry
+        rows.append(row)
+    return rows
+
+
+def _row(figure: Figure) -> dict[str, Any]:
+    return {
+        "key": figure.key,
+        "title": figure.title,
+        "lower_is_better": figure.lower_is_better,
+        "digits": figure.digits,
+        "groups": {},
+    }
+
+
+def _mean(each: Sequence[Replicated]) -> Replicated:
+    """A group's figure: the mean of its seeds, in every resample."""
+    return Replicated(
+        float(np.mean([one.value for one in each])),
+        np.mean([one.drawn for one in each], axis=0),
+    )
+
+
+def _seeds(values: Sequence[float]) -> dict[str, Any]:
+    if len(values) < 2:
+        return {}
+    found = seed_summary(values)
+    return {"sd": found.sd, "seed_interval": found.interval, "seed_values": list(found.values)}
+
+
+def _difference(
+    figure: Figure,
+    mean: Replicated,
+    reference: Replicated,
+    group: Group,
+    base: Group,
+    found: Mapping[str, Replicated],
+) -> dict[str, Any]:
+    gap = difference(mean, reference)
+    entry: dict[str, Any] = {
+        "difference": gap.difference,
+        "difference_interval": gap.interval,
+        "p_patients": gap.p,
+        "p": gap.p,
+        "better": _better(gap.difference, figure.lower_is_better),
+    }
+    tested = paired_seeds(*_by_seed(group, base, found))
+    if tested is not None:
+        _, interval, p, name = tested
+        entry |= {"seed_difference_interval": interval, "p_seeds": p, "seed_test": name}
+        if gap.p is not None and gap.interval is not None:
+            entry["p"] = max(p, gap.p)
+            entry["difference_interval"] = (
+                min(interval[0], gap.interval[0]),
+                max(interval[1], gap.interval[1]),
+            )
+            entry["patient_difference_interval"] = gap.interval
+    return entry
+
+
+def _by_seed(
+    group: Group, base: Group, found: Mapping[str, Replicated]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Figures by seed; runs that do not name theirs get numbers that nobody shares."""
+    sides: list[dict[int, float]] = []
+    unnamed = -1
+    for side in (group, base):
+        values = {}
+        for run in side.runs:
+            seed = run.seed
+            if seed is None:
+                seed, unnamed = unnamed, unnamed - 1
+            values[seed] = found[str(run.folder)].value
+        sides.append(values)
+    return sides[0], sides[1]
+
+
+def _side_by_side(figure: Figure, groups: Sequence[Group], base: Group) -> dict[str, Any]:
+    """Figures of runs whose items cannot be paired, as their results say, without any test."""
+    row = _row(figure) | {"items": None, "patients": None}
+    values = {group.label: [_stored(figure, run.results) for run in group.runs] for group in groups}
+    if any(value is None for found in values.values() for value in found):
+        return row
+    means = {label: float(np.mean(found)) for label, found in values.items()}
+    for group in groups:
+        entry: dict[str, Any] = {"value": means[group.label]}
+        if len(group.runs) == 1:
+            entry["interval"] = _stored_interval(figure, group.runs[0].results)
+        else:
+            entry |= {"interval": None} | _seeds(values[group.label])
+        if group is not base:
+            gap = means[group.label] - means[base.label]
+            entry |= {"difference": gap, "difference_interval": None, "p": None}
+            entry["better"] = _better(gap, figure.lower_is_better)
+        row["groups"][group.label] = entry
+    return row
+
+
+def _stored(figure: Figure, results: Mapping[str, Any]) -> Any:
+    value: Any = results
+    for part in figure.key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _stored_interval(figure: Figure, results: Mapping[str, Any]) -> Any:
+    value: Any = results
+    *path, name = figure.key.split(".")
+    for part in (*path, "interval", name):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _better(gap: float, lower_is_better: bool) -> bool | None:
+    return None if gap == 0 else (gap < 0) == lower_is_better
+
+
+# ------------------------------------------------------------------------------- classes
+
+
+def _classes(groups: Sequence[Group], base: Group) -> list[dict[str, Any]]:
+    """AUC of each class by DeLong's test over patients; groups of one run only."""
+    single = [group for group in groups if len(group.runs) == 1]
+    if len(base.runs) > 1 or len(single) < 2:
+        return []
+    tables = {group.label: group.runs[0].tables["zero_shot"] for group in single}
+    truth = class_columns(tables[base.label])[1]
+    rows = []
+    for name, labels in truth.items():
+        known = ~np.isnan(labels)
+        patients = [str(p) for p in tables[base.label]["patient"][known]]
+        row: dict[str, Any] = {"class": name, "images": int(known.sum()), "groups": {}}
+        scores = [t[f"score.{name}"].to_numpy(dtype=np.float64)[known] for t in tables.values()]
+        try:
+            found = delong(labels[known] == 1, np.stack(scores), patients)
+        except ValueError as reason:
+            row["reason"] = str(reason)
+            rows.append(row)
+            continue
+        place = {label: number for number, label in enumerate(tables)}
+        for group in single:
+            entry: dict[str, Any] = {"value": float(found.aucs[place[group.label]])}
+            if group is not base:
+                gap, interval, p = found.difference(place[group.label], place[base.label])
+                entry |= {"difference": gap, "difference_interval": interval, "p": p}
+                entry["better"] = _better(gap, lower_is_better=False)
+            row["groups"][group.label] = entry
+        rows.append(row)
+    return rows
+
+
+# ------------------------------------------------------------------------------ judgement
+
+
+def _judge(rows: Sequence[Mapping[str, Any]], key: str) -> int:
+    """Add ``p_holm`` and ``verdict`` to every difference; return how many were tested."""
+    entries = [e for row in rows for e in row[key].values() if "difference" in e]
+    tested = [entry for entry in entries if entry["p"] is not None]
+    for entry, adjusted in zip(tested, holm([e["p"] for e in tested]), strict=True):
+        entry["p_holm"] = adjusted
+        entry["verdict"] = REAL if adjusted <= ALPHA else NOT_SHOWN
+    for entry in entries:
+        if entry["p"] is None:
+            entry |= {"p_holm": None, "verdict": NOT_TESTED}
+    return len(tested)
+
+
+def _ranks(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> dict[str, float] | None:
+    """Average rank of each group over the figures; None for fewer than three groups."""
+    if len(groups) < 3:
+        return None
+    labels = [group.label for group in groups]
+    values = [[row["groups"][label]["value"] for row in rows] for label in labels]
+    ranks = average_ranks(values, [row["lower_is_better"] for row in rows])
+    return dict(zip(labels, (float(rank) for rank in ranks), strict=True))

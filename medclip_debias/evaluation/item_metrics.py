@@ -1,0 +1,161 @@
+"""From the per-item tables of an evaluation back to its figures, under any weights of the items.
+
+What `results.json` says is the case of equal weights; a bootstrap over two runs needs the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from medclip_debias.evaluation.bootstrap import (
+    Floats,
+    Statistics,
+    weighted_mean,
+    weighted_median,
+)
+from medclip_debias.evaluation.retrieval import RECALLS
+from medclip_debias.evaluation.zero_shot import class_statistics
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One compared figure.
+
+    Attributes:
+        protocol: part of ``results.json``.
+        name: its statistic, and its key in that part unless ``path`` says otherwise.
+        title: what tables call it.
+        lower_is_better: True for ranks and errors.
+        digits: decimals shown.
+        path: dotted key in that part, where it is not ``name``.
+    """
+
+    protocol: str
+    name: str
+    title: str
+    lower_is_better: bool = False
+    digits: int = 3
+    path: str = ""
+
+    @property
+    def key(self) -> str:
+        """Dotted key in ``results.json``."""
+        return f"{self.protocol}.{self.path or self.name}"
+
+
+FIGURES = (
+    Figure("zero_shot", "mean_auc", "Zero-shot AUC"),
+    Figure("zero_shot", "average_precision", "Average precision"),
+    Figure("zero_shot", "accuracy", "Zero-shot accuracy"),
+    Figure("zero_shot", "balanced_accuracy", "Balanced accuracy"),
+    Figure("zero_shot", "f1", "F1"),
+    Figure("zero_shot", "ece", "Calibration error (ECE)", lower_is_better=True),
+    Figure("grounding", "cnr", "CNR", digits=2),
+    Figure("grounding", "cnr_signed", "CNR, signed", digits=2),
+    Figure("grounding", "miou", "mIoU"),
+    Figure("grounding", "miou_middle", "mIoU, 0.1 to 0.5"),
+    Figure("grounding", "pointing_game", "Pointing game"),
+    Figure("retrieval", "recall", "Box retrieval recall"),
+    Figure("retrieval", "median_rank", "Box median rank", lower_is_better=True, digits=1),
+    Figure("study_retrieval", "recall", "Report retrieval recall", path="report.recall"),
+    Figure(
+        "study_retrieval",
+        "median_rank",
+        "Report median rank",
+        lower_is_better=True,
+        digits=1,
+        path="report.median_rank",
+    ),
+)
+
+
+def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The zero-shot figures of ``items/zero_shot.parquet``.
+
+    Args:
+        results: the run's ``zero_shot`` part: the scale of its probabilities, its thresholds.
+        table: columns ``score.CLASS`` and ``label.CLASS``.
+    """
+    scores, truth = class_columns(table)
+    thresholds = {
+        name: float(value)
+        for name, part in (results.get("classes") or {}).items()
+        if (value := (part.get("threshold") or {}).get("value")) is not None
+    }
+    scale = results.get("scale")
+    return lambda weights: class_statistics(
+        scores, truth, weights, None if scale is None else float(scale), thresholds
+    )
+
+
+def class_columns(table: pd.DataFrame) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Score differences and labels of the classes that have both labels."""
+    scores: dict[str, Floats] = {}
+    truth: dict[str, Floats] = {}
+    for column in table.columns:
+        name = str(column).removeprefix("label.")
+        if not str(column).startswith("label."):
+            continue
+        labels = table[column].to_numpy(dtype=np.float64)
+        if (labels == 1).any() and (labels == 0).any():
+            truth[name] = labels
+            scores[name] = table[f"score.{name}"].to_numpy(dtype=np.float64)
+    return scores, truth
+
+
+def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The grounding figures of the groundable phrases in ``items/phrases.parquet``."""
+    del results
+    yes = table["groundable"].to_numpy(dtype=bool)
+    columns = {"cnr": "cnr", "cnr_signed": "cnr_signed", "miou": "miou"}
+    columns |= {"miou_middle": "miou_middle", "pointing_game": "pointing"}
+    values = {
+        name: table[column].to_numpy(dtype=np.float64)[yes] for name, column in columns.items()
+    }
+    return lambda weights: {
+        name: weighted_mean(found, weights[:, yes]) for name, found in values.items()
+    }
+
+
+def rank_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """Recall and median rank (strict) of the ranks in a retrieval's item table."""
+    del results
+    ways = [
+        table[f"rank_{way}_strict"].to_numpy(dtype=np.float64)
+        for way in ("text_to_image", "image_to_text")
+    ]
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        hits = [weighted_mean(ranks <= k, weights) for ranks in ways for k in RECALLS]
+        medians = [weighted_median(ranks, weights) for ranks in ways]
+        return {"recall": np.mean(hits, axis=0), "median_rank": np.mean(medians, axis=0)}
+
+    return statistics
+
+
+@dataclass(frozen=True)
+class Items:
+    """How the item table of a protocol is read.
+
+    Attributes:
+        file: its name under ``items/``, without ending.
+        statistics: from the protocol's part of the results and the table to its figures.
+        truth: beginnings of the columns that no model decides, equal in every run on a set.
+    """
+
+    file: str
+    statistics: Callable[[Mapping[str, Any], pd.DataFrame], Statistics]
+    truth: tuple[str, ...]
+
+
+ITEMS = {
+    "zero_shot": Items("zero_shot", zero_shot_statistics, ("label.",)),
+    "grounding": Items("phrases", phrase_statistics, ("groundable", "area")),
+    "retrieval": Items("retrieval", rank_statistics, ()),
+    "study_retrieval": Items("study_retrieval", rank_statistics, ()),
+}

@@ -1,0 +1,269 @@
+"""Runs to compare: found, read, grouped by seed, and refused when they do not belong together."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from medclip_debias.config import json_hash
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS
+from medclip_debias.evaluation.schema import read_results
+
+PROTOCOLS = tuple(dict.fromkeys(figure.protocol for figure in FIGURES))
+# Where a training run's own place and seed stand: what may differ between seeds of one group.
+_PLACE = ("out", "prepared", "best_step", "medclip_debias")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One evaluation.
+
+    Attributes:
+        folder: it holds ``results.json`` and ``items/``.
+        results: content of ``results.json``.
+        tables: protocol to its items, sorted by item.
+    """
+
+    folder: Path
+    results: Mapping[str, Any]
+    tables: Mapping[str, pd.DataFrame] = field(repr=False)
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of its training; None when its model does not say."""
+        train = _provenance(self).get("train")
+        seed = train.get("seed") if isinstance(train, Mapping) else None
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def configuration(self) -> str | None:
+        """Names the training's settings without seed and place; None when it does not say."""
+        content = {key: value for key, value in _provenance(self).items() if key not in _PLACE}
+        if not isinstance(content.get("train"), Mapping):
+            return None
+        train = {key: value for key, value in content["train"].items() if key != "seed"}
+        return json_hash(content | {"train": train})
+
+
+@dataclass(frozen=True)
+class Group:
+    """One or several trainings of one configuration."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+
+def _provenance(run: Run) -> Mapping[str, Any]:
+    found = (run.results.get("model") or {}).get("provenance")
+    return found if isinstance(found, Mapping) else {}
+
+
+# ------------------------------------------------------------------------------- reading
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run's results and items.
+
+    Raises:
+        UserError: there is no such folder, no whole ``results.json``, or no item table.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; give the --out of 'evaluate'.")
+    results = read_results(folder / "results.json")
+    tables = {}
+    for protocol in PROTOCOLS:
+        if results.get(protocol) is None:
+            continue
+        path = folder / "items" / f"{ITEMS[protocol].file}.parquet"
+        if not path.is_file():
+            raise UserError(
+                f"{path}: is missing, and runs are compared item by item; run 'evaluate' again."
+            )
+        tables[protocol] = _read_items(path)
+    if not tables:
+        raise UserError(f"{folder}/results.json: holds no figure that could be compared.")
+    return Run(folder, results, tables)
+
+
+def _read_items(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({type(error).__name__}); run 'evaluate' again."
+        ) from error
+    missing = [name for name in ("item", "patient") if name not in table.columns]
+    if missing:
+        raise UserError(f"{path}: has no column '{missing[0]}'; run 'evaluate' again.")
+    if table["item"].duplicated().any() or not len(table):
+        raise UserError(f"{path}: lists an item twice, or none; run 'evaluate' again.")
+    return table.sort_values("item", kind="stable", ignore_index=True)
+
+
+# ------------------------------------------------------------------------------ grouping
+
+
+def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
+    """Runs in the groups to compare, in the order given.
+
+    Args:
+        words: a run's folder, a glob, or ``label=folder,folder`` (folders or globs).
+        named: more of the last kind.
+
+    Returns:
+        Named groups as they are named; the others by their training's settings without the seed,
+        unless that leaves a single group: then each run is its own.
+
+    Raises:
+        UserError: nothing matches, a run is given twice, or there is only one.
+    """
+    chosen: list[tuple[str | None, Run]] = []
+    for word in words:
+        label, equals, rest = word.partition("=")
+        if Path(word).exists() or not equals:
+            chosen += [(None, read_run(path)) for path in _folders(word)]
+        else:
+            chosen += [(label.strip(), read_run(path)) for path in _listed(rest, word)]
+    for word in named:
+        label, equals, rest = word.partition("=")
+        if not equals or not label.strip():
+            raise UserError(f"'{word}' is no group; write label=folder,folder.")
+        chosen += [(label.strip(), read_run(path)) for path in _listed(rest, word)]
+    places = [run.folder.resolve() for _, run in chosen]
+    twice = next((run for _, run in chosen if places.count(run.folder.resolve()) > 1), None)
+    if twice is not None:
+        raise UserError(f"{twice.folder}: is given twice; give each run once.")
+    if len(chosen) < 2:
+        raise UserError("There is only one run; give two or more to compare.")
+    groups = _grouped(chosen)
+    if len(groups) == 1:
+        if chosen[0][0] is not None:
+            raise UserError(f"There is only one group, '{groups[0].label}'; give another one.")
+        groups = _alone([run for _, run in chosen])
+    for group in groups:
+        seeds = [run.seed for run in group.runs if run.seed is not None]
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"The group '{group.label}' has two runs of one seed; name one only.")
+    return groups
+
+
+def _folders(pattern: str) -> list[Path]:
+    if not glob.has_magic(pattern) or Path(pattern).exists():
+        return [Path(pattern)]
+    found = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
+    if not found:
+        raise UserError(f"{pattern}: no folder matches.")
+    return found
+
+
+def _listed(text: str, word: str) -> list[Path]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"'{word}' names no folder; write label=folder,folder.")
+    return [path for name in names for path in _folders(name)]
+
+
+def _grouped(chosen: Iterable[tuple[str | None, Run]]) -> list[Group]:
+    members: dict[tuple[str, Any], list[Run]] = {}
+    for label, run in chosen:
+        if label is not None:
+            key: tuple[str, Any] = ("named", label)
+        elif run.configuration is not None:
+            key = ("settings", run.configuration)
+            # The same settings and seed twice is a repetition, not another seed.
+            if any(run.seed == other.seed for other in members.get(key, ())):
+                key = ("alone", str(run.folder))
+        else:
+            key = ("alone", str(run.folder))
+        members.setdefault(key, []).append(run)
+    labels = _labels([runs for runs in members.values()])
+    return [
+        Group(str(key[1]) if key[0] == "named" else label, tuple(runs))
+        for (key, runs), label in zip(members.items(), labels, strict=True)
+    ]
+
+
+def _alone(runs: Sequence[Run]) -> list[Group]:
+    labels = _labels([[run] for run in runs])
+    return [Group(label, (run,)) for label, run in zip(labels, runs, strict=True)]
+
+
+def _labels(members: Sequence[Sequence[Run]]) -> list[str]:
+    """Each group's first folder's name, longer where two would be equal."""
+    paths = [runs[0].folder.resolve() for runs in members]
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        short = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(short)) == len(short):
+            break
+    return [
+        f"{name} (+{len(runs) - 1} seeds)" if len(runs) > 1 else name
+        for name, runs in zip(short, members, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------- fitting
+
+
+def differences(groups: Sequence[Group]) -> list[str]:
+    """What keeps the runs from being compared, as parts of one sentence; empty for nothing."""
+    runs = [run for group in groups for run in group.runs]
+    first, found = runs[0], []
+    for run in runs[1:]:
+        pair = f"{run.folder} and {first.folder}"
+        if run.results["data_hash"] != first.results["data_hash"]:
+            found.append(f"{pair} were evaluated on different data (data_hash)")
+        elif run.results["split"] != first.results["split"]:
+            found.append(f"{pair} were evaluated on different splits")
+        else:
+            options = _different_options(run.results, first.results)
+            if options:
+                found.append(f"{pair} were evaluated with different options ({options})")
+            if run.results.get("prompts") != first.results.get("prompts"):
+                found.append(f"{pair} were evaluated with different prompts")
+    return found
+
+
+def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
+    """Names of the options that differ; the bootstrap's do not matter, it is drawn anew."""
+    a, b = one.get("options") or {}, two.get("options") or {}
+    names = [name for name in {**a, **b} if name != "bootstrap" and a.get(name) != b.get(name)]
+    return ", ".join(names)
+
+
+def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
+    """Why the items of a protocol cannot be paired, or None.
+
+    Raises:
+        UserError: a run lacks a column that another has.
+    """
+    runs = [run for group in groups for run in group.runs]
+    first = runs[0]
+    base = first.tables[protocol]
+    for run in runs[1:]:
+        table = run.tables[protocol]
+        file = f"items/{ITEMS[protocol].file}.parquet"
+        pair = f"the items of {run.folder} and {first.folder} do not match ({file}"
+        ours, theirs = set(table["item"]), set(base["item"])
+        if ours != theirs:
+            return (
+                f"{pair}: {len(ours & theirs)} in common, {len(ours - theirs)} and "
+                f"{len(theirs - ours)} in one only)"
+            )
+        if (table["patient"] != base["patient"]).any():
+            return f"{pair}: the same items belong to other patients)"
+        for column in base.columns:
+            if not str(column).startswith(ITEMS[protocol].truth or ("\0",)):
+                continue
+            if column not in table.columns:
+                return f"{pair}: the column '{column}' is in one only)"
+            a, b = (t[column].to_numpy(dtype=np.float64) for t in (table, base))
+            if not np.allclose(a, b, equal_nan=True):
+                return f"{pair}: the column '{column}' differs, which no model decides)"
+    return None

@@ -1,0 +1,287 @@
+"""What ``results.json`` holds: one model for both formats, and how the file is read.
+
+Format 2 keeps every key of format 1 and adds to it, so that one description serves both: what
+format 1 lacks is optional here. Keys that this version does not know are kept, not refused, so
+that an older version can read what a newer one of the same format wrote.
+docs/results.md says the same in words, docs/results.schema.json as JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from medclip_debias.errors import UserError
+
+FORMATS = (1, 2)
+Interval = tuple[float, float] | None
+Intervals = dict[str, Interval]
+
+
+class Part(BaseModel):
+    """Base of all parts: what is declared is checked, what is not is kept."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+
+# ------------------------------------------------------------------------------- zero-shot
+
+
+class Bin(Part):
+    """One bin of a reliability diagram."""
+
+    lower: float = Field(alias="from", description="Lower bound of the probability.")
+    upper: float = Field(alias="to", description="Upper bound of the probability.")
+    images: int = Field(description="Images in the bin.")
+    probability: float = Field(description="Their mean probability.")
+    positive: float = Field(description="Share of them that are positive.")
+
+
+class Threshold(Part):
+    """Where F1's decision lies, or why there is none."""
+
+    value: float | None = Field(None, description="Score difference at or above which is positive.")
+    reason: str | None = Field(None, description="Why there is no threshold.")
+    f1_there: float | None = Field(None, description="F1 on the validation images.")
+    images: int | None = Field(None, description="Validation images.")
+    positive: int | None = Field(None, description="Of them, positive.")
+    negative: int | None = Field(None, description="Of them, negative.")
+    uncertain: int | None = Field(None, description="Of them, labelled -1.")
+    blank: int | None = Field(None, description="Of them, without a label.")
+
+
+class ClassCounts(Part):
+    """How many images a class has, under the label policy."""
+
+    images: int | None = Field(None, description="Images of the split.")
+    positive: int = Field(description="Judged positive.")
+    negative: int = Field(description="Judged negative.")
+    uncertain: int | None = Field(None, description="Labelled -1.")
+    blank: int | None = Field(None, description="Without a label.")
+    left_out: int = Field(description="Neither positive nor negative under the label policy.")
+
+
+class ClassResult(ClassCounts):
+    """Zero-shot figures of one class."""
+
+    auc: float = Field(description="Area under the ROC curve of the difference, ties half.")
+    accuracy: float = Field(description="Share of right decisions.")
+    balanced_accuracy: float = Field(description="Mean of sensitivity and specificity.")
+    average_precision: float | None = Field(None, description="Step-wise area of precision-recall.")
+    ece: float | None = Field(None, description="Expected calibration error, 15 equal bins.")
+    f1: float | None = Field(None, description="F1 at the threshold chosen on validation images.")
+    interval: Intervals = Field({}, description="95% interval of each figure.")
+    threshold: Threshold | None = Field(None, description="Of F1.")
+    reliability: list[Bin] = Field([], description="Bins that hold images.")
+
+
+class Refused(ClassCounts):
+    """A class that could not be measured."""
+
+    reason: str = Field(description="Why.")
+
+
+class MultiClassCount(Part):
+    """One class of the multi-class protocol."""
+
+    images: int = Field(description="Images of the class.")
+    recall: float | None = Field(description="Share of them that were named rightly.")
+
+
+class MultiClass(Part):
+    """Multi-class accuracy, as on CheXpert 5x200; ``reason`` alone when not measured."""
+
+    reason: str | None = Field(None, description="Why it was not measured.")
+    accuracy: float | None = Field(None, description="Share of images named rightly.")
+    balanced_accuracy: float | None = Field(None, description="Mean recall of the classes.")
+    interval: Intervals = Field({}, description="95% intervals.")
+    chance: float | None = Field(None, description="Accuracy of guessing.")
+    images: int | None = Field(None, description="Images that count.")
+    classes: dict[str, MultiClassCount] = Field({}, description="Per class.")
+    confusion: list[list[float]] = Field([], description="Rows the truth, columns the answers.")
+
+
+class ZeroShot(Part):
+    """Zero-shot classification; the figures are means over the classes."""
+
+    mean_auc: float = Field(description="Mean AUC of the classes.")
+    accuracy: float = Field(description="Mean accuracy.")
+    balanced_accuracy: float = Field(description="Mean balanced accuracy.")
+    average_precision: float | None = Field(None, description="Mean average precision.")
+    ece: float | None = Field(None, description="Mean expected calibration error.")
+    f1: float | None = Field(None, description="Mean F1 of the classes with a threshold.")
+    interval: Intervals = Field({}, description="95% intervals of the means.")
+    classes: dict[str, ClassResult] = Field(description="Per class.")
+    refused: dict[str, Refused] = Field({}, description="Classes that were not measured.")
+    images: int | None = Field(None, description="Images judged.")
+    patients: int | None = Field(None, description="Their patients.")
+    scale: float | None = Field(None, description="g2, from difference to logit; null for none.")
+    source: Any = Field(None, description="Where the labels come from.")
+    multiclass: MultiClass | None = Field(None, description="Multi-class accuracy.")
+
+
+# ------------------------------------------------------------------------------- grounding
+
+
+class PhraseFigures(Part):
+    """Means over a group of phrases."""
+
+    phrases: int = Field(description="Phrases in the group.")
+    area: float | None = Field(None, description="Mean share of the image inside the boxes.")
+    cnr: float | None = Field(None, description="Contrast-to-noise ratio, absolute.")
+    cnr_signed: float | None = Field(None, description="The same with its sign.")
+    miou: float | None = Field(None, description="Mean IoU over 41 thresholds.")
+    miou_middle: float | None = Field(None, description="Mean IoU over 0.1 to 0.5.")
+    pointing_game: float | None = Field(None, description="Share with the peak inside a box.")
+    interval: Intervals = Field({}, description="95% intervals.")
+
+
+class Grounding(PhraseFigures):
+    """Phrase grounding, over all groundable phrases and by group."""
+
+    patients: int | None = Field(None, description="Patients of the phrases.")
+    miou_floor: float | None = Field(None, description="mIoU of a map that is zero everywhere.")
+    pointing_game_floor: float | None = Field(None, description="Hit rate of a random pixel.")
+    area_tercile_bounds: list[float] = Field([], description="Bounds between the areas.")
+    categories: dict[str, PhraseFigures] = Field({}, description="By category.")
+    areas: dict[str, PhraseFigures] = Field({}, description="By box area: small, middle, large.")
+    sentence_frequency: dict[str, PhraseFigures] = Field(
+        {}, description="By how many training studies say the sentence."
+    )
+    not_groundable: Any = Field(None, description="The same for phrases that deny a finding.")
+    source: Any = Field(None, description="Where the phrases come from.")
+    unseen_boxes: int | None = Field(None, description="Phrases outside the model's view.")
+
+
+# ------------------------------------------------------------------------------- retrieval
+
+
+class Direction(Part):
+    """One direction of a retrieval; also ``recall_at_K`` for each K of the options."""
+
+    median_rank: float = Field(description="Median rank of the pair.")
+    queries: int | None = Field(None, description="Queries.")
+    recall_at_10: float = Field(description="Share of pairs among the first 10.")
+    recall_at_50: float = Field(description="Share of pairs among the first 50.")
+    recall_at_100: float = Field(description="Share of pairs among the first 100.")
+
+
+class Retrieval(Part):
+    """Retrieval both ways; the figures on top are the strict ones."""
+
+    recall: float = Field(description="Mean of R@10, R@50, R@100 both ways.")
+    median_rank: float = Field(description="Mean of the two median ranks.")
+    interval: Intervals = Field({}, description="95% intervals.")
+    strict: dict[str, Any] = Field({}, description="Only the own pair counts.")
+    lenient: dict[str, Any] = Field({}, description="Any pair with the same text counts.")
+    chance: dict[str, float] = Field({}, description="Of a random order.")
+    phrases: int | None = Field(None, description="Box-sentence pairs.")
+    distinct_sentences: int | None = Field(None, description="Distinct sentences.")
+
+
+class StudyRetrieval(Part):
+    """Whole studies: image and report, image and sentence, precision by class."""
+
+    report: Retrieval = Field(description="Image and report.")
+
+
+# ------------------------------------------------------------------------------- the whole
+
+
+class Counts(Part):
+    """What was looked at."""
+
+    images: int = Field(description="Images encoded.")
+    labelled_images: int | None = Field(None, description="Images with labels.")
+    phrases: int | None = Field(None, description="Phrases.")
+    sentences: int | None = Field(None, description="Distinct sentences encoded.")
+    cut_sentences: int | None = Field(None, description="Sentences longer than the encoder reads.")
+
+
+class SelfTest(Part):
+    """Whether the model still gives the scores that were stored with it."""
+
+    status: Literal["passed", "weights", "tokens", "drift", "absent", "off"] = Field(
+        description="Outcome (docs/results.md)."
+    )
+    largest_difference: float | None = Field(None, description="Of any stored number.")
+    tolerance: float | None = Field(None, description="Largest that passes on this device.")
+    sentence: str | None = Field(None, description="The warning, when there was one.")
+
+
+class Results(Part):
+    """The content of ``results.json``."""
+
+    format: Literal[1, 2] = Field(description="Version of this file.")
+    split: str = Field(description="Split of the images.")
+    zero_shot: ZeroShot | None = Field(None, description="Zero-shot classification.")
+    grounding: Grounding | None = Field(None, description="Phrase grounding.")
+    retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
+    study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
+    skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
+    counts: Counts | None = Field(None, description="What was looked at.")
+    data_hash: str = Field(description="64 hex digits naming the prepared set's content.")
+    model_hash: str | None = Field(description="16 hex digits naming the model's content.")
+    code_hash: str | None = Field(None, description="16 hex digits naming the package's files.")
+    seed: int = Field(description="Of the bootstrap.")
+    prompts: dict[str, Any] = Field({}, description="The prompt set, word for word.")
+    options: dict[str, Any] = Field({}, description="Every choice behind the figures.")
+    model: dict[str, Any] = Field({}, description="Architecture, preprocessing, provenance.")
+    data: dict[str, Any] = Field({}, description="Source, counts, splits, funnel, settings.")
+    self_test: SelfTest | None = Field(None, description="The model's golden samples.")
+    versions: dict[str, str] = Field({}, description="Versions of what computed the figures.")
+    timing: dict[str, float | None] = Field({}, description="Seconds taken.")
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Read and check ``results.json``; the content as it stands in the file.
+
+    Raises:
+        UserError: no such file, no JSON, another format, or a part that is missing or wrong.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; run 'medclip-debias evaluate' first.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
+        ) from error
+    check_results(content, str(path))
+    result: dict[str, Any] = content
+    return result
+
+
+def check_results(content: Any, where: str) -> None:
+    """Refuse what is no results file, in one sentence that names the first wrong key.
+
+    Raises:
+        UserError: as said.
+    """
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: is not a results file; run 'evaluate' again.")
+    if content.get("format") not in FORMATS:
+        known = " and ".join(str(number) for number in FORMATS)
+        raise UserError(
+            f"{where}: results of format {content.get('format')!r}, but this version reads the "
+            f"formats {known}; evaluate again, or with the version that wrote it."
+        )
+    try:
+        Results.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        raise UserError(
+            f"{where}: is damaged at '{place}' ({message}); run 'evaluate' again."
+        ) from None
+
+
+def json_schema() -> str:
+    """The JSON Schema of `Results`, as docs/results.schema.json holds it."""
+    schema = Results.model_json_schema(by_alias=True)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=2) + "\n"

@@ -1,0 +1,335 @@
+"""Is a difference real? Paired bootstrap, DeLong, seeds, Holm's correction, average ranks.
+
+Two sources of chance stand behind a difference between two trained models: which patients were
+in the test set, and which seed the training had. `paired_bootstrap` and `delong` speak of the
+first, `paired_seeds` of the second; neither speaks of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from medclip_debias.evaluation.bootstrap import (
+    Interval,
+    Statistics,
+    percentile_interval,
+    resample_weights,
+)
+from medclip_debias.evaluation.metrics import mean_ranks
+
+Floats = NDArray[np.float64]
+ALPHA = 0.05
+
+
+# --------------------------------------------------------------------------- the bootstrap
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure in two runs.
+
+    Attributes:
+        value: the figure in the run.
+        baseline: the figure in the other.
+        difference: the first minus the second.
+        interval: of the difference; None when it cannot be drawn.
+        p: two-sided; None when it cannot be drawn.
+    """
+
+    value: float
+    baseline: float
+    difference: float
+    interval: Interval | None
+    p: float | None
+
+
+def paired_bootstrap(
+    run: Statistics,
+    baseline: Statistics,
+    patients: Sequence[str],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> dict[str, Difference]:
+    """Differences of all statistics that two runs share, on the same resampled patients.
+
+    The interval is the percentile interval of the resampled differences, the p-value the one of
+    `bootstrap_p`.
+
+    Args:
+        run: from weights ``[b, items]`` to named replicates ``[b]``.
+        baseline: the same of the other run, its items in the same order.
+        patients: patient of each item.
+        resamples: how often patients are drawn; 0 for no intervals.
+        seed: equal seeds give equal results.
+        level: nominal coverage.
+    """
+    drawn = replicates({"run": run, "baseline": baseline}, patients, resamples=resamples, seed=seed)
+    shared = [name for name in drawn["run"] if name in drawn["baseline"]]
+    return {n: difference(drawn["run"][n], drawn["baseline"][n], level) for n in shared}
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A figure and what it is on each resample: ``[B]``, empty where none can be drawn."""
+
+    value: float
+    drawn: Floats
+
+
+def replicates(
+    runs: Mapping[str, Statistics], patients: Sequence[str], *, resamples: int, seed: int
+) -> dict[str, dict[str, Replicated]]:
+    """Every statistic of every run, on the same resampled patients: run to name to figure.
+
+    Fewer than two patients allow no resample.
+    """
+    once = np.ones((1, len(patients)))
+    points = {label: run(once) for label, run in runs.items()}
+    parts: dict[str, dict[str, list[Floats]]] = {
+        label: {name: [] for name in point} for label, point in points.items()
+    }
+    if len(set(patients)) > 1:
+        for weights in resample_weights(patients, resamples, seed):
+            for label, run in runs.items():
+                for name, values in run(weights).items():
+                    parts[label][name].append(np.asarray(values, dtype=np.float64))
+    return {
+        label: {
+            name: Replicated(float(value[0]), np.concatenate([np.empty(0), *parts[label][name]]))
+            for name, value in point.items()
+        }
+        for label, point in points.items()
+    }
+
+
+def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Difference:
+    """Compare one figure of two runs that were resampled together."""
+    gaps = run.drawn - baseline.drawn
+    interval = percentile_interval(gaps, level)
+    return Difference(
+        value=run.value,
+        baseline=baseline.value,
+        difference=run.value - baseline.value,
+        interval=interval,
+        p=None if interval is None else bootstrap_p(gaps),
+    )
+
+
+def bootstrap_p(differences: Floats) -> float:
+    """Two-sided p-value of "no difference" from resampled differences ``[B]``.
+
+    ``min(1, 2 min((1 + #{d <= 0}) / (B + 1), (1 + #{d >= 0}) / (B + 1)))`` over the defined
+    resamples: the level at which the percentile interval just reaches 0, with one resample added
+    to each side so that it is never 0. The smallest possible value is ``2 / (B + 1)``.
+    """
+    defined = differences[~np.isnan(differences)]
+    sides = (1 + (defined <= 0).sum(), 1 + (defined >= 0).sum())
+    return min(1.0, 2 * float(min(sides)) / (defined.size + 1))
+
+
+# ---------------------------------------------------------------------------------- DeLong
+
+
+@dataclass(frozen=True)
+class AucTest:
+    """DeLong's comparison of correlated AUCs.
+
+    Attributes:
+        aucs: AUC of each score ``[k]``.
+        covariance: of the AUCs ``[k, k]``.
+    """
+
+    aucs: Floats
+    covariance: Floats
+
+    def difference(
+        self, first: int = 0, second: int = 1, level: float = 0.95
+    ) -> tuple[float, Interval, float]:
+        """Difference of two AUCs, its normal interval, and the two-sided p of no difference.
+
+        Where the variance is 0 (equal orders, or two perfect ones), p is 1 for no difference and
+        0 for any other, and the interval is one point.
+        """
+        from scipy.stats import norm
+
+        c = self.covariance
+        gap = float(self.aucs[first] - self.aucs[second])
+        variance = float(c[first, first] + c[second, second] - 2 * c[first, second])
+        if variance <= 1e-15:  # rounding of equal sums
+            return gap, (gap, gap), float(abs(gap) < 1e-12)
+        sd = math.sqrt(variance)
+        reach = float(norm.ppf((1 + level) / 2)) * sd
+        return gap, (gap - reach, gap + reach), float(2 * norm.sf(abs(gap) / sd))
+
+
+def delong(
+    positive: ArrayLike, scores: ArrayLike, patients: Sequence[str] | None = None
+) -> AucTest:
+    """AUCs of several scores on the same items, and their covariance.
+
+    DeLong, DeLong & Clarke-Pearson (1988), eqs. 4 to 7, by midranks as Sun & Xu (2014): O(n log n)
+    instead of O(m n). With ``patients`` the structural components are summed over each patient
+    first, as Obuchowski (1997) does for clustered data, because images of one patient are not
+    independent; with one image a patient both agree up to rounding.
+
+    Args:
+        positive: which items are positive ``[n]``.
+        scores: ``[k, n]`` or ``[n]``, finite.
+        patients: patient of each item; None takes every item as independent.
+
+    Raises:
+        ValueError: fewer than two positives or negatives (or patients with them), for which no
+            variance can be estimated; scores that are not finite.
+    """
+    labels = np.asarray(positive, dtype=bool)
+    values = np.atleast_2d(np.asarray(scores, dtype=np.float64))
+    if not np.isfinite(values).all():
+        raise ValueError("scores must be finite")
+    m, n = int(labels.sum()), int((~labels).sum())
+    if min(m, n) < 2:
+        raise ValueError(f"DeLong needs two positives and two negatives, got {m} and {n}")
+    above, below = structural_components(labels, values)
+    aucs = above.mean(axis=1)
+    if patients is None:
+        return AucTest(aucs, np.atleast_2d(np.cov(above)) / m + np.atleast_2d(np.cov(below)) / n)
+    names, owner = np.unique(np.asarray(patients, dtype=object).astype(str), return_inverse=True)
+    sums_above = _sum_by(above - aucs[:, None], owner[labels], len(names))
+    sums_below = _sum_by(below - aucs[:, None], owner[~labels], len(names))
+    with_above = len(set(owner[labels].tolist()))
+    with_below = len(set(owner[~labels].tolist()))
+    if min(with_above, with_below) < 2:
+        raise ValueError("DeLong needs two patients with positives and two with negatives")
+    s10 = sums_above @ sums_above.T * with_above / ((with_above - 1) * m * m)
+    s01 = sums_below @ sums_below.T * with_below / ((with_below - 1) * n * n)
+    cross = sums_above @ sums_below.T * len(names) / ((len(names) - 1) * m * n)
+    return AucTest(aucs, s10 + s01 + cross + cross.T)
+
+
+def structural_components(labels: NDArray[np.bool_], values: Floats) -> tuple[Floats, Floats]:
+    """How often each positive beats the negatives ``[k, m]``, and each negative loses ``[k, n]``.
+
+    Ties count half. With midranks T among all items and among the own class only,
+    ``V10 = (T_all - T_positive) / n`` and ``V01 = 1 - (T_all - T_negative) / m``.
+
+    Args:
+        labels: which items are positive.
+        values: scores ``[k, items]``.
+    """
+    m, n = int(labels.sum()), int((~labels).sum())
+    every = np.stack([mean_ranks(row) for row in values])
+    among_positive = np.stack([mean_ranks(row[labels]) for row in values])
+    among_negative = np.stack([mean_ranks(row[~labels]) for row in values])
+    above = (every[:, labels] - among_positive) / n
+    below = 1 - (every[:, ~labels] - among_negative) / m
+    return above, below
+
+
+def _sum_by(values: Floats, owner: NDArray[np.integer], count: int) -> Floats:
+    return np.stack([np.bincount(owner, weights=row, minlength=count) for row in values])
+
+
+# ------------------------------------------------------------------------------------ seeds
+
+
+@dataclass(frozen=True)
+class SeedSummary:
+    """One figure over several trainings that differ in the seed only.
+
+    Attributes:
+        values: the figure of each training.
+        mean: their mean.
+        sd: their sample standard deviation (n - 1); None for one.
+        interval: Student's t interval of the mean; None for one.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    sd: float | None
+    interval: Interval | None
+
+
+def seed_summary(values: Sequence[float], level: float = 0.95) -> SeedSummary:
+    """Mean, sd and t interval of ``values``, one for each seed."""
+    array = np.asarray(values, dtype=np.float64)
+    mean = float(array.mean())
+    if array.size < 2:
+        return SeedSummary(tuple(array.tolist()), mean, None, None)
+    from scipy.stats import t
+
+    sd = float(array.std(ddof=1))
+    reach = float(t.ppf((1 + level) / 2, array.size - 1)) * sd / math.sqrt(array.size)
+    return SeedSummary(tuple(array.tolist()), mean, sd, (mean - reach, mean + reach))
+
+
+def paired_seeds(
+    run: Mapping[int, float], baseline: Mapping[int, float], level: float = 0.95
+) -> tuple[float, Interval, float, str] | None:
+    """Difference of two configurations over their seeds: value, t interval, p, and the test.
+
+    Seeds that both have are compared in pairs (``paired t``), since the same seed draws the same
+    batches. When fewer than two are shared, Welch's t test of the two groups (``Welch t``).
+
+    Args:
+        run: figure of each seed.
+        baseline: the same of the other configuration.
+        level: nominal coverage.
+
+    Returns:
+        None when a group has fewer than two seeds.
+    """
+    from scipy.stats import t
+
+    if min(len(run), len(baseline)) < 2:
+        return None
+    shared = sorted(set(run) & set(baseline))
+    if len(shared) >= 2:
+        gaps = np.array([run[seed] - baseline[seed] for seed in shared])
+        mean, error = float(gaps.mean()), float(gaps.std(ddof=1)) / math.sqrt(gaps.size)
+        freedom, name = float(gaps.size - 1), "paired t"
+    else:
+        sides = [np.array(list(side.values())) for side in (run, baseline)]
+        parts = [float(side.var(ddof=1)) / side.size for side in sides]
+        mean, error = float(sides[0].mean() - sides[1].mean()), math.sqrt(sum(parts))
+        divisor = sum(p * p / (side.size - 1) for p, side in zip(parts, sides, strict=True))
+        freedom, name = (sum(parts) ** 2 / divisor if divisor else 1.0), "Welch t"
+    if error == 0:
+        return mean, (mean, mean), float(mean == 0), name
+    reach = float(t.ppf((1 + level) / 2, freedom)) * error
+    return mean, (mean - reach, mean + reach), float(2 * t.sf(abs(mean) / error, freedom)), name
+
+
+# ----------------------------------------------------------------------- many comparisons
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's (1979) step-down adjusted p-values, in the order given.
+
+    The i-th smallest of m is multiplied by ``m - i + 1``, made monotone and cut at 1: rejecting
+    those at most alpha keeps the chance of any false rejection at alpha, whatever their dependence.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1))
+    adjusted = np.empty(p.size)
+    adjusted[order] = np.minimum(stepped, 1)
+    return [float(value) for value in adjusted]
+
+
+def average_ranks(values: ArrayLike, lower_is_better: Sequence[bool]) -> Floats:
+    """Mean over metrics of each method's rank, 1 for the best; ties share their mean rank.
+
+    Args:
+        values: ``[methods, metrics]``, finite.
+        lower_is_better: for each metric.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    signs = np.where(np.asarray(lower_is_better, dtype=bool), 1.0, -1.0)
+    ranks = np.stack([mean_ranks(column) for column in (table * signs).T], axis=1)
+    return np.asarray(ranks.mean(axis=1))

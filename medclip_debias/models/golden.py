@@ -1,0 +1,238 @@
+"""Golden samples: a model folder's own test that this machine computes what its author's did.
+
+``golden.json`` holds the scores of a few made images and fixed sentences, computed when the model
+was saved. Loading computes them again and warns when they moved. Three causes are told apart:
+
+- ``weights``: weights, tokenizer or settings are not those that were saved (their hash differs);
+- ``tokens``: the sentences are cut into other tokens, so the tokenizer library changed;
+- ``drift``: files and tokens are the same but the numbers are not: another device, precision or
+  version of a library, or a defect.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from medclip_debias.files import write_json
+
+if TYPE_CHECKING:
+    from medclip_debias.models.dual_encoder import DualEncoder
+
+FILE, FORMAT = "golden.json", 1
+IMAGES = 2
+LARGEST_SIDE = 160
+"""Images are cut to this side, so that a model of large inputs does not load slowly."""
+SENTENCES = (
+    "No acute cardiopulmonary process.",
+    "Small left pleural effusion.",
+    "Mild pulmonary edema.",
+    "The heart is enlarged.",
+    "No pneumothorax.",
+)
+TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 3e-2}
+"""Largest difference of a cosine that passes, by how the device multiplies."""
+
+
+class SelfTestWarning(UserWarning):
+    """A loaded model does not give the scores that were stored with it."""
+
+
+# ---------------------------------------------------------------------------------- inputs
+
+
+def golden_images(side: int) -> Tensor:
+    """Made images ``uint8 [IMAGES, side, side]``, of whole-number arithmetic only.
+
+    A slope, triangle waves of two lengths and a square: smooth parts and edges, equal on every
+    machine. The formula is frozen: it must not change while its format number stays.
+    """
+    y = torch.arange(side, dtype=torch.int64)[:, None]
+    x = torch.arange(side, dtype=torch.int64)[None, :]
+    pictures = []
+    for number in range(IMAGES):
+        slope = (x * 97 + y * (61 + 40 * number)) // max(side, 1)
+        wave = ((x * (3 + number) + y * 2) % 64 - 32).abs() + ((y * 5 - x) % 22 - 11).abs()
+        square = ((x * 3 // side == 1) & (y * 3 // side == 1 - number)).long() * 70
+        pictures.append((slope + wave + square).clamp(0, 255))
+    return torch.stack(pictures).to(torch.uint8)
+
+
+def golden_scores(model: DualEncoder, side: int) -> dict[str, Any]:
+    """What the model says about the golden samples.
+
+    Args:
+        model: in whatever mode; it is left as it was.
+        side: of the images.
+
+    Returns:
+        ``similarity [images][sentences]`` on the cosine scale, ``scale``, and ``regions``: mean,
+        population sd, lowest and highest region-sentence cosine of each image and sentence.
+    """
+    with _evaluating(model), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+        images = golden_images(side).to(model.device)[:, None].float() / 255
+        images = (images - model.preprocessing.mean) / model.preprocessing.std
+        dtype = next(model.image_encoder.parameters()).dtype
+        regions = model.encode_images(images.to(dtype))
+        sentences = model.encode_sentences(SENTENCES)
+        maps = model.region_scores(regions, sentences).double()
+        low, high = maps.amin(-1), maps.amax(-1)
+        sd = maps.var(-1, unbiased=False).sqrt()
+        return {
+            "similarity": _rounded(model.similarity(regions, sentences)),
+            "scale": round(float(model.similarity.scale), 6),
+            "regions": _rounded(torch.stack([maps.mean(-1), sd, low, high], dim=-1)),
+        }
+
+
+def golden_tokens(model: DualEncoder) -> list[list[int]]:
+    """Token ids of the sentences."""
+    ids = model.tokenizer.encode(list(SENTENCES), model.settings.text.max_tokens)
+    return [[int(token) for token in row] for row in ids]
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards each module's own mode again."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _rounded(values: Tensor) -> Any:
+    return json.loads(json.dumps(values.double().cpu().mul(1e7).round().div(1e7).tolist()))
+
+
+# ----------------------------------------------------------------------- writing, checking
+
+
+def write_golden(model: DualEncoder, folder: Path, files: str) -> None:
+    """Write ``golden.json`` into a model folder; not for a model whose scores are not finite.
+
+    Args:
+        model: the saved model.
+        folder: where it was saved.
+        files: hash of its weights, tokenizer and settings.
+    """
+    side = min(model.preprocessing.input_size, LARGEST_SIDE)
+    scores = golden_scores(model, side)
+    if not all(torch.isfinite(torch.tensor(number)) for number in _numbers(scores)):
+        return
+    write_json(
+        folder / FILE,
+        {
+            "format": FORMAT,
+            "side": side,
+            "sentences": list(SENTENCES),
+            "tokens": golden_tokens(model),
+            "files": files,
+            "precision": precision(model),
+            "torch": str(torch.__version__),
+            **scores,
+        },
+    )
+
+
+def self_test(model: DualEncoder, folder: Path, files: str) -> dict[str, Any]:
+    """Compare a loaded model with its ``golden.json``; warn in one sentence when it differs.
+
+    Args:
+        model: loaded from ``folder``, on its device.
+        folder: the model folder.
+        files: hash of the weights, tokenizer and settings that were loaded.
+
+    Returns:
+        ``status`` (``passed``, ``weights``, ``tokens``, ``drift``, or ``absent`` for folders
+        without stored scores of this format), and when there are such, ``largest_difference``,
+        ``tolerance``, ``precision``, ``stored`` (precision and torch then), and the ``sentence``.
+    """
+    stored = _read(folder / FILE)
+    if stored is None:
+        return {"status": "absent"}
+    found = golden_scores(model, int(stored["side"]))
+    # The learned scale multiplies scores by up to 100; as a number it is compared relatively.
+    pairs = [*zip(_numbers(found), _numbers(stored), strict=True)]
+    gaps = [abs(a - b) / max(1.0, abs(b)) for a, b in pairs]
+    largest = max(gap if gap == gap else float("inf") for gap in gaps)
+    kinds = (precision(model), str(stored["precision"]))
+    tolerance = max(TOLERANCES.get(kind, TOLERANCES["float32"]) for kind in kinds)
+    if stored["files"] != files:
+        status = "weights"
+        why = "weights, tokenizer or settings are not those that were saved with these scores"
+    elif golden_tokens(model) != stored["tokens"]:
+        status = "tokens"
+        why = "the same sentences are cut into other tokens here, so the tokenizer library differs"
+    elif largest > tolerance:
+        status = "drift"
+        why = (
+            f"the same files give other numbers here ({kinds[0]}, torch {torch.__version__}; "
+            f"saved with {kinds[1]}, torch {stored['torch']})"
+        )
+    else:
+        status, why = "passed", ""
+    report: dict[str, Any] = {
+        "status": status,
+        "largest_difference": largest if largest != float("inf") else None,
+        "tolerance": tolerance,
+        "precision": kinds[0],
+        "stored": {"precision": kinds[1], "torch": str(stored["torch"])},
+    }
+    if why:
+        report["sentence"] = (
+            f"{folder}: the self-test's scores differ by up to {largest:.2g} "
+            f"(tolerance {tolerance:.0e}): {why}."
+        )
+        warnings.warn(report["sentence"], SelfTestWarning, stacklevel=3)
+    return report
+
+
+def precision(model: DualEncoder) -> str:
+    """How the model's device multiplies: ``float32``, ``tf32`` (GPUs, convolutions), ``bfloat16``.
+
+    Half precision of either kind counts as ``bfloat16``, the coarser one.
+    """
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if dtypes & {torch.bfloat16, torch.float16}:
+        return "bfloat16"
+    return "tf32" if model.device.type == "cuda" else "float32"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The stored samples; None when there are none, or of another format, or cut short."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT or tuple(content["sentences"]) != SENTENCES:
+            return None
+        if not 1 <= int(content["side"]) <= LARGEST_SIDE:
+            return None
+        if len(list(_numbers(content))) != 1 + 5 * IMAGES * len(SENTENCES):
+            return None
+        wanted = ("files", "tokens", "precision", "torch")
+        return content if all(key in content for key in wanted) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _numbers(scores: dict[str, Any]) -> Iterator[float]:
+    """All stored numbers in one order."""
+
+    def flat(value: Any) -> Iterator[float]:
+        if isinstance(value, list):
+            for item in value:
+                yield from flat(item)
+        else:
+            yield float(value)
+
+    for key in ("similarity", "scale", "regions"):
+        yield from flat(scores[key])

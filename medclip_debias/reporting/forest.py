@@ -1,0 +1,96 @@
+"""Forest plot of a comparison: one small panel a figure, one line a run, zero in the middle.
+
+What it says does not hang on colour: filled and hollow marks, and each run's own mark and line.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from medclip_debias.reporting.figures import GRID, INK
+
+# Okabe & Ito's colours that keep apart in grey, each with its own mark.
+STYLES = (
+    ("#000000", "o"),
+    ("#0072b2", "s"),
+    ("#d55e00", "D"),
+    ("#009e73", "^"),
+    ("#cc79a7", "v"),
+    ("#56b4e9", "P"),
+)
+COLUMNS = 3
+
+
+def forest(content: Mapping[str, Any], kind: str = "svg") -> bytes:
+    """Draw the differences of ``comparison.json``.
+
+    Args:
+        content: of `medclip_debias.evaluation.compare.compare`.
+        kind: ``svg`` or ``png``.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = content["rows"]
+    labels = [g["label"] for g in content["groups"] if g["label"] != content["baseline"]]
+    columns = min(COLUMNS, len(rows))
+    lines = math.ceil(len(rows) / columns)
+    height = 0.75 + 0.24 * len(labels)
+    figure = Figure(
+        figsize=(3.0 * columns, height * lines + 0.5), facecolor="white", layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False)
+    for place, row in enumerate(rows):
+        line, column = divmod(place, columns)
+        _panel(panels[line][column], row, labels, named=column == 0)
+    for place in range(len(rows), lines * columns):
+        panels[place // columns][place % columns].set_axis_off()
+    buffer = io.BytesIO()
+    options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 200}
+    with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
+        figure.savefig(buffer, format=kind, **options)
+    return buffer.getvalue()
+
+
+def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool) -> None:
+    reach = 0.0
+    for place, label in enumerate(labels):
+        entry = row["groups"][label]
+        colour, mark = STYLES[place % len(STYLES)]
+        gap, bounds = float(entry["difference"]), entry["difference_interval"]
+        if bounds:
+            axes.plot(bounds, [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
+            reach = max(reach, *(abs(float(bound)) for bound in bounds))
+        reach = max(reach, abs(gap))
+        axes.plot(
+            [gap],
+            [place],
+            mark,
+            color=colour,
+            markerfacecolor=colour if entry["verdict"] == "real" else "white",
+            markersize=6,
+            markeredgewidth=1.4,
+        )
+    axes.axvline(0, color=INK, linewidth=0.9, zorder=0)
+    reach = reach * 1.12 or 1.0
+    axes.set_xlim(-reach, reach)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_yticks(range(len(labels)), labels if named else [""] * len(labels))
+    arrow = (
+        "\N{LEFTWARDS ARROW} better" if row["lower_is_better"] else "better \N{RIGHTWARDS ARROW}"
+    )
+    axes.set_title(row["title"], fontsize=8.5, color=INK, loc="left")
+    axes.set_title(arrow, fontsize=7, color=INK, loc="right")
+    axes.locator_params(axis="x", nbins=5)
+    axes.tick_params(labelsize=7.5, colors=INK, length=3)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(True, axis="x", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#aab1b8")

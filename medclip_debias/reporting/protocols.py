@@ -1,0 +1,101 @@
+"""Tables of the further protocols in a run's report: classes, groups, studies, several classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from medclip_debias.reporting.content import Table, dig, interval, number
+
+Results = Mapping[str, Any]
+_WAYS = {
+    "report_to_image": "report to image",
+    "image_to_report": "image to report",
+    "sentence_to_image": "sentence to image",
+    "image_to_sentence": "image to sentence",
+}
+
+
+def ranking_rows(results: Results) -> Table:
+    """Average precision, F1 and ECE per class; empty when the results do not have them."""
+    rows = []
+    for name, c in (dig(results, "zero_shot.classes") or {}).items():
+        if c.get("average_precision") is None:
+            continue
+        row = [name]
+        for key in ("average_precision", "f1", "ece"):
+            row += [number(c.get(key)), interval(dig(c, f"interval.{key}"))]
+        rows.append(row)
+    return rows
+
+
+def reliability_figures(results: Results) -> list[dict[str, str]]:
+    """A reliability diagram for each class that has one."""
+    from medclip_debias.reporting.figures import reliability
+
+    return [
+        {
+            "title": name,
+            "ece": number(c.get("ece")),
+            "images": number(sum(int(each["images"]) for each in c["reliability"])),
+            "figure": reliability(c["reliability"]),
+        }
+        for name, c in (dig(results, "zero_shot.classes") or {}).items()
+        if c.get("reliability")
+    ]
+
+
+def multiclass_rows(results: Results) -> Table:
+    """Images, recall and answers of each class of the multi-class protocol."""
+    part = dig(results, "zero_shot.multiclass") or {}
+    rows = []
+    for (name, c), answers in zip(
+        (part.get("classes") or {}).items(), part.get("confusion") or [], strict=False
+    ):
+        shown = [number(value, 0 if float(value).is_integer() else 1) for value in answers]
+        rows.append([name, number(c["images"]), number(c["recall"]), *shown])
+    return rows
+
+
+def group_rows(results: Results, division: str) -> Table:
+    """Grounding figures of each group of ``areas`` or ``sentence_frequency``."""
+    return [
+        [
+            name.replace("_", " "),
+            number(c["phrases"]),
+            number(c["cnr"], 2),
+            interval(dig(c, "interval.cnr"), 2),
+            number(c["miou"]),
+            interval(dig(c, "interval.miou")),
+            number(c["pointing_game"]),
+            interval(dig(c, "interval.pointing_game")),
+        ]
+        for name, c in (dig(results, f"grounding.{division}") or {}).items()
+    ]
+
+
+def study_rows(results: Results) -> Table:
+    """Whole-study retrieval, each direction and counting."""
+    rows = []
+    for kind in ("report", "sentence"):
+        for mode in ("strict", "lenient"):
+            part = dig(results, f"study_retrieval.{kind}.{mode}") or {}
+            for way, title in _WAYS.items():
+                if way in part:
+                    recalls = [number(part[way].get(f"recall_at_{k}")) for k in (1, 5, 10, 50, 100)]
+                    rank = number(part[way]["median_rank"], 1)
+                    rows.append([mode, title, number(part[way].get("queries")), *recalls, rank])
+    return rows
+
+
+def precision_rows(results: Results) -> Table:
+    """Precision@K by class labels, each direction."""
+    return [
+        [
+            _WAYS.get(way, way),
+            number(part["queries"]),
+            *(number(part[f"precision_at_{k}"]) for k in (5, 10, 100)),
+            number(part["chance"]),
+        ]
+        for way, part in (dig(results, "study_retrieval.class_precision") or {}).items()
+    ]

@@ -1,0 +1,236 @@
+"""Tables for papers and pages: Markdown and LaTeX (booktabs) of one run or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.evaluation.item_metrics import FIGURES, Figure
+from medclip_debias.files import write_text
+from medclip_debias.reporting.content import dig, interval, number
+
+_TEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\N{EN DASH}": "--",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Words in rows and columns.
+
+    Attributes:
+        head: titles of the columns.
+        rows: cells, each row as long as ``head``.
+        caption: what the table shows, in sentences.
+        words: how many columns, from the left, hold words; the others hold figures.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str
+    words: int = 1
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown, its caption below."""
+    rule = ["---" if place < table.words else "---:" for place in range(len(table.head))]
+    lines = [_bar(table.head), _bar(rule), *(_bar(row) for row in table.rows)]
+    return "\n".join([*lines, "", table.caption, ""])
+
+
+def latex(table: Table) -> str:
+    r"""The table as a LaTeX ``table``; needs ``\usepackage{booktabs}``."""
+    columns = "l" * table.words + "r" * (len(table.head) - table.words)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{tex(table.caption)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        _ampersands(table.head),
+        r"\midrule",
+        *(_ampersands(row) for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tex(text: str) -> str:
+    """Text with LaTeX's own characters escaped."""
+    return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+def _bar(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _ampersands(cells: Sequence[str]) -> str:
+    return " & ".join(tex(cell) for cell in cells) + r" \\"
+
+
+# ------------------------------------------------------------------------------- of runs
+
+
+def results_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every figure of one run or of several, with 95% intervals.
+
+    Args:
+        runs: name to the content of ``results.json``.
+    """
+    rows = []
+    for figure in FIGURES:
+        cells = [_cell(figure, results) for results in runs.values()]
+        if any(cells):
+            rows.append((figure.title, *(cell or number(None) for cell in cells)))
+    return Table(("metric", *runs), tuple(rows), _caption(list(runs.values())))
+
+
+def _cell(figure: Figure, results: Mapping[str, Any]) -> str:
+    value = dig(results, figure.key)
+    if value is None:
+        return ""
+    part, _, name = figure.key.rpartition(".")
+    bounds = dig(results, f"{part}.interval.{name}")
+    shown = number(float(value), figure.digits)
+    return f"{shown} ({interval(bounds, figure.digits)})" if bounds else shown
+
+
+def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
+    splits = ", ".join(dict.fromkeys(str(run.get("split")) for run in runs))
+    data = ", ".join(dict.fromkeys(str(run.get("data_hash"))[:16] for run in runs))
+    models = ", ".join(str(run.get("model_hash")) for run in runs)
+    text = f"Split {splits} of data {data}; model {models}."
+    if any(dig(run, "options.bootstrap.resamples") for run in runs):
+        text += " In brackets 95% intervals, percentile bootstrap over patients."
+    if any(dig(run, "data.synthetic") for run in runs):
+        text += " Synthetic data: drawn images and made reports, no patient."
+    return text
+
+
+def write_run_tables(folder: Path, name: str, results: Mapping[str, Any]) -> list[Path]:
+    """Write ``results.md`` and ``results.tex`` beside a run's report; return their paths."""
+    table = results_table({name: results})
+    paths = [folder / "results.md", folder / "results.tex"]
+    write_text(paths[0], markdown(table))
+    write_text(paths[1], latex(table))
+    return paths
+
+
+# -------------------------------------------------------------------------- of comparisons
+
+
+def comparison_table(content: Mapping[str, Any]) -> Table:
+    """One row for each figure and run of a comparison."""
+    rows = []
+    for row in content["rows"]:
+        better = "lower is better" if row["lower_is_better"] else ""
+        for place, (label, entry) in enumerate(row["groups"].items()):
+            title = row["title"] + (f" ({better})" if better else "")
+            cells = (title if not place else "", label, *_entry(entry, int(row["digits"])))
+            rows.append(cells)
+    head = ("metric", "run", "value", "95%", "difference", "95%", "p", "Holm", "verdict")
+    return Table(head, tuple(rows), comparison_caption(content), words=2)
+
+
+def class_table(content: Mapping[str, Any]) -> Table | None:
+    """AUC per class by DeLong's test; None where it was not made."""
+    rows = []
+    for row in content["classes"]:
+        if "reason" in row:
+            rows.append((row["class"], number(None), row["reason"], *[number(None)] * 5))
+        for place, (label, entry) in enumerate(row["groups"].items()):
+            value, _, *rest = _entry(entry, 3)
+            rows.append((row["class"] if not place else "", label, value, *rest))
+    if not rows:
+        return None
+    caption = (
+        "AUC per class. DeLong's test with patients as clusters (Obuchowski 1997); Holm's "
+        "correction over the tests of this table."
+    )
+    head = ("class", "run", "AUC", "difference", "95%", "p", "Holm", "verdict")
+    return Table(head, tuple(rows), caption, words=2)
+
+
+def _entry(entry: Mapping[str, Any], digits: int) -> tuple[str, ...]:
+    value = number(float(entry["value"]), digits)
+    if entry.get("sd") is not None:
+        value += f" (sd {number(float(entry['sd']), digits)})"
+    dash = number(None)
+    bounds = interval(entry.get("interval"), digits)
+    if "difference" not in entry:
+        return value, bounds, "baseline", dash, dash, dash, dash
+    return (
+        value,
+        bounds,
+        f"{entry['difference']:+.{digits}f}",
+        interval(entry["difference_interval"], digits),
+        p_value(entry["p"]),
+        p_value(entry["p_holm"]),
+        verdict(entry),
+    )
+
+
+def p_value(value: float | None) -> str:
+    """A p-value as papers print it.
+
+    >>> p_value(0.00012), p_value(0.0449), p_value(1.0)
+    ('< 0.001', '0.045', '1.000')
+    """
+    if value is None:
+        return number(None)
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def verdict(entry: Mapping[str, Any]) -> str:
+    """``real, better``, ``real, worse``, ``not shown`` or ``not tested``."""
+    if entry["verdict"] != "real":
+        return str(entry["verdict"])
+    return "real, better" if entry["better"] else "real, worse"
+
+
+def comparison_caption(content: Mapping[str, Any]) -> str:
+    """How the figures of a comparison were made, in sentences."""
+    options = content["options"]
+    several = any(len(group["runs"]) > 1 for group in content["groups"])
+    sentences = [
+        f"Differences to {content['baseline']}, split {content['split']} of data "
+        f"{content['data_hash'][:16]}{_patients(content)}.",
+        f"95% intervals and two-sided p-values: paired percentile bootstrap, "
+        f"{options['resamples']:,} resamples of the patients.",
+    ]
+    if several:
+        sentences.append(
+            "Runs of several seeds: mean (sd); where both sides have them, p is the larger of the "
+            "patients' and the seeds' t test, and the interval covers both."
+        )
+    if any(len(group["runs"]) == 1 for group in content["groups"]):
+        sentences.append("One seed says nothing of how another training would turn out.")
+    sentences.append(
+        f"Real: at most {options['alpha']:g} after Holm's correction over the "
+        f"{options['tests']} tests of this table; 'not shown' is no proof of equality."
+    )
+    if 2 * options["tests"] > options["alpha"] * (options["resamples"] + 1):
+        sentences.append(
+            f"With {options['resamples']:,} resamples no difference could pass this correction; "
+            "draw more."
+        )
+    forced = [f"Forced although {problem}." for problem in content["forced"]]
+    return " ".join(forced + sentences)
+
+
+def _patients(content: Mapping[str, Any]) -> str:
+    counts = {row["patients"] for row in content["rows"] if row["patients"]}
+    if not counts:
+        return ""
+    low, high = min(counts), max(counts)
+    return f", {low:,} patients" if low == high else f", {low:,} to {high:,} patients"

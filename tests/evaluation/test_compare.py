@@ -1,0 +1,290 @@
+"""Comparisons of real evaluations: figures equal results.json, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from medclip_debias.cli import run as command
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.compare import compare
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.statistics import holm
+from medclip_debias.models.dual_encoder import DualEncoder
+
+
+@pytest.fixture(scope="session")
+def two_runs(small_prepared, small_model, tmp_path_factory):
+    """Evaluations of two models on one set."""
+    root = tmp_path_factory.mktemp("compare")
+    model = DualEncoder.load(small_model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        model.image_projection.weight.add_(0.2 * torch.randn_like(model.image_projection.weight))
+    model.save(root / "model-b")
+    for name, folder in (("a", small_model), ("b", root / "model-b")):
+        evaluate(folder, small_prepared.folder, root / name, bootstrap=20, heatmaps=0)
+    return root
+
+
+@pytest.fixture
+def runs(two_runs, tmp_path):
+    """Copies that a test may damage."""
+    for name in "ab":
+        shutil.copytree(two_runs / name, tmp_path / name)
+    return tmp_path
+
+
+def edit(folder, change):
+    path = folder / "results.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def at(content, key):
+    for part in key.split("."):
+        content = content[part]
+    return content
+
+
+def test_every_figure_equals_the_one_in_the_results(two_runs):
+    found = compare([str(two_runs / "a"), str(two_runs / "b")], resamples=100)
+    assert {row["key"] for row in found["rows"]} >= {
+        "zero_shot.mean_auc",
+        "grounding.cnr",
+        "retrieval.recall",
+        "study_retrieval.report.median_rank",
+    }
+    for row in found["rows"]:
+        values = {}
+        for name in "ab":
+            results = json.loads((two_runs / name / "results.json").read_text())
+            values[name] = at(results, row["key"])
+            assert row["groups"][name]["value"] == pytest.approx(values[name], abs=1e-9), row["key"]
+        assert row["groups"]["b"]["difference"] == pytest.approx(values["b"] - values["a"])
+    assert found["options"]["tests"] == len(found["rows"])
+
+
+def test_the_p_values_are_corrected_over_the_whole_table(two_runs):
+    found = compare([str(two_runs / "a"), str(two_runs / "b")], resamples=100)
+    entries = [row["groups"]["b"] for row in found["rows"]]
+    assert [e["p_holm"] for e in entries] == pytest.approx(holm([e["p"] for e in entries]))
+    for entry in entries:
+        assert entry["verdict"] == ("real" if entry["p_holm"] <= 0.05 else "not shown")
+
+
+def test_intervals_repeat_a_bootstrap_by_hand(two_runs):
+    found = compare(
+        [str(two_runs / "a"), str(two_runs / "b")], metrics=["grounding.miou"], resamples=400
+    )
+    tables = [
+        pd.read_parquet(two_runs / name / "items" / "phrases.parquet").set_index("item")
+        for name in "ab"
+    ]
+    gaps = (tables[1]["miou"] - tables[0]["miou"])[tables[0]["groundable"]]
+    by_patient = gaps.groupby(tables[0]["patient"]).agg(["sum", "count"]).to_numpy()
+    rng = np.random.default_rng(9)
+    drawn = []
+    for _ in range(4000):
+        total = by_patient[rng.integers(0, len(by_patient), len(by_patient))].sum(axis=0)
+        drawn.append(total[0] / total[1])
+    expected = np.quantile(drawn, [0.025, 0.975])
+    width = expected[1] - expected[0]
+    interval = found["rows"][0]["groups"]["b"]["difference_interval"]
+    assert interval == pytest.approx(expected, abs=0.12 * width)
+
+
+def test_a_run_against_its_copy_shows_nothing(runs):
+    shutil.copytree(runs / "a", runs / "again")
+    found = compare([str(runs / "a"), str(runs / "again")], resamples=100)
+    tested = [row for row in found["classes"] if "reason" not in row]
+    for row in [*found["rows"], *tested]:
+        entry = row["groups"]["again"]
+        assert (entry["difference"], entry["p"], entry["verdict"]) == (0, 1, "not shown")
+
+
+def test_a_clear_difference_is_real(runs):
+    path = runs / "b" / "items" / "phrases.parquet"
+    table = pd.read_parquet(path)
+    table["cnr"] += 1 + 0.1 * np.arange(len(table)) % 3
+    table.to_parquet(path)
+    found = compare([str(runs / "a"), str(runs / "b")], metrics=["grounding.cnr"], resamples=500)
+    entry = found["rows"][0]["groups"]["b"]
+    assert (entry["verdict"], entry["better"]) == ("real", True)
+    turned = compare(
+        [str(runs / "a"), str(runs / "b")],
+        baseline="b",
+        metrics=["grounding.cnr"],
+        resamples=500,
+    )["rows"][0]["groups"]["a"]
+    assert (turned["verdict"], turned["better"]) == ("real", False)
+    assert turned["difference"] == pytest.approx(-entry["difference"])
+
+
+def seeded(runs, name, out, seed, lr, shift):
+    """A copy of a run as another seed of a training, its mIoU moved by ``shift``."""
+    shutil.copytree(runs / name, runs / out)
+    provenance = {"out": f"runs/{out}", "loss": {"lr": lr}, "train": {"seed": seed, "lr": lr}}
+    edit(runs / out, lambda content: content["model"].update(provenance=provenance))
+    path = runs / out / "items" / "phrases.parquet"
+    table = pd.read_parquet(path)
+    table["miou"] += shift
+    table.to_parquet(path)
+    return str(runs / out)
+
+
+def test_seeds_of_the_same_settings_form_a_group(runs):
+    shifts = {"x": (0.0, 0.01, 0.02), "y": (0.10, 0.13, 0.11)}
+    folders = [
+        seeded(runs, "a", f"{name}{seed}", seed, lr=len(name + str(shifts[name][0])), shift=shift)
+        for name in shifts
+        for seed, shift in enumerate(shifts[name])
+    ]
+    for folder in folders[:3]:  # another method differs in more than its seed
+        edit(runs / folder.split("/")[-1], lambda c: c["model"]["provenance"].update(method="x"))
+    found = compare(folders, metrics=["grounding.miou"], resamples=200)
+    assert [len(group["runs"]) for group in found["groups"]] == [3, 3]
+    labels = [group["label"] for group in found["groups"]]
+    entry = found["rows"][0]["groups"][labels[1]]
+    gaps = np.subtract(shifts["y"], shifts["x"])
+    assert entry["difference"] == pytest.approx(gaps.mean())
+    assert entry["sd"] == pytest.approx(np.std(shifts["y"], ddof=1))
+    assert entry["seed_test"] == "paired t"
+    assert entry["p_seeds"] == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
+    assert entry["p"] == max(entry["p_patients"], entry["p_seeds"])
+    low, high = stats.t.interval(0.95, 2, loc=gaps.mean(), scale=stats.sem(gaps))
+    assert entry["difference_interval"] == pytest.approx((low, high))  # wider than the patients'
+
+
+def test_groups_can_be_named_with_globs(runs):
+    for seed in range(2):
+        seeded(runs, "a", f"x{seed}", seed, 1, 0.0)
+        seeded(runs, "a", f"y{seed}", seed, 1, 0.1)
+    found = compare([f"x={runs}/x*"], named=[f"y={runs}/y0,{runs}/y1"], resamples=100)
+    assert [(g["label"], g["seeds"]) for g in found["groups"]] == [("x", [0, 1]), ("y", [0, 1])]
+    alone = compare([str(runs / "x0"), str(runs / "x1")], resamples=100)  # two seeds, no method
+    assert [len(group["runs"]) for group in alone["groups"]] == [1, 1]
+
+
+def test_three_methods_are_ranked(runs):
+    third = seeded(runs, "b", "c", 0, 1, 5.0)
+    found = compare(
+        [str(runs / "a"), str(runs / "b"), third],
+        metrics=["grounding.miou", "grounding.pointing_game"],
+        resamples=100,
+    )
+    assert found["average_ranks"]["c"] < found["average_ranks"]["b"]
+    assert sum(found["average_ranks"].values()) == pytest.approx(6)
+
+
+def test_the_classes_are_tested_by_delong(two_runs):
+    found = compare([str(two_runs / "a"), str(two_runs / "b")], resamples=100)
+    tested = [row for row in found["classes"] if "reason" not in row]
+    assert tested
+    for row in tested:
+        results = json.loads((two_runs / "a" / "results.json").read_text())
+        expected = results["zero_shot"]["classes"][row["class"]]["auc"]
+        assert row["groups"]["a"]["value"] == pytest.approx(expected)
+        assert 0 <= row["groups"]["b"]["p"] <= row["groups"]["b"]["p_holm"] <= 1
+
+
+# ---------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda c: c.update(data_hash="0" * 16), "different data"),
+        (lambda c: c.update(split="validate"), "different splits"),
+        (lambda c: c["options"].update(smoothing=1.5), r"different options \(smoothing\)"),
+        (lambda c: c["prompts"].update(name="other"), "different prompts"),
+    ],
+)
+def test_runs_evaluated_differently_are_refused_unless_forced(runs, change, sentence):
+    edit(runs / "b", change)
+    with pytest.raises(UserError, match=sentence):
+        compare([str(runs / "a"), str(runs / "b")], resamples=100)
+    forced = compare([str(runs / "a"), str(runs / "b")], force=True, resamples=100)
+    assert len(forced["forced"]) == 1
+
+
+def test_items_that_do_not_match_are_refused_or_put_side_by_side(runs):
+    path = runs / "b" / "items" / "phrases.parquet"
+    table = pd.read_parquet(path)
+    table.iloc[1:].to_parquet(path)
+    with pytest.raises(UserError, match=r"do not match \(items/phrases\.parquet: .* 0 and 1 in"):
+        compare([str(runs / "a"), str(runs / "b")], resamples=100)
+    forced = compare([str(runs / "a"), str(runs / "b")], force=True, resamples=100)
+    by_key = {row["key"]: row["groups"]["b"] for row in forced["rows"]}
+    assert by_key["grounding.cnr"]["verdict"] == "not tested"
+    assert by_key["grounding.cnr"]["p"] is None
+    assert by_key["retrieval.recall"]["verdict"] in ("real", "not shown")
+    assert forced["options"]["tests"] < len(forced["rows"])
+
+
+def test_labels_that_differ_are_refused(runs):
+    path = runs / "b" / "items" / "zero_shot.parquet"
+    table = pd.read_parquet(path)
+    table["label.Edema"] = 1 - table["label.Edema"]
+    table.to_parquet(path)
+    with pytest.raises(UserError, match=r"'label\.Edema' differs"):
+        compare([str(runs / "a"), str(runs / "b")], resamples=100)
+
+
+def test_the_order_of_items_does_not_matter(runs):
+    expected = compare([str(runs / "a"), str(runs / "b")], resamples=100)
+    for path in (runs / "b" / "items").iterdir():
+        pd.read_parquet(path).sample(frac=1, random_state=0).to_parquet(path)
+    assert compare([str(runs / "a"), str(runs / "b")], resamples=100) == expected
+
+
+def test_what_is_missing_is_said_in_one_sentence(runs):
+    a, b = str(runs / "a"), str(runs / "b")
+    cases = [
+        ([a], "only one run"),
+        ([a, a + "/"], "is given twice"),
+        ([a, str(runs / "absent")], "no such folder"),
+        ([a, str(runs / "none*")], "no folder matches"),
+        ([a, "x="], "names no folder"),
+        ([f"x={a},{b}"], "only one group"),
+    ]
+    for words, sentence in cases:
+        with pytest.raises(UserError, match=sentence):
+            compare(words)
+    with pytest.raises(UserError, match="There is no run 'c'"):
+        compare([a, b], baseline="c")
+    with pytest.raises(UserError, match=r"did you mean 'grounding\.miou'"):
+        compare([a, b], metrics=["grounding.miu"])
+    (runs / "b" / "items" / "phrases.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"phrases\.parquet: cannot be read"):
+        compare([a, b])
+    shutil.rmtree(runs / "b" / "items")
+    with pytest.raises(UserError, match="compared item by item"):
+        compare([a, b])
+    (runs / "b" / "results.json").unlink()
+    with pytest.raises(UserError, match=r"results\.json: there is no such file"):
+        compare([a, b])
+
+
+# --------------------------------------------------------------------------------- the verb
+
+
+def test_the_verb_prints_and_writes(two_runs, tmp_path, capsys):
+    words = ["compare", str(two_runs / "a"), str(two_runs / "b"), "--bootstrap", "100"]
+    assert command([*words, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "| Zero-shot AUC | a |" in printed
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {f"comparison.{kind}" for kind in ("json", "html", "md", "tex", "svg", "png")}
+    written = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert command([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == written
+    assert command(["compare", str(two_runs / "a")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,128 @@
+"""The further protocols' figures stand in the report, and are absent when not measured."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+from medclip_debias.reporting import protocols
+from medclip_debias.reporting.figures import reliability
+from medclip_debias.reporting.report import write_report
+
+BIN = {"from": 0.4, "to": 0.46667, "images": 30, "probability": 0.44, "positive": 0.5}
+EDEMA = {
+    "auc": 0.9,
+    "accuracy": 0.75,
+    "balanced_accuracy": 0.74,
+    "average_precision": 0.812,
+    "f1": 0.633,
+    "ece": 0.0612,
+    "interval": {"average_precision": [0.7, 0.9], "f1": None, "ece": [0.04, 0.08]},
+    "threshold": {"value": 0.01},
+    "reliability": [BIN],
+    "positive": 15,
+    "negative": 15,
+    "left_out": 0,
+}
+GROUP = {"phrases": 21, "cnr": 1.234, "miou": 0.171, "pointing_game": 0.4, "interval": {}}
+WAY = {f"recall_at_{k}": k / 200 for k in (1, 5, 10, 50, 100)} | {"median_rank": 77.5, "queries": 9}
+RESULTS = {
+    "format": 2,
+    "split": "test",
+    "zero_shot": {
+        "mean_auc": 0.9,
+        "accuracy": 0.7,
+        "balanced_accuracy": 0.7,
+        "classes": {"Edema": EDEMA},
+        "multiclass": {
+            "accuracy": 0.457,
+            "chance": 0.5,
+            "images": 8,
+            "classes": {
+                "Edema": {"images": 8, "recall": 0.457},
+                "Pneumonia": {"images": 0, "recall": None},
+            },
+            "confusion": [[3.5, 4.5], [0, 0]],
+        },
+    },
+    "grounding": {
+        **GROUP,
+        "area": 0.1,
+        "cnr_signed": 1.0,
+        "miou_middle": 0.2,
+        "categories": {
+            "Edema": GROUP | {"area": 0.1, "cnr_signed": 1.0, "miou_middle": 0.2},
+        },
+        "areas": {"small": GROUP},
+        "sentence_frequency": {"10_to_99": GROUP | {"phrases": 17}},
+        "not_groundable": {"phrases": 4},
+    },
+    "study_retrieval": {
+        "report": {
+            "recall": 0.3,
+            "median_rank": 77.5,
+            "strict": {"report_to_image": WAY},
+            "lenient": {},
+        },
+        "class_precision": {
+            "image_to_report": {
+                "queries": 6,
+                "precision_at_5": 0.55,
+                "precision_at_10": 0.44,
+                "precision_at_100": None,
+                "chance": 0.22,
+            }
+        },
+    },
+    "skipped": {},
+    "data_hash": "d" * 64,
+    "model_hash": "m",
+    "seed": 0,
+    "self_test": {"status": "drift", "sentence": "x/model: the self-test's scores differ."},
+}
+
+
+def test_each_table_holds_its_figures():
+    dash = "\N{EN DASH}"
+    assert protocols.ranking_rows(RESULTS) == [
+        ["Edema", "0.812", "0.700 to 0.900", "0.633", dash, "0.061", "0.040 to 0.080"]
+    ]
+    assert protocols.multiclass_rows(RESULTS) == [
+        ["Edema", "8", "0.457", "3.5", "4.5"],
+        ["Pneumonia", "0", dash, "0", "0"],
+    ]
+    assert protocols.group_rows(RESULTS, "sentence_frequency")[0][:3] == ["10 to 99", "17", "1.23"]
+    row = ["strict", "report to image", "9", "0.005", "0.025", "0.050", "0.250", "0.500", "77.5"]
+    assert protocols.study_rows(RESULTS) == [row]
+    assert protocols.precision_rows(RESULTS) == [
+        ["image to report", "6", "0.550", "0.440", dash, "0.220"]
+    ]
+
+
+def test_the_page_shows_them_and_writes_tables_beside(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS))
+    page = write_report(tmp_path).read_text()
+    for words in ("Which class? 0.457 right of 8", "By box area", "Whole studies", "Precision by"):
+        assert words in page
+    assert "the self-test&#39;s scores differ" in page
+    assert page.count("Reliability diagram of") == 1
+    assert "| Average precision |" not in (tmp_path / "results.md").read_text()  # no mean of it
+    assert "| mIoU | 0.171 |" in (tmp_path / "results.md").read_text()
+    assert r"mIoU & 0.171 \\" in (tmp_path / "results.tex").read_text()
+
+
+def test_what_was_not_measured_has_no_heading(tmp_path):
+    results = copy.deepcopy(RESULTS)
+    del results["study_retrieval"], results["grounding"]
+    results["zero_shot"]["multiclass"] = {"reason": "No image has exactly one class."}
+    results["zero_shot"]["classes"]["Edema"]["reliability"] = []
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    page = write_report(tmp_path).read_text()
+    for words in ("Which class?", "By box area", "Whole studies", "Reliability diagram"):
+        assert words not in page
+    assert "No image has exactly one class." in page
+
+
+def test_equal_bins_give_equal_diagrams():
+    assert reliability([BIN]) == reliability([dict(BIN)])
+    assert reliability([BIN]) != reliability([BIN | {"positive": 0.1}])

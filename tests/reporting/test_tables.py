@@ -1,0 +1,166 @@
+"""Tables and forest plots say what the comparison says, escaped for where they go."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.reporting.comparison import write_comparison
+from medclip_debias.reporting.forest import forest
+from medclip_debias.reporting.tables import (
+    Table,
+    comparison_table,
+    latex,
+    markdown,
+    p_value,
+    results_table,
+    tex,
+)
+
+
+def entry(value, difference=None, verdict="not shown", better=True, p=0.2):
+    found = {"value": value, "interval": (value - 0.02, value + 0.02)}
+    if difference is not None:
+        found |= {
+            "difference": difference,
+            "difference_interval": (difference - 0.01, difference + 0.01),
+            "p": p,
+            "p_holm": p,
+            "verdict": verdict,
+            "better": better,
+        }
+    return found
+
+
+def content(**changes):
+    rows = [
+        {
+            "key": "grounding.miou",
+            "title": "mIoU",
+            "lower_is_better": False,
+            "digits": 3,
+            "items": 40,
+            "patients": 20,
+            "groups": {
+                "base_1": entry(0.2),
+                "ours & <more>": entry(0.3, 0.1, "real", True, 0.0004),
+                "other": entry(0.21, 0.01),
+            },
+        },
+        {
+            "key": "retrieval.median_rank",
+            "title": "Box median rank",
+            "lower_is_better": True,
+            "digits": 1,
+            "items": 40,
+            "patients": 20,
+            "groups": {
+                "base_1": entry(104),
+                "ours & <more>": entry(111, 7, "real", False, 0.001),
+                "other": entry(104, 0, better=None, p=1.0),
+            },
+        },
+    ]
+    names = list(rows[0]["groups"])
+    return {
+        "format": 1,
+        "medclip_debias": "0",
+        "data_hash": "f" * 64,
+        "split": "test",
+        "baseline": "base_1",
+        "options": {"resamples": 2000, "seed": 0, "alpha": 0.05, "tests": 4},
+        "forced": [],
+        "left_out": [],
+        "groups": [
+            {
+                "label": name,
+                "runs": [name],
+                "seeds": [0],
+                "model_hashes": ["a"],
+                "code_hashes": [None],
+            }
+            for name in names
+        ],
+        "rows": rows,
+        "classes": [],
+        "average_ranks": None,
+    } | changes
+
+
+def test_rows_hold_value_difference_and_verdict():
+    table = comparison_table(content())
+    assert table.rows[1] == (
+        *("", "ours & <more>", "0.300", "0.280 to 0.320", "+0.100", "0.090 to 0.110"),
+        *("< 0.001", "< 0.001", "real, better"),
+    )
+    assert table.rows[4][-1] == "real, worse"
+    assert table.rows[2][-1] == "not shown"
+    assert table.rows[0][4] == "baseline"
+    assert "20 patients" in table.caption
+    assert "no difference could pass" not in table.caption
+
+
+def test_the_caption_says_what_was_forced_and_what_could_not_be_shown():
+    caption = comparison_table(content(forced=["a and b were evaluated on other data"])).caption
+    assert caption.startswith("Forced although a and b were evaluated on other data.")
+    few = content(options={"resamples": 100, "seed": 0, "alpha": 0.05, "tests": 4})
+    assert "With 100 resamples no difference could pass" in comparison_table(few).caption
+
+
+def test_markdown_and_latex_are_well_formed():
+    table = Table(("run", "x|y"), (("a_b & 5%", "1"), ("c", "2")), "50% of {it}.")
+    lines = markdown(table).splitlines()
+    assert lines[:3] == ["| run | x\\|y |", "| --- | ---: |", "| a_b & 5% | 1 |"]
+    text = latex(table)
+    assert r"a\_b \& 5\% & 1 \\" in text
+    assert r"\caption{50\% of \{it\}.}" in text
+    for mark in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lr}"):
+        assert text.count(mark) == 1
+    assert tex("\\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
+
+
+@pytest.mark.parametrize(("p", "shown"), [(None, "\N{EN DASH}"), (0.001, "0.001"), (0.5, "0.500")])
+def test_p_values(p, shown):
+    assert p_value(p) == shown
+
+
+def test_a_table_of_two_runs_shows_what_each_has():
+    one = {"split": "test", "data_hash": "d", "model_hash": "m", "data": {"synthetic": True}}
+    one |= {"grounding": {"miou": 0.1234, "interval": {"miou": [0.1, 0.2]}}}
+    two = one | {"retrieval": {"recall": 0.3, "median_rank": 12.0, "interval": {}}}
+    table = results_table({"a": one, "b": two})
+    assert table.rows == (
+        ("mIoU", "0.123 (0.100 to 0.200)", "0.123 (0.100 to 0.200)"),
+        ("Box retrieval recall", "\N{EN DASH}", "0.300"),
+        ("Box median rank", "\N{EN DASH}", "12.0"),
+    )
+    assert "Synthetic data" in table.caption
+
+
+def test_a_page_stands_alone_and_escapes_names(tmp_path):
+    paths = write_comparison(content(), tmp_path)
+    assert len(paths) == 6
+    page = (tmp_path / "comparison.html").read_text()
+    assert "ours &amp; &lt;more&gt;" in page
+    assert "<more>" not in page
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert all(address.startswith("data:") for address in addresses)
+
+
+def test_the_plot_is_the_same_each_time_and_fills_only_what_is_real():
+    assert forest(content()) == forest(content())
+    none = content()
+    for row in none["rows"]:
+        for each in row["groups"].values():
+            if "verdict" in each:
+                each["verdict"] = "not shown"
+
+    def dark(bytes_):
+        return (np.asarray(Image.open(io.BytesIO(bytes_)).convert("L")) < 90).sum()
+
+    # Two marks of 6 points at 200 dots an inch, filled: some 2 * 0.6 * 17^2 dark dots more.
+    assert dark(forest(content(), "png")) - dark(forest(none, "png")) > 200
