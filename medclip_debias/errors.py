@@ -35,3 +35,7 @@ def explained(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise UserError(f"{sentence} ({type(error).__name__})") from error
+
+
+class ToldWarning(UserWarning):
+    """A warning that is one sentence for people; the command line shows it without its place."""

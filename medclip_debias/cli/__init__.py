@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +19,7 @@ from medclip_debias import __version__
 from medclip_debias.cli import data, peers, training, ops, evaluation  # isort: skip  # noqa: F401
 from medclip_debias.cli import compare, grounding, probe, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
-from medclip_debias.errors import EXIT_CODE, UserError
+from medclip_debias.errors import EXIT_CODE, ToldWarning, UserError
 
 __all__ = ["app", "main", "run"]
 
@@ -33,6 +35,12 @@ def run(words: list[str]) -> int:
     Args:
         words: the words after ``medclip-debias``.
     """
+    with warnings.catch_warnings():
+        warnings.showwarning = _plainly(warnings.showwarning)
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
     try:
         app(words, prog_name="medclip-debias")
         return 0
@@ -54,6 +62,18 @@ def run(words: list[str]) -> int:
         kind = type(error).__name__
         told = "please report it with what MEDCLIP_DEBIAS_DEBUG=1 prints."
         return _say(f"internal error ({kind}); {told}", 1)
+
+
+def _plainly(usual: Callable[..., None]) -> Callable[..., None]:
+    """Show our own warnings as the sentence that they are, any other as ever."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, ToldWarning):
+            typer.echo(f"medclip-debias: {message}", err=True)
+        else:
+            usual(message, category, *place)
+
+    return show
 
 
 def _debugging() -> bool:

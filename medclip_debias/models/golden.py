@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from medclip_debias.errors import ToldWarning
 from medclip_debias.files import write_json
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 3e-2}
 """Largest difference of a cosine that passes, by how the device multiplies."""
 
 
-class SelfTestWarning(UserWarning):
+class SelfTestWarning(ToldWarning):
     """A loaded model does not give the scores that were stored with it."""
 
 

@@ -78,6 +78,23 @@ def test_changed_weights_are_told_from_drift(folder):
     assert found["largest_difference"] > found["tolerance"]
 
 
+def test_the_command_line_shows_the_sentence_alone(folder, tmp_path, capsys):
+    from PIL import Image
+
+    from medclip_debias.cli import run
+
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    state["text_projection.weight"][0] *= 3
+    save_file(state, path)
+    Image.effect_noise((50, 60), 90).save(tmp_path / "film.png")
+    words = ["ground", str(folder), str(tmp_path / "film.png"), "--text", "Left lung."]
+    run([*words, "--out", str(tmp_path / "maps")])
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if "not those that were" in x]
+    assert line.startswith("medclip-debias: ")
+    assert "golden.py" not in line
+
+
 def test_changed_preprocessing_is_told_and_changed_prompts_are_not(folder):
     path = folder / "config.json"
     config = json.loads(path.read_text())
