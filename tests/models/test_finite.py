@@ -17,5 +17,5 @@ def test_numbers_pass_as_they_are():
 
 def test_other_values_are_counted_and_said():
     values = torch.tensor([0.0, torch.nan, torch.inf, -torch.inf])
-    with pytest.raises(NotFiniteError, match="^here: 3 of 4 values"):
+    with pytest.raises(NotFiniteError, match=r"^here: 3 of 4 values"):
         finite(values, "here")
