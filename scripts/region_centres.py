@@ -8,36 +8,74 @@ upsampling a feature map to the image amounts to). Nothing else differs.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.evaluation.evaluate import evaluate, headline
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
 
 
-def main() -> None:
-    """Print the figures of both placements side by side."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the figures of both placements side by side; exit code 2 for what cannot be used.
+
+    Args:
+        words: of the command line; by default those of this process.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("prepared", type=Path)
-    options = parser.parse_args()
-    fields = DualEncoder.grid
+    parser.add_argument("--split", default="test")
+    given = parser.parse_args(words)
+    try:
+        if (given.model / "peer.yaml").is_file():
+            raise UserError(f"{given.model}: is another group's model; give one trained here.")
+        fields = figures(given.model, given.prepared, given.split)
+        with regions_as_patches():
+            patches = figures(given.model, given.prepared, given.split)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return EXIT_CODE
+    print(f"{'':32}{'fields':>10}{'patches':>10}")
+    for name, value in fields.items():
+        if name.startswith("skipped."):
+            print(f"Not measured: {name.removeprefix('skipped.')}. {value}")
+        else:
+            print(f"{name:32}{cell(value):>10}{cell(patches[name]):>10}")
+    return 0
+
+
+def figures(model: Path, prepared: Path, split: str) -> dict[str, Any]:
+    """The headline of an evaluation that leaves nothing behind."""
+    with tempfile.TemporaryDirectory() as out:
+        return headline(evaluate(model, prepared, Path(out), split=split, bootstrap=0, heatmaps=0))
+
+
+@contextmanager
+def regions_as_patches() -> Iterator[None]:
+    """Models place their regions as if the grid cut the input into patches."""
+    before = DualEncoder.__dict__["grid"]
 
     def patches(model: DualEncoder) -> RegionGrid:
-        grid = fields.fget(model)
-        return RegionGrid.patches(grid.rows, grid.columns, grid.stride * grid.columns)
+        grid = before.fget(model)
+        return RegionGrid.patches(grid.rows, grid.columns, model.preprocessing.input_size)
 
-    figures = []
-    for place in (fields, property(patches)):
-        DualEncoder.grid = place  # type: ignore[method-assign]
-        with tempfile.TemporaryDirectory() as out:
-            results = evaluate(options.model, options.prepared, Path(out), bootstrap=0, heatmaps=0)
-        figures.append(headline(results))
-    print(f"{'':32}{'fields':>10}{'patches':>10}")
-    for name, value in figures[0].items():
-        print(f"{name:32}{value:10.4f}{figures[1][name]:10.4f}")
+    DualEncoder.grid = property(patches)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        DualEncoder.grid = before  # type: ignore[method-assign]
+
+
+def cell(value: float | None) -> str:
+    """A figure; a dash where there is none."""
+    return "-" if value is None else f"{value:.4f}"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

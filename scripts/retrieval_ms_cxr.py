@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,12 @@ from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.retrieval import SHOWN_RECALLS
 
 
-def main() -> int:
-    """Evaluate and print; exit code 2 with one sentence for what cannot be used."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Evaluate and print; exit code 2 with one sentence for what cannot be used.
+
+    Args:
+        words: of the command line; by default those of this process.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("prepared", type=Path)
@@ -27,7 +31,7 @@ def main() -> int:
     parser.add_argument("--phrases", type=Path)
     parser.add_argument("--split", default="test")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     try:
         results = evaluate(
             given.model,

@@ -31,6 +31,7 @@ from medclip_debias.evaluation.retrieval import BoxRetrieval
 from medclip_debias.evaluation.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.zero_shot import ZeroShot
 from medclip_debias.files import code_hash, write_json
+from medclip_debias.models.finite import NotFiniteError
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -111,7 +112,7 @@ def evaluate(
 
     Raises:
         UserError: the set was prepared otherwise than the model expects, an input cannot be
-            used, or there is nothing in it to evaluate.
+            used, there is nothing in it to evaluate, or the model gives NaN.
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.dual_encoder import best_device
@@ -138,7 +139,10 @@ def evaluate(
     if not protocols:
         raise UserError(_nothing(prepared, data, skipped))
     encoding = time.perf_counter()
-    encoded = encode(model, data, protocols, batch_size=batch_size, progress=progress)
+    try:
+        encoded = encode(model, data, protocols, batch_size=batch_size, progress=progress)
+    except NotFiniteError as error:
+        raise UserError(f"{model_folder}: {error}") from error
     measuring = time.perf_counter()
     measured = _measure(protocols, draw, skipped)
     if not measured:

@@ -15,9 +15,10 @@ from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.phrases import Phrase, Phrases
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped, to_numpy
+from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import as_boxes, visible_boxes
+from medclip_debias.models.finite import finite
 from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class PhraseGrounding(Protocol):
         for row, own in zip(rows, regions, strict=True):
             numbers = self._of_image[row]
             vectors = self._vectors[[self.selected.phrases[n].sentence for n in numbers]]
-            maps = to_numpy(self._model.region_scores(own[None], vectors)[0])
+            maps = finite(self._model.region_scores(own[None], vectors)[0], self.name)
             for number, scores in zip(numbers, maps, strict=True):
                 phrase = self.selected.phrases[number]
                 self.grids[number] = scores.reshape(grid.shape)

@@ -27,6 +27,7 @@ from medclip_debias.evaluation.probes import (
     uniformity,
 )
 from medclip_debias.files import atomic_file, write_json
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -205,7 +206,7 @@ def _features(
         for start in range(0, len(rows), 64):
             pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
             mean = F.normalize(model.encode_images(pixels).mean(dim=1), dim=-1)
-            parts.append(mean.double().cpu().numpy())
+            parts.append(finite(mean, "probe").astype(np.float64))
             if progress:
                 progress(min(start + 64, len(rows)), len(rows))
         vectors = np.concatenate(parts)
@@ -216,7 +217,7 @@ def _features(
         if told.empty:
             raise UserError(f"{data.folder}: no study of the split has a sentence.")
         texts = list(dict.fromkeys(told["text"]))
-        encoded = model.encode_sentences(texts).double().cpu().numpy()
+        encoded = finite(model.encode_sentences(texts), "probe").astype(np.float64)
     number = {text: n for n, text in enumerate(texts)}
     return vectors, {
         "images": vectors[[of_study[study] for study in told["study_id"]]],
@@ -303,7 +304,7 @@ def _false_negatives(
         for start in range(0, len(rows), 64):
             pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
             part = model.similarity(model.encode_images(pixels), sentences)
-            scores[:, start : start + 64] = part.double().cpu().numpy().T
+            scores[:, start : start + 64] = finite(part, "probe").T
     same_label = _shared_labels(data, owners, studies)
     found = detectors(scores, agree, negatives, same_label, same_text, options.removed)
     found |= {"sentences": len(texts), "images": len(rows)} | _eta(data, known)

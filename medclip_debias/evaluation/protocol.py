@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
-from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
@@ -112,9 +110,3 @@ def patients_of(data: PreparedSet, rows: Sequence[int]) -> list[str]:
 def rows_of_split(data: PreparedSet, split: str) -> list[int]:
     """Rows of the images in ``split``."""
     return [row for row, name in enumerate(data.images["split"]) if name == split]
-
-
-def to_numpy(tensor: Tensor) -> NDArray[np.float32]:
-    """Float32 on the CPU."""
-    array: NDArray[np.float32] = tensor.float().cpu().numpy()
-    return array

@@ -22,8 +22,9 @@ from medclip_debias.evaluation.bootstrap import (
 from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.phrase_grounding import phrases_of_images
 from medclip_debias.evaluation.phrases import Phrases
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped, to_numpy
+from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.grounding.boxes import box_features, visible_boxes
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -199,7 +200,7 @@ class BoxRetrieval(Protocol):
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
-        self._grid, self._vectors = model.grid, to_numpy(vectors)
+        self._grid, self._vectors = model.grid, finite(vectors, self.name)
 
     def see(self, rows: Sequence[int], regions: Tensor) -> None:
         """See `Protocol.see`."""
@@ -213,7 +214,7 @@ class BoxRetrieval(Protocol):
                     places.append(place)
                     boxes.append(visible)
         if numbers:
-            found = to_numpy(box_features(regions[places], self._grid, boxes))
+            found = finite(box_features(regions[places], self._grid, boxes), self.name)
             self.features |= dict(zip(numbers, found, strict=True))
 
     def measure(self, draw: Draw) -> Measured:

@@ -33,7 +33,6 @@ from medclip_debias.evaluation.protocol import (
     Protocol,
     Skipped,
     rows_of_split,
-    to_numpy,
 )
 from medclip_debias.evaluation.retrieval import (
     chance,
@@ -42,6 +41,7 @@ from medclip_debias.evaluation.retrieval import (
     summarise_modes,
     summarise_ranks,
 )
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +113,7 @@ class StudyRetrieval(Protocol):
 
     def see(self, rows: Sequence[int], regions: Tensor) -> None:
         """See `Protocol.see`."""
-        found = to_numpy(self._model.similarity(regions, self._vectors))
+        found = finite(self._model.similarity(regions, self._vectors), self.name)
         self._scores[[self._place[row] for row in rows]] = found
 
     def measure(self, draw: Draw) -> Measured:

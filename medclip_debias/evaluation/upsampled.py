@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import UNION_EPSILON
 from medclip_debias.grounding.boxes import as_boxes
-from medclip_debias.grounding.heatmaps import smooth
+from medclip_debias.grounding.heatmaps import axis_places, axis_weights, smooth
 from medclip_debias.models.region_grid import RegionGrid
 
 ROOM = 1e-12
@@ -50,28 +50,19 @@ class Axis:
         cls, geometry: SquareGeometry, grid: RegionGrid, axis: str, edges: NDArray[np.integer]
     ) -> Axis:
         """Cut the ``x`` or ``y`` axis; ``edges`` are pixels where boxes begin or end."""
-        horizontal = axis == "x"
-        length = geometry.width if horizontal else geometry.height
-        pad = geometry.pad_x if horizontal else geometry.pad_y
-        cells = grid.columns if horizontal else grid.rows
-        position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
-        seen = np.flatnonzero((position >= 0) & (position <= geometry.input_size))
+        cells = grid.columns if axis == "x" else grid.rows
+        place, visible = axis_places(geometry, axis, grid)
+        seen = np.flatnonzero(visible)
         if not seen.size:
             return cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros((0, cells)), 0)
         first, last = int(seen[0]), int(seen[-1]) + 1
-        place = grid.place(position[first:last])
+        place = place[first:last]
         # Before the first and behind the last centre the map is constant: pieces of their own.
         piece = np.clip(np.floor(place), -1, cells - 1)
         bends = first + np.flatnonzero(np.diff(piece)) + 1
         starts = np.unique(np.r_[first, bends, edges[(edges > first) & (edges < last)]])
         ends = np.r_[starts[1:], last]
-        place = np.clip(place, 0, cells - 1)
-        before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
-        weights = np.zeros((last - first, cells))
-        pixel = np.arange(last - first)
-        weights[pixel, before] = 1 - (place - before)
-        if cells > 1:
-            weights[pixel, before + 1] = place - before
+        weights = axis_weights(place, cells)
         return cls(starts.astype(np.intp), ends.astype(np.intp), weights, first)
 
     def at(self, pixels: Ints) -> Floats:

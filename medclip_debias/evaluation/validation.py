@@ -21,6 +21,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.zero_shot import prompt_differences
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
@@ -125,6 +126,6 @@ def _scores(
     for start in range(0, len(rows), batch_size):
         pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
         scores = model.similarity(model.encode_images(pixels), sentences)
-        parts.append(scores.double().cpu().numpy())
+        parts.append(finite(scores, "validation").astype(np.float64))
     result: NDArray[np.float64] = np.concatenate(parts)
     return result

@@ -40,8 +40,8 @@ from medclip_debias.evaluation.protocol import (
     Protocol,
     Skipped,
     patients_of,
-    to_numpy,
 )
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -285,7 +285,7 @@ class ZeroShot(Protocol):
 
     def see(self, rows: Sequence[int], regions: Tensor) -> None:
         """See `Protocol.see`."""
-        scores = to_numpy(self._model.similarity(regions, self._vectors))
+        scores = finite(self._model.similarity(regions, self._vectors), self.name)
         self._scores |= dict(zip(rows, scores, strict=True))
 
     def measure(self, draw: Draw) -> Measured:

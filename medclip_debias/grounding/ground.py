@@ -16,6 +16,7 @@ from medclip_debias.data.radiograph import Radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.sentences import checked_sentences
+from medclip_debias.models.finite import finite
 from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ def _ground_images(
             return
         with torch.inference_mode():
             regions = model.encode_images(torch.from_numpy(np.stack(squares)))
-            totals = model.similarity(regions, vectors).float().cpu().numpy()
-            maps = model.region_scores(regions, vectors).float().cpu().numpy()
+            totals = finite(model.similarity(regions, vectors), "grounding")
+            maps = finite(model.region_scores(regions, vectors), "grounding")
         for (height, width), scores, grids in zip(shapes, totals, maps, strict=True):
             how = settings.prepare
             geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)

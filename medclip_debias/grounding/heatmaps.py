@@ -43,8 +43,10 @@ def upsample_to_original(
     if smoothing:
         grid_map = smooth(grid_map, smoothing)
     # Bilinear interpolation on a regular grid is one small matrix for each axis.
-    rows, row_seen = _interpolation(geometry, "y", grid, grid.rows)
-    columns, column_seen = _interpolation(geometry, "x", grid, grid.columns)
+    row_places, row_seen = axis_places(geometry, "y", grid)
+    column_places, column_seen = axis_places(geometry, "x", grid)
+    rows = axis_weights(row_places, grid.rows)
+    columns = axis_weights(column_places, grid.columns)
     # In double precision, so that pixels which are equal by symmetry stay equal when rounded; a
     # band of rows at a time, so that the doubles stay in the cache.
     heatmap = np.empty((geometry.height, geometry.width), dtype=np.float32)
@@ -73,10 +75,15 @@ def region_centres(geometry: SquareGeometry, grid: RegionGrid) -> NDArray[np.flo
     return np.asarray(geometry.to_original(grid.centres()), dtype=np.float64)
 
 
-def _interpolation(
-    geometry: SquareGeometry, axis: str, grid: RegionGrid, cells: int
+def axis_places(
+    geometry: SquareGeometry, axis: str, grid: RegionGrid
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Weights ``[pixels, cells]`` of one axis, and which of its pixels the model saw."""
+    """Where the pixels of the ``x`` or ``y`` axis lie among the regions' centres.
+
+    Returns:
+        The place of each pixel's centre as a fractional index of the grid (not clipped to it),
+        and which pixels the model saw.
+    """
     length = geometry.width if axis == "x" else geometry.height
     pad = geometry.pad_x if axis == "x" else geometry.pad_y
     side = geometry.input_size
@@ -86,11 +93,16 @@ def _interpolation(
         2 * np.arange(length) + 1 + 2 * pad
     ) * geometry.size - 2 * geometry.side * geometry.crop
     seen = (doubled >= 0) & (doubled <= 2 * geometry.side * side)
-    place = np.clip(grid.place(position), 0, cells - 1)
+    return np.asarray(grid.place(position), dtype=np.float64), seen
+
+
+def axis_weights(place: NDArray[np.float64], cells: int) -> NDArray[np.float64]:
+    """Weights ``[pixels, cells]`` of linear interpolation at `axis_places`, constant outside."""
+    place = np.clip(place, 0, cells - 1)
     before = np.minimum(np.floor(place).astype(np.intp), max(cells - 2, 0))
-    weights = np.zeros((length, cells))
-    pixel = np.arange(length)
+    weights = np.zeros((len(place), cells))
+    pixel = np.arange(len(place))
     weights[pixel, before] = 1 - (place - before)
     if cells > 1:
         weights[pixel, before + 1] = place - before
-    return weights, seen
+    return weights

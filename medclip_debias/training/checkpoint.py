@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,13 +19,22 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_file, write_text
 
 KEEP = 2
-BEST = "best.pt"
 _NAME = re.compile(r"step_(\d{8})\.pt")
+_BEST = re.compile(r"best_(\d{8})\.pt(\.sha256)?")
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
     """Name of the checkpoint after ``step`` steps."""
     return folder / f"step_{step:08d}.pt"
+
+
+def best_path(folder: Path, step: int) -> Path:
+    """Name of the weights that were the best so far after ``step`` steps.
+
+    Named by their step, so that better ones take no file's place: file and hash cannot be
+    exchanged together.
+    """
+    return folder / f"best_{step:08d}.pt"
 
 
 def hash_path(path: Path) -> Path:
@@ -47,8 +56,15 @@ def drop_checkpoints(folder: Path, *, keep: int = 0) -> None:
         old.unlink()
         hash_path(old).unlink(missing_ok=True)
     if keep == 0:
-        for path in (folder / BEST, hash_path(folder / BEST)):
-            path.unlink(missing_ok=True)
+        drop_best(folder)
+
+
+def drop_best(folder: Path, keep: Collection[int] = ()) -> None:
+    """Remove the weights that were the best once, but those after the steps ``keep``."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        found = _BEST.fullmatch(path.name)
+        if found and int(found[1]) not in keep:
+            path.unlink()
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:

@@ -136,9 +136,10 @@ class Trainer:
         self._others: list[nn.Module] = [self.objective]
         if self.masked_lm is not None:
             self._others.append(self.masked_lm)
-        self.average = moving_average(self.model, train.ema) if train.ema else None
         self.frozen = frozen_parts(self.model, train.freeze, self.where)
         norms = self._step_norms()
+        # After the batch norms: the copy must have their buffers, for it takes them over in order.
+        self.average = moving_average(self.model, train.ema) if train.ema else None
         self.optimizer = make_optimizer(self.model, self._others, train)
         self.parameters = trained(self.optimizer)
         self.precision = Precision(train.precision, self.device)

@@ -23,8 +23,9 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import DualEncoder, load_state
 from medclip_debias.training.checkpoint import (
-    BEST,
+    best_path,
     checkpoints,
+    drop_best,
     load_checkpoint,
     load_newest,
     save_checkpoint,
@@ -126,6 +127,7 @@ class _Run:
                 "nothing that validates was given; set it to 0."
             )
         self.best = BestSoFar(train.best_metric, train.patience)
+        self._best_before = 0  # step of the best model, at the last checkpoint
         self._loss = math.nan
 
     @property
@@ -148,12 +150,15 @@ class _Run:
         state = newest[1] if newest else load_checkpoint(path)
         self.trainer.restore(state, str(path))
         self.best.restore(state["best"])
+        self._best_before = self.best.step
         return int(state["step"])
 
     def _checkpoint(self, done: int) -> None:
         if self.first:
             state = self.trainer.state() | {"best": self.best.state()}
             save_checkpoint(self.folder, done, state)
+            drop_best(self.folder, keep={self.best.step, self._best_before})
+            self._best_before = self.best.step
 
     # ------------------------------------------------------------------------- the loop
 
@@ -235,7 +240,7 @@ class _Run:
         figures = share_from_first(figures, self.ranks)
         if self.best.see(done, figures) and self.first:
             weights = self.trainer.result.state_dict()
-            save_state(self.folder / BEST, {"model": weights, "step": done})
+            save_state(best_path(self.folder, done), {"model": weights, "step": done})
 
     def _open_log(self, start: int) -> RunLog | nullcontext[None]:
         if not self.first:
@@ -263,7 +268,7 @@ class _Run:
     def _save_model(self) -> None:
         model, steps = self.trainer.result, None
         if self.settings.train.keep == "best":
-            path = self.folder / BEST
+            path = best_path(self.folder, self.best.step)
             state = load_checkpoint(path)
             load_state(model, state["model"], str(path))
             steps = int(state["step"])

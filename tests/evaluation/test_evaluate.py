@@ -429,3 +429,26 @@ def test_a_model_without_regions_is_not_asked_to_ground(
     assert "no regions" in found["skipped"]["grounding"]
     assert "no regions" in found["skipped"]["retrieval"]
     assert found["zero_shot"]["images"] == 12
+
+
+@pytest.mark.parametrize("part", ["image_encoder.bn1.running_var", "image_projection.weight"])
+def test_a_model_that_gives_nan_is_told_and_writes_nothing(
+    small_prepared, small_model, tmp_path, capsys, part
+):
+    model = DualEncoder.load(small_model)
+    model.state_dict()[part].fill_(torch.nan)
+    model.save(tmp_path / "broken")
+    out = tmp_path / "out"
+    words = [str(tmp_path / "broken"), str(small_prepared.folder), "--out", str(out)]
+    listed = tmp_path / "sentences.txt"
+    listed.write_text("".join(f"Opacity number {n}.\n" for n in range(40)))
+    more = {"evaluate": [], "probe": [], "index": ["--sentences", str(listed)]}
+    for verb, others in more.items():
+        assert run([verb, *words, *others]) == 2
+        sentence = capsys.readouterr().err
+        assert "values that the model gave are NaN or infinite" in sentence
+        assert sentence.count("\n") == 1
+        assert not out.exists()
+        if verb == "evaluate":
+            assert "zero_shot: " in sentence
+            assert str(tmp_path / "broken") in sentence

@@ -40,12 +40,29 @@ def cases(draw):
     boxes = draw(
         st.lists(st.tuples(side, side, st.floats(0, 60), st.floats(0, 60)), min_size=0, max_size=4)
     )
-    return SquareGeometry(height, width, size, input_size), grid, scores, boxes
+    fit = draw(st.sampled_from(["pad", "crop"]))
+    return SquareGeometry(height, width, size, input_size, fit), grid, scores, boxes
 
 
 def direct(heatmap, mask):
     seen = ~np.isnan(heatmap)
     return heatmap[mask & seen].astype(float), heatmap[~mask & seen].astype(float)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        SquareGeometry(77, 120, 42, 12, "crop"),
+        SquareGeometry(196, 185, 16, 12),
+        SquareGeometry(33, 222, 28, 14),
+    ],
+)
+def test_a_pixel_whose_centre_is_on_the_very_edge_of_the_input_is_seen_in_both(geometry):
+    """There a rounded position falls on either side by chance."""
+    grid = RegionGrid.patches(3, 3, float(geometry.input_size))
+    heatmap = upsample_to_original(np.eye(3, dtype=np.float32), geometry, grid)
+    found = Upsampled(np.eye(3, dtype=np.float32), geometry, grid, [])
+    assert found.pixels_outside == np.count_nonzero(~np.isnan(heatmap))
 
 
 @settings(max_examples=150, deadline=None)

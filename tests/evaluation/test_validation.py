@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from medclip_debias.config import (
 from medclip_debias.data.loader import TrainingStudies, training_corpus
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -79,3 +82,11 @@ def test_a_limit_chooses_the_same_images_each_time(model, prepared_phantom):
     few = validator_of(prepared_phantom, 6)
     assert few(model) == few(model)
     assert few(model) != validator_of(prepared_phantom, 10_000)(model)
+
+
+def test_a_model_that_gives_nan_is_no_best_model(model, prepared_phantom):
+    """NaN is beaten by nothing, so every rank would be 1; only evaluation mode may be broken."""
+    broken = copy.deepcopy(model)
+    broken.image_encoder.bn1.running_var.fill_(torch.nan)
+    with pytest.raises(UserError, match=r"validation: \d+ of \d+ values .* NaN"):
+        validator_of(prepared_phantom, 64)(broken)

@@ -384,3 +384,41 @@ def test_several_images_of_a_study_share_its_positives(run):
     batch = whole.batches[0]
     assert len(batch.studies.unique()) == 8 < len(batch.studies)
     assert torch.isfinite(whole.step(0)["loss"])
+
+
+def test_a_kill_while_a_better_model_is_written_leaves_the_best_before_it(run, monkeypatch):
+    """Also where the steps that are taken again do not come out better, as on a GPU they may."""
+    settings = run("best", keep="best", validate_every=2, checkpoint_every=2, steps=6)
+    figures = iter([0.5, 0.9])
+    kept = []
+
+    def rising(model):
+        kept.append({name: value.clone() for name, value in model.state_dict().items()})
+        return {"recall_at_10": next(figures)}
+
+    write_text = checkpoint_module.write_text
+
+    def killed(path, text):
+        write_text(path, text)
+        if path.name.startswith("best") and len(kept) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint_module, "write_text", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, validator=rising)
+    monkeypatch.undo()
+    result = train(settings, validator=lambda _: {"recall_at_10": 0.1})
+    assert (result.resumed_at, result.best, result.best_step) == (2, 0.5, 2)
+    assert same(weights(result.model), kept[0])
+
+
+def test_models_that_are_no_longer_the_best_are_dropped(run):
+    settings = run("best", keep="best", validate_every=1, checkpoint_every=2, steps=6)
+    rising = iter([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    train(settings, validator=lambda _: {"recall_at_10": next(rising)})
+    left = {path.name for path in (settings.out / "checkpoints").glob("best*.pt")}
+    # Those of the two checkpoints that are kept.
+    assert left == {"best_00000004.pt", "best_00000006.pt"}
+    train(settings, fresh=True, validator=lambda _: {"recall_at_10": 0.5})
+    left = {path.name for path in (settings.out / "checkpoints").glob("best*")}
+    assert left == {"best_00000001.pt", "best_00000001.pt.sha256"}

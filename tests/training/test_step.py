@@ -150,14 +150,20 @@ def test_what_is_frozen_does_not_move(run):
     assert [n for n in moved if n.startswith("text_encoder.bert.encoder.layer.1.")]
 
 
-def test_the_moving_average_is_the_closed_form(run):
-    trainer = Trainer(run(ema=0.5))
+@pytest.mark.parametrize("cut", [{}, {"accumulate": 2}, {"norm_batch": 2}])
+def test_the_moving_average_is_the_closed_form(run, cut):
+    trainer = Trainer(run(ema=0.5, **cut))
     seen = []
     for step in range(3):
         trainer.step(step)
         seen.append(trainer.model.image_projection.weight.detach().clone())
     expected = 0.25 * seen[0] + 0.25 * seen[1] + 0.5 * seen[2]
     torch.testing.assert_close(trainer.result.image_projection.weight, expected)
+    # Running statistics are taken over as they are.
+    model = trainer.model.state_dict()
+    for name, value in trainer.result.state_dict().items():
+        if "running" in name:
+            assert torch.equal(value, model[name]), name
 
 
 def test_lower_layers_learn_slower(run):

@@ -18,6 +18,7 @@ from medclip_debias.grounding.search.ranking import Progress, Regions
 from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.grounding.search.store import FORMAT, ITEMS, META, REGIONS, RegionFile
 from medclip_debias.grounding.search.store import write_items as write_ids
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -160,7 +161,7 @@ def _encode(
     with torch.inference_mode():
         for start in range(file.done, len(data), batch):
             pixels = torch.from_numpy(np.array(data.pixels[start : start + batch]))
-            file.append(model.encode_images(pixels).cpu().numpy().astype(np.float16))
+            file.append(finite(model.encode_images(pixels), "index").astype(np.float16))
             if progress:
                 progress(file.done, 2 * len(data))
     return file.close()

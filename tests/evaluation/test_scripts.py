@@ -1,0 +1,82 @@
+"""The scripts that print a part of an evaluation, through their main functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from medclip_debias.models.dual_encoder import DualEncoder
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(text):
+    """Cells of the rows of a Markdown table, by the words of their first columns."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ]
+
+
+def test_zero_shot_prints_the_figures_of_the_results(small_prepared, small_model, tmp_path, capsys):
+    words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
+    assert script("zero_shot_chex5").main(words) == 0
+    printed = capsys.readouterr().out
+    found = json.loads((tmp_path / "results.json").read_text())["zero_shot"]
+    rows = {row[0]: row for row in table(printed)}
+    for name, figures in found["classes"].items():
+        assert rows[name][1:3] == [str(figures["positive"]), str(figures["negative"])]
+        assert rows[name][3].startswith(f"{figures['auc']:.3f}")
+    assert rows["mean"][3].startswith(f"{found['mean_auc']:.3f}")
+    assert "Pneumothorax, one label value only" in printed
+
+
+def test_retrieval_prints_the_figures_of_the_results(small_prepared, small_model, tmp_path, capsys):
+    words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
+    assert script("retrieval_ms_cxr").main(words) == 0
+    rows = {tuple(row[:3]): row for row in table(capsys.readouterr().out)}
+    results = json.loads((tmp_path / "results.json").read_text())
+    strict = results["retrieval"]["strict"]["sentence_to_box"]
+    row = rows["boxes", "strict", "sentence to box"]
+    assert row[3] == str(strict["queries"])
+    assert row[4] == f"{strict['recall_at_1']:.3f}"
+    assert row[-1] == f"{strict['median_rank']:g}"
+    assert ("studies, sentence", "lenient", "image to sentence") in rows
+
+
+def test_region_centres_differ_in_grounding_alone(small_prepared, small_model, capsys):
+    grid = DualEncoder.grid
+    assert script("region_centres").main([str(small_model), str(small_prepared.folder)]) == 0
+    assert DualEncoder.grid is grid
+    rows = {}
+    for line in capsys.readouterr().out.splitlines()[1:]:
+        name, fields, patches = line.split()
+        rows[name] = fields, patches
+    assert rows["zero_shot.mean_auc"][0] == rows["zero_shot.mean_auc"][1]
+    assert rows["grounding.cnr"][0] != rows["grounding.cnr"][1]
+
+
+@pytest.mark.parametrize("name", ["zero_shot_chex5", "retrieval_ms_cxr", "region_centres"])
+def test_what_cannot_be_used_is_one_sentence(name, small_prepared, tmp_path, capsys):
+    words = [str(tmp_path / "none"), str(small_prepared.folder)]
+    assert script(name).main(words if name == "region_centres" else [*words, str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "none" in said
+
+
+def test_what_a_set_does_not_allow_is_said(write_prepared, small_model, tmp_path, capsys):
+    unlabelled = str(write_prepared(tmp_path / "unlabelled", labels=False))
+    assert script("region_centres").main([str(small_model), unlabelled]) == 0
+    assert "Not measured: zero_shot. The set has no labels" in capsys.readouterr().out
