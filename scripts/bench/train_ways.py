@@ -201,7 +201,7 @@ class Plain(Way):
         target = torch.arange(len(logits), device=logits.device)
         return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
-    def step(self, number: int, batch: Batch) -> Tensor:
+    def step(self, _: int, batch: Batch) -> Tensor:
         """zero_grad, forward, backward, clip, step."""
         self.optimizer.zero_grad()
         with self.autocast():
@@ -253,7 +253,7 @@ class OpenClip(Way):
         )
         return result
 
-    def step(self, number: int, batch: Batch) -> Tensor:
+    def step(self, _: int, batch: Batch) -> Tensor:
         """zero_grad, autocast forward, backward, clip, step, clamp of the scale."""
         self.optimizer.zero_grad()
         with self.autocast():
@@ -280,7 +280,8 @@ def open_clip_loss() -> ModuleType:
         raise ModuleNotFoundError("open_clip is not installed (pip install open-clip-torch)")
     path = Path(found.submodule_search_locations[0]) / "loss.py"
     spec = importlib.util.spec_from_file_location("open_clip_loss", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
