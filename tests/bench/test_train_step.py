@@ -104,7 +104,7 @@ def test_every_verb_runs_without_a_gpu(folder, capsys):
     words = "--batch 8 --size 48 --arch resnet_small --hidden 16 --layers 1 --workers 0"
     words += f" --steps 1 --rounds 1 --threads 1 --folder {folder}"
     for verb in ("speed", "wait", "share", "predict", "soak", "precision"):
-        more = ["--only", "clip", "debiased_0.1"] if verb == "precision" else []
+        more = ["--only", "clip", "keyword_g1"] if verb == "precision" else []
         train_step.main([verb, *words.split(), *more])
     out = capsys.readouterr().out
     for told in ("engine against it", "A step waits", "share", "PREDICTION", "Soak", "bf16"):
