@@ -77,8 +77,20 @@ fi
 
 # Scoring 600,000 sentences takes hours without a GPU, and only some objectives read the scores.
 say "2 of 5: log probability of every sentence"
-if [ -f "$prepared/scores.json" ]; then
-    say "is there already; the run refuses scores of another language model"
+# Whether every sentence has a score of this very language model; says what is amiss if not.
+scored() {
+    python -c 'import sys
+from pathlib import Path
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import language_model_hash
+try:
+    PreparedSet.open(Path(sys.argv[1])).scores(language_model_hash(Path(sys.argv[2])))
+except UserError as error:
+    sys.exit(str(error))' "$prepared" "$language_model"
+}
+if scored; then
+    say "is there already, of this language model"
 else
     run score "$prepared" --language-model "$language_model"
 fi

@@ -2,6 +2,8 @@
 # One node of a run: torchrun in the background, USR1 handed to this node's processes directly,
 # because torchrun would die of it.
 set -euo pipefail
+# Of an earlier start: a signal must not go to whatever has such a number today.
+rm -f "$CODES/pid-$(hostname)-"*
 torchrun "$@" &
 agent=$!
 hand_on() {

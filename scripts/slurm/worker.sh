@@ -6,6 +6,8 @@ set -euo pipefail
 SAVED=75
 mkdir -p "$CODES"
 program=${PROGRAM:-medclip-debias}
+# Of an earlier start of this process, whose "saved" must not be taken for this one's.
+rm -f "$CODES/rank-${RANK:-0}"
 
 "$program" "$@" &
 child=$!

@@ -1,0 +1,120 @@
+"""The benchmark of a training step: its contenders do what they say, its figures are right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+import train_step
+import train_ways
+
+SCALE = train_ways.Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    train_ways.make_data(folder, SCALE)
+    return folder
+
+
+@pytest.fixture
+def trainer(folder):
+    trainer = train_step.Trainer(train_ways.settings(folder, SCALE))
+    trainer.model.text_encoder.eval()  # no dropout
+    return trainer
+
+
+def test_engine_and_plain_loop_have_the_same_loss(folder):
+    assert train_step.agree(folder, SCALE) < 1e-4
+
+
+def test_the_plain_loop_has_the_gradients_of_the_engine(trainer):
+    batch = trainer.batches[0]
+    plain = train_ways.ways(trainer)["plain"]()
+    plain.loss(batch).backward()
+    trainer.cached.backward(batch, [0, 0])
+    theirs = dict(plain.model.named_parameters())
+    for name, parameter in trainer.model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=1e-3, atol=1e-5)
+
+
+def test_open_clips_step_is_symmetric_cross_entropy_of_pooled_embeddings(trainer):
+    known = train_ways.ways(trainer)
+    batch = trainer.batches[0]
+    for name in ("open_clip", "open_clip, padded to the longest"):
+        way = known[name]()
+        ids = trainer.model.tokenizer.encode(
+            [trainer.studies.texts[number] for number in batch.texts.tolist()], 64
+        )
+        with torch.no_grad():
+            images = way.model.image_encoder(way.images(batch)).mean(dim=(2, 3))
+            images = F.normalize(way.model.image_projection(images), dim=-1)
+            logits = 14 * images @ way.model.encode_ids(ids).T
+            target = torch.arange(len(logits))
+            expected = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+            assert float(way.loss(batch)) == pytest.approx(float(expected), rel=1e-4)
+        before = [p.clone() for p in way.parameters]
+        way.step(0, batch)
+        moved = [not torch.equal(a, b) for a, b in zip(before, way.parameters, strict=True)]
+        assert sum(moved) > 0.8 * len(moved)
+
+
+def test_encoder_operations_are_those_of_its_convolutions_and_products(trainer):
+    """About three times twice the multiplications of the forward pass, counted by hooks."""
+    batch = trainer.batches[0]
+    whole = train_step.encoder_flops(trainer, batch)
+    macs = 0
+
+    def count(module, given, output):
+        nonlocal macs
+        weights = module.weight.numel()
+        if isinstance(module, torch.nn.Conv2d):
+            macs += weights * output.shape[0] * output.shape[2] * output.shape[3]
+        else:
+            macs += weights * given[0].numel() // given[0].shape[-1]
+
+    kinds = (torch.nn.Conv2d, torch.nn.Linear)
+    modules = [m for m in trainer.model.modules() if isinstance(m, kinds)]
+    hooks = [module.register_forward_hook(count) for module in modules]
+    with torch.no_grad():
+        trainer.model.encode_images(trainer.model.normalise(batch.images))
+        trainer.model.encode_ids([trainer.cached.tokens[n] for n in batch.texts.tolist()])
+    for hook in hooks:
+        hook.remove()
+    # Backward costs twice the forward pass, but for the first layer, which has no input gradient;
+    # attention adds a little.
+    assert 4.5 * macs < whole < 6.6 * macs
+
+
+def test_traffic_is_counted_from_the_tensors_that_travel(trainer):
+    gathered, summed = train_step.traffic(trainer, 8, 4)
+    dim, parameters = trainer.settings.model.dim, sum(p.numel() for p in trainer.parameters)
+    assert gathered == 4 * (32 * dim + 32 * 32)
+    assert summed == gathered + 4 * parameters
+
+
+def test_every_verb_runs_without_a_gpu(folder, capsys):
+    words = "--batch 8 --size 48 --arch resnet_small --hidden 16 --layers 1 --workers 0"
+    words += f" --steps 1 --rounds 1 --threads 1 --folder {folder}"
+    for verb in ("speed", "wait", "share", "predict", "soak", "precision"):
+        more = ["--only", "clip", "keyword_g1"] if verb == "precision" else []
+        train_step.main([verb, *words.split(), *more])
+    out = capsys.readouterr().out
+    for told in ("engine against it", "A step waits", "share", "PREDICTION", "Soak", "bf16"):
+        assert told in out
+
+
+def test_memory_is_measured_in_a_fresh_process_state():
+    before = train_step.fresh_peak()
+    block = torch.ones(2**24)  # 64 MiB
+    peak = train_step.resident("VmHWM") - before
+    assert 60 * train_step.MIB < peak < 100 * train_step.MIB
+    del block
+    assert train_step.fresh_peak() < before + 60 * train_step.MIB

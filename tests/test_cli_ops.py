@@ -1,0 +1,104 @@
+"""config show and doctor as commands: what they print, and what the doctor says of a machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medclip_debias.cli import run
+from medclip_debias.config import load_settings
+from medclip_debias.training.doctor import GIB, shared_memory
+from medclip_debias.training.settings import RunSettings
+
+CONFIG = Path(__file__).parents[1] / "configs" / "mimic_cxr" / "sogclr.yaml"
+
+
+def shown(capsys, *words):
+    capsys.readouterr()
+    assert run(["config", "show", str(CONFIG), *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_config_show_prints_settings_that_are_the_run(capsys, tmp_path):
+    out = shown(capsys, "train.lr=3e-4", "train.seed=7")
+    (tmp_path / "again.yaml").write_text(out, encoding="utf-8")
+    again = load_settings(RunSettings, tmp_path / "again.yaml", [])
+    asked = load_settings(RunSettings, CONFIG, ["train.lr=3e-4", "train.seed=7"])
+    assert again.train == asked.train
+    assert again.train.lr == 3e-4
+    assert again.model == asked.model
+    assert again.loss["kind"] == asked.loss["kind"]
+    assert again.loss.items() >= asked.loss.items()  # and the objective's defaults
+
+
+def test_config_show_in_json_says_the_same(capsys):
+    assert json.loads(shown(capsys, "--json")) == yaml.safe_load(shown(capsys))
+
+
+def test_config_show_only_changed_leaves_the_defaults_out(capsys):
+    whole, part = yaml.safe_load(shown(capsys)), yaml.safe_load(shown(capsys, "--only-changed"))
+    assert "seed" in whole["train"]
+    assert "seed" not in part["train"]
+    assert yaml.safe_load(shown(capsys, "--only-changed", "train.seed=7"))["train"]["seed"] == 7
+
+
+@pytest.mark.parametrize("words", [["train.lr=fast"], ["train.rate=1"], ["loss.kind=nothing"]])
+def test_config_show_refuses_what_the_run_would_refuse(capsys, words):
+    assert run(["config", "show", str(CONFIG), *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words[0].split("=")[0].split(".")[1] in captured.err
+
+
+def test_the_doctor_looks_at_the_machine_alone_and_prints_a_table(capsys):
+    assert run(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split("  ")[0] for line in lines]
+    assert {"versions", "codecs", "shared memory"} <= set(names)
+    assert any(name.endswith("all-reduce") for name in names)
+    assert not {"data", "step"} & set(names)
+    states = [line.split("  ", 1)[1].split()[0] for line in lines[:-1] if line[0] != " "]
+    assert set(states) <= {"ok", "warning"}
+    assert lines[-1] == f"{states.count('warning')} warnings, 0 that would stop the run"
+    # What to do stands below every warning, in the column of what was found.
+    remedies = [line for line in lines if line.lstrip().startswith("->")]
+    assert len(remedies) == states.count("warning")
+
+
+def test_the_doctor_refuses_a_setting_without_a_run(capsys):
+    assert run(["doctor", "train.lr=1e-5"]) == 2
+    assert "train.lr" in capsys.readouterr().err
+
+
+def small_folder() -> Path:
+    """A mounted file system of less than a GiB, as a container's /dev/shm is by default."""
+    mounts = Path("/proc/self/mounts")
+    if mounts.is_file():
+        for line in mounts.read_text(encoding="utf-8").splitlines():
+            folder = Path(line.split()[1])
+            try:
+                if folder.is_dir() and 0 < shutil.disk_usage(folder).total < GIB:
+                    return folder
+            except OSError:
+                continue
+    pytest.skip("no small file system is mounted here")
+
+
+def test_little_shared_memory_is_a_warning_for_whoever_loads_in_processes():
+    folder = small_folder()
+    for workers in (None, 2):
+        found = shared_memory(workers, folder)
+        assert found.state == "warning"
+        assert "--shm-size" in found.remedy
+        assert found.figures == {"bytes": shutil.disk_usage(folder).total}
+    assert shared_memory(0, folder).state == "ok"
+
+
+def test_no_shared_memory_is_a_warning(tmp_path):
+    found = shared_memory(2, tmp_path / "shm")
+    assert found.state == "warning"
+    assert "train.workers=0" in found.remedy

@@ -1,0 +1,152 @@
+"""The launch scripts, with programs of our own in place of Slurm's and of the training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+SHELL = sorted([*SCRIPTS.rglob("*.sh"), *SCRIPTS.rglob("*.sbatch")])
+SAVED = 75
+
+
+def program(path: Path, body: str) -> Path:
+    """An executable bash script."""
+    path.write_text(f"#!/usr/bin/env bash\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_bash_can_read_every_script(path):
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ----------------------------------------------------------------------------- worker.sh
+
+
+def worker(tmp_path: Path, body: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of rank 3, whose program does ``body``."""
+    environment = os.environ | {
+        "CODES": str(tmp_path / "codes"),
+        "PROGRAM": str(program(tmp_path / "program", body)),
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+    }
+    return [str(SCRIPTS / "slurm" / "worker.sh"), "train", "a config.yaml"], environment
+
+
+@pytest.mark.parametrize(("code", "told"), [(SAVED, 0), (0, 0), (2, 2), (1, 1)])
+def test_a_worker_records_the_code_and_calls_saved_a_success(tmp_path, code, told):
+    command, environment = worker(tmp_path, f'printf "%s;" "$@" >{tmp_path}/words; exit {code}')
+    done = subprocess.run(command, env=environment, timeout=30)
+    assert done.returncode == told
+    assert (tmp_path / "codes" / "rank-3").read_text() == f"{code}\n"
+    assert (tmp_path / "words").read_text() == "train;a config.yaml;"
+
+
+def until(path: Path) -> None:
+    """Wait for a file."""
+    end = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM"])
+def test_a_signal_reaches_the_program_and_its_code_is_waited_for(tmp_path, name):
+    body = (
+        f"trap 'sleep 0.2; exit {SAVED}' {name}\ntouch {tmp_path}/ready\n"
+        "while true; do sleep 0.05; done"
+    )
+    command, environment = worker(tmp_path, body)
+    running = subprocess.Popen(command, env=environment)
+    until(tmp_path / "ready")
+    (file,) = (tmp_path / "codes").glob("pid-*-1")
+    until(file)
+    assert int(file.read_text()) == running.pid
+    running.send_signal(getattr(signal, f"SIG{name}"))
+    assert running.wait(30) == 0
+    assert (tmp_path / "codes" / "rank-3").read_text() == f"{SAVED}\n"
+
+
+def test_a_code_of_an_earlier_start_is_gone_while_the_program_runs(tmp_path):
+    codes = tmp_path / "codes"
+    codes.mkdir()
+    (codes / "rank-3").write_text(f"{SAVED}\n")
+    (codes / "rank-2").write_text("0\n")  # of another process
+    command, environment = worker(tmp_path, f'ls "$CODES" >{tmp_path}/seen; kill -KILL $PPID')
+    done = subprocess.run(command, env=environment, timeout=30)
+    assert done.returncode == -signal.SIGKILL
+    assert "rank-3" not in (tmp_path / "seen").read_text().split()
+    assert [file.name for file in codes.glob("rank-*")] == ["rank-2"]
+
+
+# --------------------------------------------------------------------------- train.sbatch
+
+
+def job(tmp_path: Path, code: int, **more: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run train.sbatch on one node whose training ends with ``code``; what scontrol was told."""
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    program(fakes / "scontrol", f'echo "$@" >>{tmp_path}/told; [ "$1" != show ] || echo node1')
+    program(fakes / "srun", 'exec "$@"')
+    # torchrun as it is here: starts what comes after --no-python as its only process.
+    program(
+        fakes / "torchrun",
+        'while [ "$1" != --no-python ]; do shift; done; shift; RANK=0 LOCAL_RANK=0 exec "$@"',
+    )
+    program(fakes / "medclip-debias", f"exit {code}")
+    (tmp_path / "told").touch()
+    environment = os.environ | {
+        "PATH": f"{fakes}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node1",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
+    (tmp_path / "scripts").symlink_to(SCRIPTS)
+    done = subprocess.run(
+        ["bash", SCRIPTS / "slurm" / "train.sbatch", "run.yaml"],
+        env=environment | more,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = [line for line in (tmp_path / "told").read_text().splitlines() if "requeue" in line]
+    assert not list(tmp_path.glob(".codes-*"))
+    return done, "\n".join(told)
+
+
+def test_a_saved_job_goes_back_into_the_queue(tmp_path):
+    done, told = job(tmp_path, SAVED)
+    assert (done.returncode, told) == (0, "requeue 7")
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_finished_or_failed_job_does_not(tmp_path, code):
+    done, told = job(tmp_path, code)
+    assert (done.returncode, told) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("more", "again"),
+    [
+        ({"SLURM_RESTART_COUNT": "99"}, True),
+        ({"SLURM_RESTART_COUNT": "100"}, False),  # the default
+        ({"SLURM_RESTART_COUNT": "1", "MAX_REQUEUES": "2"}, True),
+        ({"SLURM_RESTART_COUNT": "2", "MAX_REQUEUES": "2"}, False),
+        ({"MAX_REQUEUES": "0"}, False),
+    ],
+)
+def test_a_job_is_requeued_only_so_often(tmp_path, more, again):
+    done, told = job(tmp_path, SAVED, **more)
+    assert told == ("requeue 7" if again else "")
+    assert done.returncode == (0 if again else SAVED)
+    assert ("submit it again" in done.stderr) != again
