@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -75,6 +76,7 @@ def ordered(
     pool = ProcessPoolExecutor(
         workers, context, initializer=_start_worker, initargs=(start, start_args)
     )
+    threads = end_opencv_threads()
     try:
         waiting: deque[Future[R]] = deque()
         for item in items:
@@ -90,6 +92,21 @@ def ordered(
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        if threads:
+            sys.modules["cv2"].setNumThreads(threads)
+
+
+def end_opencv_threads() -> int:
+    """End OpenCV's own threads before a fork; return how many it may have again, 0 for no OpenCV.
+
+    A forked process believes that it has the threads of its parent, and waits for them forever.
+    """
+    cv2 = sys.modules.get("cv2")
+    if cv2 is None:
+        return 0
+    threads = int(cv2.getNumThreads())
+    cv2.setNumThreads(1)  # not 0, which keeps them
+    return threads
 
 
 def _start_worker(start: Callable[..., None] | None, start_args: tuple[Any, ...]) -> None:

@@ -1,8 +1,10 @@
 """Ordered work over processes."""
 
+import multiprocessing
 import os
 import signal
 
+import numpy as np
 import pytest
 
 from medclip_debias.data.parallel import chunks, ordered
@@ -37,3 +39,30 @@ def test_a_killed_worker_is_a_sentence():
 
 def test_chunks_hold_everything_once():
     assert [x for chunk in chunks(range(10), 3) for x in chunk] == list(range(10))
+
+
+def _scaled(side):
+    import cv2
+
+    cv2.setNumThreads(1)
+    picture = np.full((side, side), 7, np.uint8)
+    return int(cv2.GaussianBlur(picture, (31, 31), 5).max())
+
+
+def _after_opencv():
+    import cv2
+
+    cv2.setNumThreads(4)
+    cv2.GaussianBlur(np.zeros((1500, 1500), np.uint8), (31, 31), 5)
+    assert list(ordered(_scaled, [1500, 1500], 2)) == [7, 7]
+    assert cv2.getNumThreads() == 4
+
+
+def test_processes_work_after_opencv_used_threads_of_its_own():
+    """A forked copy of its pool has no threads, and waiting for them would never end."""
+    child = multiprocessing.get_context("spawn").Process(target=_after_opencv)
+    child.start()
+    child.join(30)
+    ended = child.exitcode
+    child.kill()
+    assert ended == 0

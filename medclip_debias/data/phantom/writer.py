@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from medclip_debias.data.parallel import end_opencv_threads
 from medclip_debias.data.phantom.files import write_dicom, write_jpg
 from medclip_debias.data.phantom.findings import Box
 from medclip_debias.data.phantom.language import Sentence
@@ -91,6 +92,7 @@ def _map(
     # Forked workers start at once and need no importable main module (notebooks, pipes).
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if "fork" in methods else None)
+    end_opencv_threads()
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
         futures = [pool.submit(_write_studies, root, settings, chunk) for chunk in chunks]
         try:
