@@ -111,6 +111,11 @@ def train_masked_lm(
         raise UserError("the corpus holds fewer than two sentences; there is nothing to learn.")
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the language model.")
+    # An earlier language model may be replaced, nothing else.
+    if out.is_dir() and any(out.iterdir()) and not (out / "tokenizer.json").is_file():
+        raise UserError(
+            f"{out}: is not empty and holds no language model; give another folder for it."
+        )
     started = time.perf_counter()
     tokenizer = train_tokenizer(sentences, settings.vocabulary)
     torch.manual_seed(settings.seed)

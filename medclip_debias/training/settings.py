@@ -81,7 +81,7 @@ class TrainSettings(Settings):
     ema: float | None = Field(None, gt=0, lt=1)
     freeze: FreezeSettings = FreezeSettings()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    channels_last: bool = False
+    channels_last: bool = True
     compile: bool = False
     fused: bool | Literal["auto"] = "auto"
     checkpoint_text: bool = False

@@ -416,7 +416,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=4, help="of the text encoder")
     parser.add_argument("--studies", type=int, default=0, help="of the phantom")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--channels-last", action="store_true", help="the engine's images")
+    parser.add_argument(
+        "--channels-last",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the engine's images, as by default in training; the other ways have none",
+    )
     parser.add_argument("--compile", action="store_true", help="the engine's encoders")
     parser.add_argument("--steps", type=int, default=5, help="of a round, or of the soak")
     parser.add_argument("--rounds", type=int, default=5)

@@ -55,7 +55,7 @@ class Scale:
     layers: int = 4
     studies: int = 0
     workers: int = 1
-    channels_last: bool = False
+    channels_last: bool = True
     compile: bool = False
 
     @property

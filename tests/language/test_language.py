@@ -118,6 +118,13 @@ def test_a_corpus_of_one_sentence_is_refused(tmp_path):
     assert not (tmp_path / "lm").exists()
 
 
+def test_a_folder_that_holds_something_else_is_not_replaced(tmp_path):
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(UserError, match="is not empty and holds no language model"):
+        train_masked_lm(["Clear lungs.", "No effusion."] * 20, tmp_path, SMALL)
+    assert (tmp_path / "mine.txt").read_text() == "x"
+
+
 def test_a_folder_that_is_no_bert_is_named(tmp_path):
     with pytest.raises(UserError, match="no such language-model folder"):
         language_model_hash(tmp_path / "none")

@@ -48,6 +48,7 @@ def run(prepared_phantom: Path, small_language_model: Path, tmp_path: Path) -> C
             "batch_size": 8,
             "sentences_per_study": 2,
             "lr": 1e-3,
+            "channels_last": False,  # the plain forward that steps are held against has none
             # Adam divides by the gradient's size: with its usual 1e-8, rounding of gradients that
             # are nearly 0 would decide on the direction of a step.
             "adam_eps": 1e-4,

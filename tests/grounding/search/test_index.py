@@ -18,6 +18,7 @@ from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.query import SearchIndex
 from medclip_debias.grounding.search.settings import FLAT_UP_TO, IndexSettings
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.golden import IMAGES
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,9 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     monkeypatch.setattr(DualEncoder, "encode_images", counting)
     build_index(model_folder, prepared_phantom, out, index_settings)
     images = len(PreparedSet.open(prepared_phantom))
-    assert sum(encoded) <= max(images - share * 2 * images + 2 * index_settings.batch_size, 0)
+    # Loading the model encodes the images of its self-test.
+    allowed = images - share * 2 * images + 2 * index_settings.batch_size
+    assert sum(encoded) - IMAGES <= max(allowed, 0)
     assert content(out) == content(index_folder)
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
