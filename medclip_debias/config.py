@@ -151,7 +151,7 @@ class Preprocessing(Settings):
 class ImageEncoderSettings(Settings):
     """Region encoder; ``weights`` is a local file, ``library`` (torchvision's own) or none."""
 
-    arch: Literal["resnet_small", "resnet18", "resnet34", "resnet50"] = "resnet18"
+    arch: Literal["resnet_tiny", "resnet_small", "resnet18", "resnet34", "resnet50"] = "resnet18"
     weights: Path | Literal["library"] | None = None
 
 

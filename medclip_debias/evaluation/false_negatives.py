@@ -15,8 +15,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.agreement import write_agreement
 from medclip_debias.data.phantom.catalogue import CLASS_NAMES
 from medclip_debias.data.phantom.truth import agreement_matrix, statement_from_json
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
 
 Bools = NDArray[np.bool_]
@@ -65,6 +67,22 @@ class Truth:
         shown = self._findings.loc[images].to_numpy()
         statements = [statement_from_json(self._statements[text]) for text in texts]
         return np.asarray(agreement_matrix(statements, shown))
+
+
+def write_truth(truth: Truth, prepared: PreparedSet, path: Path) -> None:
+    """Write which training studies agree with which of their sentences, for ``remove_known``.
+
+    Raises:
+        UserError: the truth is of another phantom.
+    """
+    images = prepared.images[prepared.images["split"] == "train"].drop_duplicates("study_id")
+    said = prepared.sentences
+    texts = list(dict.fromkeys(said["text"][said["study_id"].isin(images["study_id"])]))
+    unknown = sum(not truth.knows(text) for text in texts)
+    if unknown:
+        raise UserError(f"{unknown} of {len(texts)} sentences are not of this phantom.")
+    agree = truth.agreement(texts, [str(name) for name in images["image_id"]])
+    write_agreement(path, texts, [str(name) for name in images["study_id"]], agree)
 
 
 def detection(removed: Bools, false: Bools, negatives: Bools) -> dict[str, float | None]:

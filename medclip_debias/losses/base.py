@@ -45,6 +45,8 @@ class ContrastiveBatch:
         keywords: ``[T]`` keyword class of each sentence, 0 for none.
         label_names: names of the L label columns; without them a policy reads every column.
         graph: ``[T, T]`` any other similarity of the samples, for X-CLR's ``given`` graph.
+        agreement: ``[I, X]`` bool, whether each image is known to agree with each of the run's X
+            distinct sentences; sentence j of the batch has column ``text_ids[j]``.
         seed: what random choices of this step derive from (`generator`).
     """
 
@@ -61,6 +63,7 @@ class ContrastiveBatch:
     keywords: Tensor | None = None
     label_names: tuple[str, ...] | None = None
     graph: Tensor | None = None
+    agreement: Tensor | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +100,10 @@ class ContrastiveBatch:
                 raise ValueError(
                     f"labels has shape {tuple(self.labels.shape)}, expected ({images}, {columns})"
                 )
+        if self.agreement is not None and (
+            self.agreement.dtype != torch.bool or self.agreement.shape[:1] != (images,)
+        ):
+            raise ValueError("agreement must hold one row of true or false an image")
         for name in ("image_of_sentence", "study_of_image", "text_ids", "sample_ids", "keywords"):
             value = getattr(self, name)
             if value is not None and value.dtype not in _INTEGERS:

@@ -29,7 +29,7 @@ from torch import Tensor
 from medclip_debias.losses.base import ContrastiveBatch, TwoViewBatch
 
 _PER_SENTENCE = ("log_prob", "eta", "text_ids", "keywords")
-_PER_IMAGE = ("sample_ids", "study_of_image", "labels")
+_PER_IMAGE = ("sample_ids", "study_of_image", "labels", "agreement")
 _SQUARE = ("text_similarity", "graph")
 _EQUAL = ("label_names", "seed")
 

@@ -35,6 +35,7 @@ def _imagenet(block: Literal["basic", "bottleneck"], depths: tuple[int, ...]) ->
 
 
 ARCHITECTURES: dict[str, Arch] = {
+    "resnet_tiny": Arch("basic", 16, 5, False, ((1, 32, 2), (1, 64, 2))),
     "resnet_small": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 1))),
     "resnet18": _imagenet("basic", (2, 2, 2, 2)),
     "resnet34": _imagenet("basic", (3, 4, 6, 3)),

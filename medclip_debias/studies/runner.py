@@ -27,7 +27,8 @@ class Plan:
     Attributes:
         cells: the whole grid.
         missing: places in ``cells`` of those not measured yet.
-        seconds: predicted for the missing ones, with ``workers`` processes.
+        seconds: predicted for the missing ones, and for the cells that follow from them, with
+            ``workers`` processes.
         workers: processes.
     """
 
@@ -37,15 +38,29 @@ class Plan:
     workers: int
 
 
-def plan(study: Study, out: Path, workers: int | None = None) -> Plan:
-    """Look at what ``out`` holds already, and predict how long the rest takes."""
-    cells = study.cells()
+def plan(
+    study: Study,
+    out: Path,
+    workers: int | None = None,
+    cells: list[dict[str, Any]] | None = None,
+) -> Plan:
+    """Look at what ``out`` holds already, and predict how long the rest takes.
+
+    Args:
+        study: with its settings.
+        out: its folder.
+        workers: processes; default as many as are worth it.
+        cells: to look at; by default the study's own, before any follow-up.
+    """
+    later = study.follow_up_seconds() if cells is None else 0.0
+    cells = study.cells() if cells is None else cells
     missing = [n for n, cell in enumerate(cells) if not _path(study, out, cell).is_file()]
     each = [study.seconds(cells[n]) for n in missing]
+    total = sum(each) + (later if missing else 0.0)
     # A process costs its imports; short studies are faster in this one.
-    chosen = workers or (min(cpus(), len(missing)) if sum(each) > 60 else 1)
+    chosen = workers or (min(cpus(), len(missing)) if total > 60 else 1)
     chosen = max(1, chosen)
-    return Plan(cells, missing, max([sum(each) / chosen, *each]), chosen)
+    return Plan(cells, missing, max([total / chosen, *each]), chosen)
 
 
 def titles() -> dict[str, str]:
@@ -90,7 +105,7 @@ def run_study(
         UserError: no such study, or ``out`` cannot be used.
     """
     kind = find_study(name)
-    study = kind(settings)
+    study = kind(settings, out.parent / "inputs")
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the study.")
     ahead = plan(study, out, workers)
@@ -100,13 +115,15 @@ def run_study(
             f"{name}: {len(ahead.cells)} cells, {done} measured already, about "
             f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
         )
-    jobs = [(name, ahead.cells[n], str(_path(study, out, ahead.cells[n]))) for n in ahead.missing]
-    for done, _ in enumerate(ordered(_measure, jobs, ahead.workers), start=1):
-        if progress:
-            progress(done, len(jobs))
-    rows = [_read(_path(study, out, cell)) for cell in ahead.cells]
-    joined = [dict(cell) | row["values"] for cell, row in zip(ahead.cells, rows, strict=True)]
-    found = study.summary(joined)
+    joined = _measured(study, out, ahead, progress)
+    followers = study.follow_up([values for values, _ in joined])
+    if followers:
+        after = plan(study, out, workers, followers)
+        if say:
+            say(f"{name}: {len(followers)} cells follow, about {_duration(after.seconds)}")
+        joined += _measured(study, out, after, progress)
+    rows = [values for values, _ in joined]
+    found = study.summary(rows)
     results = {
         "study": name,
         "version": kind.version,
@@ -114,20 +131,46 @@ def run_study(
         "settings": study.settings.model_dump(mode="json"),
         "findings": found.findings,
         "figures": found.figures,
-        "cells": len(joined),
-        "seconds": sum(row["seconds"] for row in rows),
-        "rows": joined,
+        "cells": len(rows),
+        "seconds": sum(seconds for _, seconds in joined),
+        "rows": rows,
     }
-    _draw(study, joined, out)
+    _draw(study, rows, out)
     write_text(out / "page.md", page(study, found, results))
     write_json(out / "results.json", results)
     return results
 
 
-def _measure(job: tuple[str, Cell, str]) -> None:
-    name, cell, path = job
+def _measured(
+    study: Study, out: Path, ahead: Plan, progress: Progress | None
+) -> list[tuple[Row, float]]:
+    """Measure what is missing of a plan; every cell joined with its values, and its seconds."""
+    missing = [ahead.cells[n] for n in ahead.missing]
+    inputs = str(study.inputs)
+    wanted = {json_hash(dict(found)): cell for cell in missing if (found := study.shared(cell))}
+    sharing = [(study.name, cell, inputs) for cell in wanted.values()]
+    for _ in ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))):
+        pass
+    jobs = [(study.name, cell, str(_path(study, out, cell)), inputs) for cell in missing]
+    for done, _ in enumerate(ordered(_measure, jobs, ahead.workers), start=1):
+        if progress:
+            progress(done, len(jobs))
+    rows = [_read(_path(study, out, cell)) for cell in ahead.cells]
+    return [
+        (dict(cell) | row["values"], row["seconds"])
+        for cell, row in zip(ahead.cells, rows, strict=True)
+    ]
+
+
+def _make_shared(job: tuple[str, Cell, str]) -> None:
+    name, cell, inputs = job
+    find_study(name)(inputs=Path(inputs)).shared_folder(cell)
+
+
+def _measure(job: tuple[str, Cell, str, str]) -> None:
+    name, cell, path, inputs = job
     began = time.perf_counter()
-    values = find_study(name)().measure(cell)
+    values = find_study(name)(inputs=Path(inputs)).measure(cell)
     seconds = time.perf_counter() - began
     write_json(Path(path), {"cell": dict(cell), "values": values, "seconds": seconds})
 

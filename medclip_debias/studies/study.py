@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from medclip_debias.config import Settings
+from medclip_debias.config import Settings, json_hash
 from medclip_debias.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class Study(ABC):
         version: raised when the measurement changes, so that old results are not taken.
         settings_class: its settings; ``quick()`` gives those of a run of a few minutes.
         about: what is done, for the page (Markdown).
+        inputs_version: raised when what cells share is made otherwise.
     """
 
     name: ClassVar[str]
@@ -64,12 +65,20 @@ class Study(ABC):
     version: ClassVar[int] = 1
     settings_class: ClassVar[type[Settings]]
     about: ClassVar[str]
+    inputs_version: ClassVar[int] = 1
     register: ClassVar[dict[str, type[Study]]] = {}
 
     settings: Any
 
-    def __init__(self, settings: Any = None) -> None:
+    def __init__(self, settings: Any = None, inputs: Path | None = None) -> None:
+        """Take the study's settings, and the folder of what cells share.
+
+        Args:
+            settings: of `settings_class`; its defaults if None.
+            inputs: folder in which what several cells read is kept; a cache, nothing more.
+        """
         self.settings = settings or self.settings_class()
+        self.inputs = inputs
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -93,6 +102,38 @@ class Study(ABC):
     def measure(self, cell: Cell) -> Row:
         """Measure one cell: a mapping of plain values. Depends on ``cell`` alone."""
 
+    def shared(self, cell: Cell) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """What ``cell`` reads that other cells may read as well; None for nothing.
+
+        It follows from the cell alone, and what `make_shared` makes follows from it alone.
+        """
+        return None
+
+    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Make ``folder``, atomically, from what `shared` gave; nothing if it is there."""
+        raise NotImplementedError
+
+    def shared_folder(self, cell: Cell) -> Path:
+        """The folder of what ``cell`` shares with others; made if it is not there."""
+        wanted = self.shared(cell)
+        assert wanted is not None
+        assert self.inputs is not None
+        folder = self.inputs / json_hash([type(self).inputs_version, dict(wanted)])
+        self.make_shared(wanted, folder)
+        return folder
+
+    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Cells that can only be named when those of `cells` are measured, as what was chosen.
+
+        Args:
+            rows: of `cells`, each cell and its measurement joined.
+        """
+        return []
+
+    def follow_up_seconds(self) -> float:
+        """About how long those take on one core, for the prediction."""
+        return 0.0
+
     @abstractmethod
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Say what the rows (cell and measurement joined) show."""
@@ -108,7 +149,7 @@ def studies() -> dict[str, type[Study]]:
 
     folder = Path(__file__).parent
     for path in sorted(folder.glob("*.py")):
-        if path.stem not in ("__init__", "study", "runner", "page", "drawing"):
+        if path.stem not in ("__init__", "runner"):
             importlib.import_module(f"medclip_debias.studies.{path.stem}")
     return dict(sorted(Study.register.items()))
 

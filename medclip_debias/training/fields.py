@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
 from medclip_debias.errors import UserError
@@ -17,6 +18,7 @@ from medclip_debias.losses.base import LossSettings, Objective
 from medclip_debias.losses.eta import LanguageModelEta, TableEta
 from medclip_debias.losses.keyword_supervision import KeywordSettings
 from medclip_debias.losses.keywords import load_keywords
+from medclip_debias.losses.remove_known import RemoveKnown
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 
@@ -64,6 +66,9 @@ class BatchFields:
             vectors = frozen_embeddings(text_folder, studies.texts, max_tokens, device)
             self.vectors = vectors
         self.labels, self.label_names = self._labels(prepared, studies)
+        self.agreement: Tensor | None = None
+        if "agreement" in self.needs:
+            self.agreement = self._agreement(objective, prepared, studies, where)
         if "graph" in self.needs:
             raise UserError(
                 f"{where}: setting 'loss.graph' is 'given', which is for those who pass the "
@@ -91,6 +96,8 @@ class BatchFields:
             fields["seed"] = seed
         if self.vectors is not None:
             fields["text_vectors"] = self.vectors[texts]
+        if self.agreement is not None:
+            fields["agreement"] = self.agreement[studies]
         if self.labels is not None:
             fields |= {"labels": self.labels[studies], "label_names": self.label_names}
         return fields
@@ -131,6 +138,16 @@ class BatchFields:
             result["keywords"] = torch.tensor(classes, device=self.device)
         return result
 
+    def _agreement(
+        self, objective: Objective, prepared: PreparedSet, studies: TrainingStudies, where: str
+    ) -> Tensor:
+        """Rows of the training studies, columns of their distinct sentences."""
+        (policy,) = (m for m in objective.modules() if isinstance(m, RemoveKnown))
+        if policy.settings.path is None:
+            raise UserError(f"{where}: the policy '{policy.kind}' needs a 'path'; name its table.")
+        table = read_agreement(policy.settings.path, studies.texts, study_ids(prepared, studies))
+        return torch.from_numpy(table).to(self.device)
+
     def _labels(
         self, prepared: PreparedSet, studies: TrainingStudies
     ) -> tuple[Tensor | None, tuple[str, ...] | None]:
@@ -146,9 +163,15 @@ class BatchFields:
                 f"{prepared.folder}: its studies have no labels, but the objective reads them; "
                 "prepare the set from a source with a label table, or choose another policy."
             )
-        ids = prepared.images["study_id"].iloc[[rows[0] for rows in studies.rows]]
+        ids = study_ids(prepared, studies)
         values = torch.from_numpy(table.loc[ids].to_numpy(dtype="float32", copy=True))
         return values.to(self.device), names
+
+
+def study_ids(prepared: PreparedSet, studies: TrainingStudies) -> list[str]:
+    """Id of each training study."""
+    column = prepared.images["study_id"]
+    return [str(column.iloc[rows[0]]) for rows in studies.rows]
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import CachedGradients
 
 # What a two-view batch, which has no sentences, cannot give to an objective.
-_OF_SENTENCES = {"log_prob", "eta", "text_ids", "text_similarity", "keywords"}
+_OF_SENTENCES = {"log_prob", "eta", "text_ids", "text_similarity", "keywords", "agreement"}
 
 
 class Trainer:

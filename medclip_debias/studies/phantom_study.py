@@ -1,0 +1,247 @@
+"""What the studies that train on the phantom have in common: cells, choosing, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from medclip_debias.config import Settings
+from medclip_debias.studies.phantom_data import PhantomData, make_phantom
+from medclip_debias.studies.phantom_methods import Candidate
+from medclip_debias.studies.phantom_run import METRICS, TrainDials, train_and_measure
+from medclip_debias.studies.study import Cell, Row, Study, Table
+
+LABELS = {
+    "auc": "AUC",
+    "accuracy": "bal. acc.",
+    "ece": "ECE",
+    "fine_auc": "fine AUC",
+    "head_auc": "head AUC",
+    "tail_auc": "tail AUC",
+    "cnr": "CNR",
+    "miou": "mIoU",
+    "pointing": "pointing",
+    "recall": "Recall",
+    "median_rank": "MedR",
+    "lenient_recall": "Recall, lenient",
+}
+SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
+SELECTION_SEED = 1000
+"""Seed of the data and training on which settings are chosen; no reported cell has it."""
+
+
+class PhantomStudySettings(Settings):
+    """Settings that every study on the phantom has.
+
+    Attributes:
+        seeds: each is a phantom, a language model and a training of its own, so intervals over
+            them cover the data as well.
+        data: of the phantom; its ``seed`` is overwritten.
+        train: of every cell.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    data: PhantomData = PhantomData()
+    train: TrainDials = TrainDials()
+    seconds_per_step: float = Field(0.075, gt=0, description="only for the prediction")
+
+
+class PhantomStudy(Study):
+    """Base of the studies whose cells train one model on one phantom."""
+
+    settings_class = PhantomStudySettings
+    settings: Any
+
+    def cell(
+        self,
+        candidate: Candidate,
+        seed: int,
+        *,
+        data: Mapping[str, Any] | None = None,
+        **names: Any,
+    ) -> dict[str, Any]:
+        """A cell: one candidate on the phantom of ``seed``.
+
+        Args:
+            candidate: objective and what it changes.
+            seed: of data and training.
+            data: what is changed in the settings' ``data``; ``dials`` are merged.
+            **names: plain values that say what the cell is for.
+        """
+        s = self.settings
+        given = s.data.model_dump(mode="json") | {"seed": seed} | dict(data or {})
+        if data and "dials" in data:
+            given["dials"] = s.data.dials | data["dials"]
+        return {
+            **names,
+            "candidate": candidate.label,
+            "loss": candidate.loss,
+            "aggregator": candidate.aggregator,
+            "seed": seed,
+            "data": given,
+            "train": s.train.model_dump(mode="json") | candidate.train,
+        }
+
+    def seconds(self, cell: Cell) -> float:
+        """Steps, and a few seconds for measuring."""
+        return float(6 + self.settings.seconds_per_step * cell["train"]["steps"])
+
+    def shared(self, cell: Cell) -> Mapping[str, Any] | None:
+        """The phantom."""
+        found: Mapping[str, Any] = cell["data"]
+        return found
+
+    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Make the phantom."""
+        make_phantom(PhantomData(**wanted), folder)
+
+    def measure(self, cell: Cell) -> Row:
+        """Train and measure."""
+        return train_and_measure(
+            self.shared_folder(cell),
+            TrainDials(**cell["train"]),
+            cell["loss"],
+            seed=cell["seed"],
+            aggregator=cell["aggregator"],
+        )
+
+
+def quick_settings(kind: type[PhantomStudySettings], **more: Any) -> Any:
+    """Settings of a run of a few minutes: little data, few steps, two seeds."""
+    language = {"hidden": 32, "heads": 2, "layers": 1, "vocabulary": 400, "steps": 60, "lr": 3e-3}
+    data = PhantomData(studies=160, test_studies=60, language=language)
+    train = TrainDials(steps=8, batch_size=16, warmup_steps=2, dim=16)
+    return kind(**({"seeds": (0, 1), "data": data, "train": train} | more))
+
+
+# -------------------------------------------------------------------------------- choosing
+
+
+def validation_score(row: Row) -> float:
+    """What settings are chosen by: zero-shot AUC and retrieval count alike.
+
+    Both are of the validate split; recall at 10 of 10 or more candidates lies in [0, 1] as well.
+    """
+    return float(row["validate_auc"] + row["validate_recall"])
+
+
+def best_candidate(rows: Sequence[Row]) -> str:
+    """Label of the candidate with the highest mean `validation_score`; the first of equals."""
+    scores: dict[str, list[float]] = {}
+    for row in rows:
+        scores.setdefault(row["candidate"], []).append(validation_score(row))
+    return max(scores, key=lambda label: float(np.mean(scores[label])))
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+def by_method(rows: Sequence[Row], key: str = "method") -> dict[Any, dict[int, Row]]:
+    """Rows of each method by seed, methods in order of first use."""
+    found: dict[Any, dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault(row[key], {})[row["seed"]] = row
+    return found
+
+
+def mean_sd(values: Sequence[float], digits: int = 3) -> str:
+    """Mean, and the standard deviation over seeds in brackets."""
+    if len(values) < 2:
+        return f"{np.mean(values):.{digits}f}"
+    return f"{np.mean(values):.{digits}f} ({np.std(values, ddof=1):.{digits}f})"
+
+
+def digits_of(metric: str) -> int:
+    """Digits after the point that a table shows."""
+    return {"cnr": 2, "median_rank": 0}.get(metric, 3)
+
+
+def figure_table(
+    title: str, groups: Mapping[Any, Mapping[int, Row]], metrics: Sequence[str] = SHOWN
+) -> Table:
+    """Mean and sd over seeds of every method, with its average rank over the metrics."""
+    from medclip_debias.evaluation.statistics import average_ranks
+
+    means = [[np.mean([r[m] for r in own.values()]) for m in metrics] for own in groups.values()]
+    ranks = average_ranks(means, [not METRICS[m] for m in metrics])
+    body = [
+        [
+            str(name),
+            *(mean_sd([r[m] for r in own.values()], digits_of(m)) for m in metrics),
+            f"{rank:.1f}",
+        ]
+        for (name, own), rank in zip(groups.items(), ranks, strict=True)
+    ]
+    return Table(title, ["", *(LABELS[m] for m in metrics), "mean rank"], body)
+
+
+def differences(
+    groups: Mapping[Any, Mapping[int, Row]], baseline: Any, metric: str
+) -> dict[Any, tuple[float, tuple[float, float], float]]:
+    """Paired difference to ``baseline`` of every other method: value, t interval, Holm's p."""
+    from medclip_debias.evaluation.statistics import holm, paired_seeds
+
+    base = {seed: row[metric] for seed, row in groups[baseline].items()}
+    found = {}
+    for name, own in groups.items():
+        if name == baseline:
+            continue
+        result = paired_seeds({seed: row[metric] for seed, row in own.items()}, base)
+        if result is not None:
+            found[name] = result[:3]
+    adjusted = holm([p for _, _, p in found.values()])
+    return {
+        name: (value, interval, p)
+        for (name, (value, interval, _)), p in zip(found.items(), adjusted, strict=True)
+    }
+
+
+def difference_table(
+    title: str,
+    groups: Mapping[Any, Mapping[int, Row]],
+    baseline: Any,
+    metrics: Sequence[str] = SHOWN,
+) -> Table:
+    """Paired differences to ``baseline`` with 95% intervals; a star where Holm's p < .05."""
+    columns = {metric: differences(groups, baseline, metric) for metric in metrics}
+    body = []
+    for name in groups:
+        if name == baseline:
+            continue
+        cells = []
+        for metric in metrics:
+            if name not in columns[metric]:
+                cells.append("")
+                continue
+            value, (low, high), p = columns[metric][name]
+            d = digits_of(metric)
+            star = " *" if p < 0.05 else ""
+            cells.append(f"{value:+.{d}f} [{low:+.{d}f}, {high:+.{d}f}]{star}")
+        body.append([str(name), *cells])
+    return Table(title, [f"minus {baseline}", *(LABELS[m] for m in metrics)], body)
+
+
+def verdict(
+    groups: Mapping[Any, Mapping[int, Row]], name: Any, baseline: Any, metrics: Sequence[str]
+) -> str:
+    """One sentence: where ``name`` is better or worse than ``baseline`` beyond its interval."""
+    better, worse = [], []
+    for metric in metrics:
+        found = differences({baseline: groups[baseline], name: groups[name]}, baseline, metric)
+        if name not in found:
+            return f"{name}: too few seeds to say anything against {baseline}."
+        value, (low, high), _ = found[name]
+        if low <= 0 <= high:
+            continue
+        text = f"{LABELS[metric]} {value:+.{digits_of(metric)}f}"
+        (better if (value > 0) == METRICS[metric] else worse).append(text)
+    said = []
+    if better:
+        said.append("better in " + ", ".join(better))
+    if worse:
+        said.append("worse in " + ", ".join(worse))
+    return f"{name} against {baseline}: " + ("; ".join(said) or "no difference beyond its interval")
