@@ -14,6 +14,7 @@ from medclip_debias.losses.debiased import (
     InfoNCE,
     InfoNCESettings,
 )
+from medclip_debias.losses.debiased_pooled import PooledDebiased, PooledSettings
 from medclip_debias.losses.eta import ConstantEta, LanguageModelEta, TableEta
 from medclip_debias.losses.fnc import FalseNegativeCancellation, FNCSettings
 from medclip_debias.losses.glofnd import GloFND, GloFNDSettings
@@ -26,6 +27,7 @@ from medclip_debias.losses.mask_same_study import MaskSameStudy, MaskSameStudySe
 from medclip_debias.losses.negatives import NegativePolicy, PolicySettings
 from medclip_debias.losses.remove_by_label import RemoveByLabel, RemoveByLabelSettings
 from medclip_debias.losses.remove_by_text import RemoveByText, RemoveByTextSettings
+from medclip_debias.losses.remove_known import RemoveKnown, RemoveKnownSettings
 from medclip_debias.losses.resample_by_text import ResampleByText, ResampleByTextSettings
 from medclip_debias.losses.reweight_by_text import ReweightByText, ReweightByTextSettings
 from medclip_debias.losses.siglip import SigLIP, SigLIPSettings
@@ -61,10 +63,14 @@ __all__ = [
     "NegativePolicy",
     "Objective",
     "PolicySettings",
+    "PooledDebiased",
+    "PooledSettings",
     "RemoveByLabel",
     "RemoveByLabelSettings",
     "RemoveByText",
     "RemoveByTextSettings",
+    "RemoveKnown",
+    "RemoveKnownSettings",
     "ResampleByText",
     "ResampleByTextSettings",
     "ReweightByText",

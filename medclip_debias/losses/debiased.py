@@ -31,7 +31,13 @@ from medclip_debias.losses.eta import (
 from medclip_debias.losses.negatives import ContrastiveCore, CoreSettings
 
 
-def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
+def debiased_per_anchor(
+    anchors: Anchors,
+    eta: Tensor,
+    log_mean: Tensor | None = None,
+    *,
+    live_floor: bool = True,
+) -> tuple[Tensor, Tensor]:
     """Loss of each anchor, in the form that neither overflows nor cancels to NaN.
 
     With ``pos = exp(s+)``, ``neg = sum_n W_n exp(s_n)`` over negatives of total weight
@@ -51,6 +57,8 @@ def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         anchors: logits, positives, negatives of A anchors.
         eta: ``[A]`` in [0, `ETA_MAX`].
+        log_mean: ``[A]`` another estimate of ``log v``; None computes it as above.
+        live_floor: differentiate the floor through ``g2``.
 
     Returns:
         Losses ``[A]`` (0, with gradient 0, for an anchor without negatives) and a bool ``[A]``
@@ -67,12 +75,15 @@ def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     if anchors.positives is not None:
         count = anchors.positives.sum(dim=1).to(l.dtype)
         p = masked_logsumexp(relative, anchors.positives) - count.log()
+    if log_mean is not None:
+        p = log_mean - anchors.positive
     m = l.detach().clamp(min=0)
     keep = 1 - eta
     # log of N eta v / pos, relative to m; nothing where eta is 0, however large v is.
     tiny = torch.finfo(eta.dtype).tiny
     expected = torch.where(eta > 0, eta.clamp(min=tiny).log(), -torch.inf) + n.log() + p - m
-    floor = n.log() - anchors.scale - anchors.positive
+    scale = anchors.scale if live_floor else anchors.scale.detach()
+    floor = n.log() - scale - anchors.positive
     with torch.no_grad():
         rest = (l - m).exp() - expected.exp()
         # Without correction there is nothing to stop; equal numbers may differ by rounding.

@@ -55,6 +55,4 @@ class RemoveKnown(NegativePolicy):
         rows, columns = anchors.images(batch)
         if anchors.side == "image":
             return ~agree[rows][:, anchors.columns]
-        if anchors.side == "view":
-            raise ValueError(f"'{self.kind}' needs sentences; views have none")
         return ~agree.T[anchors.rows][:, columns]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from medclip_debias.config import Settings
+from medclip_debias.config import Settings, json_hash
+from medclip_debias.errors import explained
+from medclip_debias.files import write_json
 from medclip_debias.studies.phantom_data import PhantomData, make_phantom
 from medclip_debias.studies.phantom_methods import Candidate
 from medclip_debias.studies.phantom_run import METRICS, TrainDials, train_and_measure
@@ -30,6 +33,8 @@ LABELS = {
     "lenient_recall": "Recall, lenient",
 }
 SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
+MEASUREMENT_VERSION = 1
+"""Raised when the same cell would be measured otherwise."""
 SELECTION_SEED = 1000
 """Seed of the data and training on which settings are chosen; no reported cell has it."""
 
@@ -53,7 +58,7 @@ class PhantomStudySettings(Settings):
 class PhantomStudy(Study):
     """Base of the studies whose cells train one model on one phantom."""
 
-    settings_class = PhantomStudySettings
+    settings_class: ClassVar[type[Settings]] = PhantomStudySettings
     settings: Any
 
     def cell(
@@ -100,14 +105,28 @@ class PhantomStudy(Study):
         make_phantom(PhantomData(**wanted), folder)
 
     def measure(self, cell: Cell) -> Row:
-        """Train and measure."""
-        return train_and_measure(
+        """Train and measure, unless another study has measured the same."""
+        assert self.inputs is not None
+        path = self.inputs / "measured" / f"{measurement_key(cell)}.json"
+        if path.is_file():
+            with explained(f"{path}: cannot be read; remove it to measure it again", ValueError):
+                known: Row = json.loads(path.read_text(encoding="utf-8"))
+                return known
+        row = train_and_measure(
             self.shared_folder(cell),
             TrainDials(**cell["train"]),
             cell["loss"],
             seed=cell["seed"],
             aggregator=cell["aggregator"],
         )
+        write_json(path, row)
+        return row
+
+
+def measurement_key(cell: Cell) -> str:
+    """Names all that a training and its measurement depend on, whichever study asks."""
+    parts = ("data", "train", "loss", "aggregator", "seed")
+    return json_hash([MEASUREMENT_VERSION, *(cell[part] for part in parts)])
 
 
 def quick_settings(kind: type[PhantomStudySettings], **more: Any) -> Any:
@@ -226,22 +245,37 @@ def difference_table(
 
 
 def verdict(
-    groups: Mapping[Any, Mapping[int, Row]], name: Any, baseline: Any, metrics: Sequence[str]
+    groups: Mapping[Any, Mapping[int, Row]],
+    name: Any,
+    baseline: Any,
+    metrics: Sequence[str],
+    among: Sequence[Any] | None = None,
 ) -> str:
-    """One sentence: where ``name`` is better or worse than ``baseline`` beyond its interval."""
-    better, worse = [], []
+    """One clause: where ``name`` is better or worse than ``baseline``.
+
+    What is named has p < .05 after Holm's correction.
+
+    Args:
+        groups: rows of each method by seed.
+        name: of the method.
+        baseline: what it is held against.
+        metrics: judged, each with a correction of its own.
+        among: methods that the correction is over; by default this one alone.
+    """
+    chosen = {baseline: groups[baseline]} | {one: groups[one] for one in among or [name]}
+    better: list[str] = []
+    worse: list[str] = []
     for metric in metrics:
-        found = differences({baseline: groups[baseline], name: groups[name]}, baseline, metric)
+        found = differences(chosen, baseline, metric)
         if name not in found:
-            return f"{name}: too few seeds to say anything against {baseline}."
-        value, (low, high), _ = found[name]
-        if low <= 0 <= high:
+            return f"{name} against {baseline}: too few seeds to say anything"
+        value, _, p = found[name]
+        if p >= 0.05 or value == 0:
             continue
         text = f"{LABELS[metric]} {value:+.{digits_of(metric)}f}"
         (better if (value > 0) == METRICS[metric] else worse).append(text)
-    said = []
-    if better:
-        said.append("better in " + ", ".join(better))
-    if worse:
-        said.append("worse in " + ", ".join(worse))
-    return f"{name} against {baseline}: " + ("; ".join(said) or "no difference beyond its interval")
+    said = ["better in " + ", ".join(better)] if better else []
+    said += ["worse in " + ", ".join(worse)] if worse else []
+    return f"{name} against {baseline}: " + (
+        "; ".join(said) or "no difference that chance rules out"
+    )

@@ -185,8 +185,10 @@ def _findings(regime: str, groups: dict[Any, dict[int, Row]]) -> list[str]:
             for control in ("constant = its mean", "its eta shuffled")
             if control in names
         ]
-    others = [n for n in names if n not in (BASELINE, LANGUAGE_MODEL, oracle)]
-    return found + [f"`{regime}`: {_said(groups, name, BASELINE)}." for name in others]
+    rest = [n for n in names if n not in (BASELINE, LANGUAGE_MODEL, oracle)]
+    everybody = [n for n in names if n != BASELINE]
+    found += [f"`{regime}`: {verdict(groups, name, BASELINE, JUDGED, everybody)}." for name in rest]
+    return found
 
 
 def _said(groups: dict[Any, dict[int, Row]], name: str, baseline: str) -> str:

@@ -32,6 +32,7 @@ def fields(seed: int, images: int, sentences: int, dtype: torch.dtype) -> dict[s
         "text_similarity": (vectors @ vectors.T).clamp(-1, 1).to(dtype),
         "graph": torch.rand(sentences, sentences, generator=g, dtype=torch.float64).to(dtype),
         "keywords": torch.randint(0, 4, (sentences,), generator=g),
+        "agreement": torch.rand(images, sentences, generator=g) < 0.4,
         "seed": seed,
     }
 

@@ -91,6 +91,7 @@ def data(step, dtype):
         "sample_ids": STUDIES,
         "study_of_image": STUDIES,
         "labels": torch.tensor([1.0, 0.0, -1.0, float("nan")])[pick],
+        "agreement": torch.rand(8, 6, generator=g) < 0.3,
     }
     per_sentence = {
         "log_prob": -torch.rand(12, generator=g, dtype=torch.float64).to(dtype) * 20,

@@ -37,6 +37,8 @@ LOSSES = {
         "positives": "study",
         "direction": "symmetric",
     },
+    "pooled, pair": {"kind": "debiased_pooled", "pool": "pair", "eta": {"kind": "table"}},
+    "pooled, like sentences": {"kind": "debiased_pooled", "threshold": 0.5, "shrink": 0.5},
     "supcon": {"kind": "supcon"},
     "supcon, shared": {"kind": "supcon", "match": "shared"},
     "supcon, text": {"kind": "supcon", "match": "text"},
@@ -61,6 +63,7 @@ POLICIES = {
     "reweight_by_text": {"kind": "reweight_by_text", "beta": 2.0},
     "resample_by_text": {"kind": "resample_by_text"},
     "fnc": {"kind": "fnc", "alpha": 0.3},
+    "remove_known": {"kind": "remove_known"},
     "mask_same_study": {"kind": "mask_same_study"},
     "mask_identical_text": {"kind": "mask_identical_text"},
 }
@@ -79,6 +82,7 @@ ALL = (
 
 
 STATEFUL = {  # their formulas have tests of their own; what holds for all holds for them as well
+    "pooled, running": {"kind": "debiased_pooled", "pool": "running"},
     "sogclr": {"kind": "sogclr"},
     "clip + glofnd": {
         "kind": "clip",
@@ -165,6 +169,7 @@ def test_a_batch_of_one_costs_nothing(name):
         text_similarity=torch.ones(1, 1),
         graph=torch.ones(1, 1),
         keywords=one + 1,
+        agreement=torch.ones(1, 1, dtype=torch.bool),
         seed=0,
     )
     out = objective((ALL | STATEFUL)[name])(batch)
@@ -232,6 +237,8 @@ def test_shapes_and_types_of_the_optional_fields_are_checked(make_batch):
     with pytest.raises(FloatingPointError, match="labels"):
         make_batch(labels=torch.full((6, 6), torch.inf))
     assert make_batch(labels=torch.full((6, 6), torch.nan)).labels is not None
+    with pytest.raises(ValueError, match="agreement must hold"):
+        make_batch(agreement=torch.zeros(6, 8))
     with pytest.raises(ValueError, match="2n, 2n"):
         TwoViewBatch(torch.zeros(3, 3), torch.tensor(1.0))
 
@@ -241,7 +248,7 @@ def test_what_an_objective_requires_is_what_it_reads(name, make_batch):
     loss = objective(ALL[name]).double()
     optional = (
         "log_prob", "eta", "text_ids", "sample_ids", "labels", "text_similarity", "graph",
-        "keywords", "seed",
+        "keywords", "agreement", "seed",
     )  # fmt: skip
     assert loss.requires <= set(optional)
     unread = dict.fromkeys(set(optional) - loss.requires)

@@ -26,6 +26,7 @@ from medclip_debias.losses import (
     RemoveByLabelSettings,
     RemoveByText,
     RemoveByTextSettings,
+    RemoveKnown,
     ResampleByText,
     ResampleByTextSettings,
     ReweightByText,
@@ -348,3 +349,21 @@ def test_a_policy_does_not_spend_its_removals_on_further_positives():
     assert not anchors.negatives[0].any()
     # Of sentence 2 the three images of the other study are negatives: the most similar goes.
     assert anchors.negatives[2].tolist() == [True, True, False, False]
+
+
+def test_known_agreement_is_removed_pair_by_pair(make_batch):
+    batch = make_batch()
+    agree, texts, owners = batch.agreement, batch.text_ids.tolist(), batch.owners.tolist()
+    policy = RemoveKnown()
+    text, image = text_anchors(batch), image_anchors(batch)
+    kept = policy.apply_to(text, batch).negatives
+    for j in range(8):
+        for i in range(6):
+            expected = owners[j] != i and not bool(agree[i, texts[j]])
+            assert bool(kept[j, i]) == expected
+    kept = policy.apply_to(image, batch).negatives
+    for anchor in range(8):
+        for j in range(8):
+            other = owners[anchor] != owners[j]
+            expected = other and not bool(agree[owners[anchor], texts[j]])
+            assert bool(kept[anchor, j]) == expected
