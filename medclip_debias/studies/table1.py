@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from pydantic import model_validator
 
 from medclip_debias.config import Settings
+from medclip_debias.data.phantom.settings import REGIMES
+from medclip_debias.errors import did_you_mean
 from medclip_debias.studies.phantom_methods import (
     BASELINE,
     LANGUAGE_MODEL,
@@ -43,6 +46,16 @@ class Table1Settings(PhantomStudySettings):
 
     regimes: tuple[str, ...] = ("hospital", "easy")
     methods: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Table1Settings:
+        for given, known in ((self.methods, [m.name for m in methods()]), (self.regimes, REGIMES)):
+            for name in given:
+                if name not in known:
+                    raise ValueError(f"there is no '{name}'{did_you_mean(name, known)}")
+        if self.methods and BASELINE not in self.methods:
+            raise ValueError(f"methods must hold '{BASELINE}', which the others are held against")
+        return self
 
 
 class Table1(PhantomStudy):
@@ -103,13 +116,18 @@ p < .05 after Holm's correction over the methods.
                 if (own := [r for r in rows if (r["regime"], r["method"]) == (regime, method.name)])
             }
             for seed in self.settings.seeds:
-                for method in self._methods():
-                    label = chosen.get(method.name, chosen.get(LANGUAGE_MODEL))
-                    candidate = next(
-                        (c for c in method.candidates if c.label == label), method.candidates[0]
-                    )
-                    found.append(self._cell(candidate, seed, regime, method, "report"))
+                found += self._reports(seed, regime, chosen)
         return found
+
+    def _reports(self, seed: int, regime: str, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Every method's chosen candidate on one seed; the first where none was chosen."""
+        cells = []
+        for method in self._methods():
+            label = chosen.get(method.name, chosen.get(LANGUAGE_MODEL))
+            known = {candidate.label: candidate for candidate in method.candidates}
+            candidate = known.get(str(label), method.candidates[0])
+            cells.append(self._cell(candidate, seed, regime, method, "report"))
+        return cells
 
     def follow_up_seconds(self) -> float:
         """One cell for each method, regime and seed."""

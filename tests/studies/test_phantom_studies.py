@@ -1,0 +1,258 @@
+"""Studies that train on the phantom: inputs, cells, choosing, tables. Sanity only, no winner."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.data.agreement import read_agreement
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.evaluation.false_negatives import Truth
+from medclip_debias.evaluation.statistics import holm, paired_seeds
+from medclip_debias.studies.eta_tradeoff import Trigrams, tracking
+from medclip_debias.studies.phantom_data import PhantomData, PhantomFolder, class_prompts
+from medclip_debias.studies.phantom_methods import ETA_GRID, LANGUAGE_MODEL, methods
+from medclip_debias.studies.phantom_run import (
+    METRICS,
+    TrainDials,
+    eta_true,
+    language_eta,
+    resolve,
+    train_and_measure,
+    training_counts,
+)
+from medclip_debias.studies.phantom_study import (
+    best_candidate,
+    by_method,
+    difference_table,
+    differences,
+    figure_table,
+    measurement_key,
+    quick_settings,
+    verdict,
+)
+from medclip_debias.studies.runner import run_study
+from medclip_debias.studies.study import find_study
+from medclip_debias.studies.table1 import Table1, Table1Settings
+
+STUDIES = ("table1", "eta-tradeoff", "noise", "x-clr", "estimator")
+TRAIN = TrainDials(steps=3, batch_size=16, warmup_steps=1, dim=16)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Folder of the inputs, as a run keeps it."""
+    return tmp_path_factory.mktemp("studies") / "inputs"
+
+
+@pytest.fixture(scope="module")
+def folder(inputs):
+    """A small phantom, prepared and scored."""
+    study = Table1(quick_settings(Table1Settings, regimes=("hospital",)), inputs)
+    cell = next(c for c in study._reports(0, "hospital", {}))
+    return study.shared_folder(cell)
+
+
+def test_agreement_is_the_truth_of_every_training_sentence_and_study(folder):
+    place = PhantomFolder(folder)
+    data, truth = PreparedSet.open(place.prepared), Truth(place.truth)
+    images = data.images[data.images["split"] == "train"].drop_duplicates("study_id")
+    texts = list(training_counts(place))
+    found = read_agreement(place.agreement, texts, images["study_id"].astype(str).tolist())
+    assert np.array_equal(found.T, truth.agreement(texts, images["image_id"].astype(str).tolist()))
+    assert 0.05 < found.mean() < 0.95
+
+
+def test_every_place_holder_becomes_what_it_stands_for(folder, tmp_path):
+    place = PhantomFolder(folder)
+    eta, counts = language_eta(place, 0.2, 0.35)
+    scores = PreparedSet.open(place.prepared).scores(None)
+    for text in list(eta)[:20]:
+        assert eta[text] == pytest.approx(min(0.2 * math.exp(0.35 * scores[text]), 0.99))
+    mean = resolve({"eta": {"kind": "mean_of", "a": 0.2, "k": 0.35}}, place, 0, tmp_path)["eta"]
+    everyone = [value for text, value in eta.items() for _ in range(counts[text])]
+    assert mean == {"kind": "constant", "value": pytest.approx(np.mean(everyone))}
+    dealt = resolve({"eta": {"kind": "shuffled", "a": 0.2, "k": 0.35}}, place, 0, tmp_path)["eta"]
+    table = pd.read_parquet(dealt["path"])
+    assert sorted(table["eta"]) == pytest.approx(sorted(eta.values()))
+    assert list(table["eta"]) != pytest.approx([eta[text] for text in table["text"]])
+    true = resolve({"eta": {"kind": "table", "path": "@eta_true"}}, place, 0, tmp_path)["eta"]
+    table = pd.read_parquet(true["path"]).set_index("text")["eta"]
+    for text, value in eta_true(place).items():
+        assert table[text] == pytest.approx(min(value, 0.99))
+    core = {"kind": "infonce", "negatives": [{"kind": "remove_known", "path": "@agreement"}]}
+    inner = resolve({"kind": "keyword", "core": core}, place, 0, tmp_path)["core"]
+    assert inner["negatives"][0]["path"] == str(place.agreement)
+
+
+def test_a_cell_repeats_exactly_and_seed_and_loss_matter(folder):
+    def run(loss, seed):
+        return train_and_measure(folder, TRAIN, loss, seed=seed)
+
+    plain, again = run({"kind": "infonce"}, 0), run({"kind": "infonce"}, 0)
+    assert plain == again
+    assert set(METRICS) <= set(plain)
+    assert all(math.isfinite(value) for value in plain.values())
+    assert run({"kind": "infonce"}, 1) != plain
+    assert run({"kind": "clip"}, 0) != plain
+
+
+def test_table1_chooses_on_a_phantom_of_its_own_and_reports_on_every_seed(inputs, folder, tmp_path):
+    settings = quick_settings(
+        Table1Settings, regimes=("hospital",), train=TRAIN,
+        methods=("InfoNCE", LANGUAGE_MODEL, "constant = its mean"),
+    )  # fmt: skip
+    out = inputs.parent / "table1"
+    found = run_study("table1", out, settings=settings, workers=1)
+    chosen = [r for r in found["rows"] if r["role"] == "choose"]
+    reported = [r for r in found["rows"] if r["role"] == "report"]
+    assert {r["seed"] for r in chosen} == {1000}
+    assert {r["method"] for r in chosen} == {"InfoNCE", LANGUAGE_MODEL}
+    assert len(reported) == 3 * len(settings.seeds)
+    best = best_candidate([r for r in chosen if r["method"] == LANGUAGE_MODEL])
+    for row in reported:
+        if row["method"] != "InfoNCE":  # the control follows the method that it controls
+            assert row["candidate"] == best
+    page = (out / "page.md").read_text()
+    assert "difference to InfoNCE" in page
+    assert json.loads((out / "results.json").read_text())["figures"]["hospital"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"methods": ("InfoNSE",)}, "did you mean 'InfoNCE'"),
+        ({"methods": ("FNC",)}, "must hold 'InfoNCE'"),
+        ({"regimes": ("hard",)}, "there is no 'hard'"),
+    ],
+)
+def test_unknown_methods_and_regimes_are_refused_before_anything_runs(given, words):
+    with pytest.raises(ValueError, match=words):
+        Table1Settings(**given)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_cell_is_plain_and_distinct(name):
+    kind = find_study(name)
+    for settings in (kind.settings_class(), kind.quick()):
+        cells = kind(settings).cells()
+        assert json.loads(json.dumps(cells)) == cells
+        assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells)
+
+
+def test_studies_that_ask_for_the_same_training_share_its_measurement():
+    tradeoff = find_study("eta-tradeoff")
+    keys = {
+        measurement_key(cell)
+        for cell in tradeoff(tradeoff.settings_class()).cells()
+        if cell["part"] == "train"
+    }
+    noise = find_study("noise")
+    clean = [c for c in noise(noise.settings_class()).cells() if c["noise"] == 0]
+    shared = {c["method"] for c in clean if measurement_key(c) in keys}
+    assert shared == {"InfoNCE", "constant .05", LANGUAGE_MODEL}
+
+
+def test_every_method_has_three_candidates_and_controls_mirror_the_language_model():
+    for method in methods():
+        assert len(method.candidates) == 3
+    labels = [f"a {a:g}, k {k:g}" for a, k in ETA_GRID]
+    for method in methods():
+        if method.name == LANGUAGE_MODEL or method.group == "control":
+            assert [c.label for c in method.candidates] == labels
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+def made_rows(gap, seeds=6):
+    rng = np.random.default_rng(0)
+    rows = []
+    for seed in range(seeds):
+        base = {m: float(rng.normal(0.5, 0.1)) for m in METRICS}
+        rows.append({"method": "a", "seed": seed, **base})
+        other = {m: v + gap + float(rng.normal(0, 0.002)) for m, v in base.items()}
+        rows.append({"method": "b", "seed": seed, **other})
+        same = {m: v + float(rng.normal(0, 0.05)) for m, v in base.items()}
+        rows.append({"method": "c", "seed": seed, **same})
+    return rows
+
+
+def test_differences_are_paired_over_seeds_and_corrected_over_methods():
+    groups = by_method(made_rows(0.02))
+    found = differences(groups, "a", "auc")
+    pairs = {
+        name: paired_seeds(
+            {s: r["auc"] for s, r in groups[name].items()},
+            {s: r["auc"] for s, r in groups["a"].items()},
+        )
+        for name in "bc"
+    }
+    for (name, pair), adjusted in zip(
+        pairs.items(), holm([pair[2] for pair in pairs.values()]), strict=True
+    ):
+        assert found[name] == (pair[0], pair[1], adjusted)
+    table = difference_table("t", groups, "a", ["auc"])
+    assert [row[0] for row in table.rows] == ["b", "c"]
+    assert table.rows[0][1].endswith("*")
+    assert not table.rows[1][1].endswith("*")
+
+
+@pytest.mark.parametrize(("gap", "word"), [(0.02, "better in AUC"), (-0.02, "worse in AUC")])
+def test_the_sentence_says_which_way(gap, word):
+    groups = by_method(made_rows(gap))
+    assert word in verdict(groups, "b", "a", ["auc"])
+    # A calibration error that grows is worse.
+    assert ("worse in ECE" if gap > 0 else "better in ECE") in verdict(groups, "b", "a", ["ece"])
+    assert "no difference that chance rules out" in verdict(groups, "c", "a", ["auc"])
+    one = by_method(made_rows(gap, seeds=1))
+    assert "too few seeds" in verdict(one, "b", "a", ["auc"])
+
+
+def test_ranks_count_small_median_ranks_as_good():
+    rows = [
+        {"method": "good", "seed": 0, "auc": 0.9, "median_rank": 3.0},
+        {"method": "bad", "seed": 0, "auc": 0.8, "median_rank": 30.0},
+    ]
+    table = figure_table("t", by_method(rows), ["auc", "median_rank"])
+    assert [row[-1] for row in table.rows] == ["1.0", "2.0"]
+
+
+# ------------------------------------------------------------------------------- estimates
+
+
+def test_trigram_probabilities_of_all_next_words_sum_to_one():
+    model = Trigrams(["no effusion", "no pneumothorax", "small left effusion"])
+    words = ["no", "effusion", "pneumothorax", "small", "left", "</s>", "never seen"]
+    for before in [("<s>", "<s>"), ("<s>", "no"), ("no", "effusion"), ("new", "words")]:
+        assert sum(model._probability(word, before) for word in words) == pytest.approx(1)
+
+
+def test_frequent_sentences_have_the_higher_trigram_probability():
+    model = Trigrams(["no effusion"] * 9 + ["small left effusion"])
+    assert model.log_probability("No effusion") > model.log_probability("small left effusion")
+    assert model.log_probability("small left effusion") > model.log_probability("left small no")
+
+
+@pytest.mark.parametrize("estimate", ["counts", "trigrams"])
+def test_estimates_track_the_truth_and_boilerplate_is_left_out(folder, estimate):
+    place = PhantomFolder(folder)
+    data = PhantomData(**json.loads((folder / "data.json").read_text()))
+    row = tracking(place, data, estimate, 1.0)
+    assert 0 < row["spearman"] <= 1
+    truth = eta_true(place)
+    assert row["sentences"] == sum(0 < value < 1 for value in truth.values()) < len(truth)
+
+
+def test_class_prompts_name_every_class_in_words_of_the_reports():
+    prompts = class_prompts()
+    assert len(prompts.classes) == 28
+    sides = prompts.classes["effusion_right_small"]
+    assert (sides.positive, sides.negative) == (
+        ("Small right pleural effusion",),
+        ("No pleural effusion",),
+    )
