@@ -21,10 +21,15 @@ def study(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A run of a few minutes.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes.", min=1)] = None,
+    publish_to: Annotated[
+        Path | None,
+        typer.Option("--publish", help="Put page and figure there, as docs/studies."),
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one of the papers' studies: a grid, a figure, a page; goes on where it was stopped."""
+    from medclip_debias.studies.publish import publish
     from medclip_debias.studies.runner import run_named, titles
 
     if listing or name is None:
@@ -41,6 +46,8 @@ def study(
             progress=advance,
             say=None if as_json else note,
         )
+    if publish_to is not None:
+        publish(name, folder, publish_to)
     if as_json:
         show({key: results[key] for key in ("study", "findings", "figures", "cells")}, as_json)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medclip_debias.studies.study import Study, Summary, Table
@@ -24,9 +24,8 @@ def page(study: Study, found: Summary, results: Mapping[str, Any]) -> str:
         f"![{study.title}]({study.name}.svg)",
         "",
     ]
-    for table in found.tables:
-        lines += [f"### {table.title}", "", *markdown(table), ""]
     lines += [
+        *tables(found.tables),
         "## Repeat it",
         "",
         "```",
@@ -38,6 +37,11 @@ def page(study: Study, found: Summary, results: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def tables(given: Sequence[Table]) -> list[str]:
+    """The lines of several tables, each under its title."""
+    return [line for one in given for line in (f"### {one.title}", "", *markdown(one), "")]
 
 
 def markdown(table: Table) -> list[str]:

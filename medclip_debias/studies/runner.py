@@ -14,7 +14,7 @@ from medclip_debias.config import Settings, apply_overrides, json_hash, validate
 from medclip_debias.data.parallel import cpus, ordered
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_file, write_json, write_text
-from medclip_debias.studies.page import page
+from medclip_debias.studies.page import page, tables
 from medclip_debias.studies.study import Cell, Row, Study, find_study, studies
 
 Progress = Callable[[int, int], None]
@@ -91,8 +91,8 @@ def run_study(
 
     Args:
         name: of a study.
-        out: folder; gets ``cells/``, ``results.json``, ``figure.png``, ``figure.svg`` and
-            ``page.md``.
+        out: folder; gets ``cells/``, ``results.json``, ``figure.png``, ``figure.svg``,
+            ``page.md`` and, for the index, perhaps ``overview.md``.
         settings: other than the study's own.
         workers: processes; default as many cores as are worth it.
         progress: called with cells done and cells to do.
@@ -137,6 +137,8 @@ def run_study(
     }
     _draw(study, rows, out)
     write_text(out / "page.md", page(study, found, results))
+    if found.overview:
+        write_text(out / "overview.md", "\n".join(tables(found.overview)))
     write_json(out / "results.json", results)
     return results
 

@@ -35,11 +35,13 @@ class Summary:
         findings: plain sentences, made from the figures; also where they contradict the paper.
         tables: for the page.
         figures: numbers for ``results.json``, by name.
+        overview: tables that the index of all studies shows as well.
     """
 
     findings: list[str]
     tables: list[Table] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
+    overview: list[Table] = field(default_factory=list)
 
 
 class Study(ABC):

@@ -104,3 +104,14 @@ def test_every_study_says_what_it_is(name):
     assert kind(kind.quick()).cells()
     cells = kind().cells()
     assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells)
+
+
+def test_publishing_puts_page_and_figure_into_the_docs(tmp_path, capsys):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    words = ["study", "fine-grained", *SMALL, "--quick", "--out", str(tmp_path / "out")]
+    assert run([*words, "--publish", str(docs)]) == 0
+    assert (docs / "fine-grained.md").read_text() == (tmp_path / "out/page.md").read_text()
+    assert (docs / "fine-grained.svg").is_file()
+    assert run([*words, "--publish", str(tmp_path / "none")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
