@@ -16,6 +16,9 @@ def study(
     settings: Annotated[
         list[str] | None, typer.Argument(help="Settings of the study, as seeds=5.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="YAML file of settings, as configs/studies.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder; default runs/studies/NAME.")
     ] = None,
@@ -42,6 +45,7 @@ def study(
             folder,
             words=settings or [],
             quick=quick,
+            config=config,
             workers=workers,
             progress=advance,
             say=None if as_json else note,

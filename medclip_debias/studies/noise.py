@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = {
-    BASELINE: "lr 0.002",
+    BASELINE: "rate x 1",
     "remove by label": "match shared, keep_mass False",
-    "constant .05": "lr 0.002",
+    "constant .05": "rate x 1",
     LANGUAGE_MODEL: "a 0.2, k 0.35",
     "FNC": "alpha 0.05",
     "X-CLR": "tau_s 0.1",

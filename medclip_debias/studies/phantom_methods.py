@@ -7,10 +7,11 @@ images with LSE+NL scores), so that what differs is the correction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-RATES = (1e-3, 2e-3, 4e-3)
+RATES = (0.5, 1.0, 2.0)
+"""What the learning rate of a method without a strength is multiplied by."""
 BASELINE = "InfoNCE"
 LANGUAGE_MODEL = "language model"
 
@@ -23,13 +24,13 @@ class Candidate:
         label: what tells it from the others.
         loss: settings of the objective, with the place holders of
             `medclip_debias.studies.phantom_run.train_and_measure`.
-        train: what it changes in the training.
+        rate: what the study's learning rate is multiplied by.
         aggregator: of the similarity.
     """
 
     label: str
     loss: dict[str, Any]
-    train: dict[str, Any] = field(default_factory=dict)
+    rate: float = 1.0
     aggregator: str = "lse_nl"
 
 
@@ -59,7 +60,7 @@ def debiased(eta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rates(loss: dict[str, Any], aggregator: str = "lse_nl") -> tuple[Candidate, ...]:
-    return tuple(Candidate(f"lr {rate:g}", loss, {"lr": rate}, aggregator) for rate in RATES)
+    return tuple(Candidate(f"rate x {rate:g}", loss, rate, aggregator) for rate in RATES)
 
 
 def _policies(kind: str, **grid: Any) -> tuple[Candidate, ...]:

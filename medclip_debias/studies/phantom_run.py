@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -42,6 +42,8 @@ class TrainDials(Settings):
     input_size: int = 48
     arch: str = "resnet_tiny"
     dim: int = 64
+    device: str = "cpu"
+    precision: Literal["fp32", "bf16"] = "fp32"
 
 
 def train_and_measure(
@@ -103,7 +105,10 @@ def _train(
         "loss": resolve(loss, place, seed, scratch),
         "train": {
             **train.model_dump(
-                include={"steps", "batch_size", "sentences_per_study", "lr", "warmup_steps"}
+                include={
+                    *("steps", "batch_size", "sentences_per_study", "lr", "warmup_steps"),
+                    *("device", "precision"),
+                }
             ),
             **{"seed": seed, "workers": 0},
         },

@@ -88,7 +88,7 @@ class PhantomStudy(Study):
             "aggregator": candidate.aggregator,
             "seed": seed,
             "data": given,
-            "train": s.train.model_dump(mode="json") | candidate.train,
+            "train": s.train.model_dump(mode="json") | {"lr": candidate.rate * s.train.lr},
         }
 
     def seconds(self, cell: Cell) -> float:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias import __version__
-from medclip_debias.config import Settings, apply_overrides, json_hash, validate
+from medclip_debias.config import (
+    Settings,
+    apply_overrides,
+    json_hash,
+    load_yaml,
+    merge,
+    validate,
+)
 from medclip_debias.data.parallel import cpus, ordered
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_file, write_json, write_text
@@ -69,12 +76,21 @@ def titles() -> dict[str, str]:
 
 
 def run_named(
-    name: str, out: Path, *, words: Sequence[str] = (), quick: bool = False, **how: Any
+    name: str,
+    out: Path,
+    *,
+    words: Sequence[str] = (),
+    quick: bool = False,
+    config: Path | None = None,
+    **how: Any,
 ) -> dict[str, Any]:
-    """`run_study` with settings as ``key=value`` words over the full or the quick ones."""
+    """`run_study` with ``key=value`` words over a file, over the full or the quick settings."""
     kind = find_study(name)
     base = (kind.quick() if quick else kind.settings_class()).model_dump(mode="json")
-    settings = validate(kind.settings_class, apply_overrides(base, words), "the command line")
+    where = "the command line"
+    if config is not None:
+        base, where = merge(base, load_yaml(config)), str(config)
+    settings = validate(kind.settings_class, apply_overrides(base, words), where)
     return run_study(name, out, settings=settings, **how)
 
 

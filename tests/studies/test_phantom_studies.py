@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from medclip_debias.config import load_yaml, merge, validate
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.false_negatives import Truth
@@ -256,3 +258,13 @@ def test_class_prompts_name_every_class_in_words_of_the_reports():
         ("Small right pleural effusion",),
         ("No pleural effusion",),
     )
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_packaged_config_for_gpu_nodes_fits_every_study(name):
+    path = Path(__file__).parents[2] / "configs/studies/phantom_gpu.yaml"
+    kind = find_study(name)
+    base = merge(kind.settings_class().model_dump(mode="json"), load_yaml(path))
+    cells = kind(validate(kind.settings_class, base, str(path))).cells()
+    trained = [cell for cell in cells if "train" in cell]
+    assert {cell["train"]["arch"] for cell in trained} == {"resnet18"}
