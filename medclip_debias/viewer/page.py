@@ -31,10 +31,10 @@ SENTENCE_COLUMNS = [
 ]
 CLASS_COLUMNS = ["Finding", "Probability", "Score present", "Score absent", "Prompts"]
 HIT_COLUMNS = ["Rank", "Score", "Image", "Study"]
-# Seconds: pictures on the server's disk are looked through, and how old they may get.
-CLEAN_EVERY, PICTURES_LIVE = 60, 600
-# Seconds that an opened film stays in memory after it was last used.
-FILM_LIVES = 4 * 3600
+# Seconds that an opened film stays in memory, and how long the pictures of it stay on the disk; the
+# disk is looked through every so often.
+FILM_LIVES = PICTURES_LIVE = 4 * 3600
+CLEAN_EVERY = 300
 
 STYLE = """
 .facts {font-size: .9rem; line-height: 1.5} .facts b {display: inline-block; min-width: 4rem}
@@ -146,7 +146,7 @@ def build(answers: Answers, uploads: Path) -> Blocks:
         upload.upload(
             handlers.opened,
             [upload, *drawing],
-            [upload, choice, *opened],
+            uploaded,
             api_name="open",
             **one_at_a_time,
         )
