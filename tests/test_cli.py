@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from medclip_debias.cli import run
@@ -231,8 +232,11 @@ def test_a_checkpoint_of_another_architecture_is_refused(told, trained, tmp_path
     settings = root / "run" / "settings.yaml"
     words = run_words(root, "model.dim=32")
     assert "model.dim" in told("train", *words)
-    # With settings.yaml gone, only the checkpoint itself can tell.
-    settings.unlink()
+    # Where settings.yaml says so too, only the checkpoint itself can tell.
+    content = yaml.safe_load(settings.read_text())
+    content["model"]["dim"] = 32
+    content["model"]["text"]["folder"] = f"{root}/lm"  # the copy's own
+    settings.write_text(yaml.safe_dump(content))
     assert "another architecture" in told("train", *words)
 
 

@@ -69,14 +69,17 @@ def train(
     """Train a model; run the same command again to resume (exit code 75: stopped by a signal)."""
     from medclip_debias.config import load_settings
     from medclip_debias.evaluation.validation import validator_of
-    from medclip_debias.training.processes import Place
+    from medclip_debias.training.processes import Place, one_voice
     from medclip_debias.training.settings import RunSettings
     from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError
     from medclip_debias.training.train import train as run
 
-    chosen = load_settings(RunSettings, config, settings or [])
-    first = Place.from_environment().rank == 0
-    limit = chosen.train.validate_images
+    place = Place.from_environment()
+    first = place.rank == 0
+    with one_voice(place):
+        chosen = load_settings(RunSettings, config, settings or [])
+        limit = chosen.train.validate_images
+        validator = validator_of(chosen.prepared, limit) if first else None
     try:
         with progress("Steps") as advance:
             result = run(
@@ -84,7 +87,7 @@ def train(
                 where=str(config),
                 fresh=fresh,
                 progress=advance,
-                validator=validator_of(chosen.prepared, limit) if first else None,
+                validator=validator,
                 allow_changed_data=allow_changed_data,
                 warn=note,
             )
@@ -94,6 +97,8 @@ def train(
         raise typer.Exit(EXIT_CODE) from None
     if not first:
         return
+    if result.finished_before:
+        note(f"{chosen.out}: this run is finished, and its model is left as it is.")
     figures = {
         "steps": result.steps,
         "resumed_at": result.resumed_at,

@@ -153,7 +153,7 @@ def ground_files(
     ):
         path, image = reader.held.popleft()
         grey = image.stretched(model.preprocessing.prepare)
-        rows = _write_image(folders[path], path, grey, groundings, references, options)
+        rows = write_groundings(folders[path], grey, groundings, options, path, references)
         height, width = image.shape
         found.append({"image": str(path), "height": height, "width": width, "sentences": rows})
         if progress:
@@ -222,15 +222,27 @@ def _folders(out: Path, images: Sequence[Path]) -> list[Path]:
     return folders
 
 
-def _write_image(
+def write_groundings(
     folder: Path,
-    path: Path,
     grey: Any,
     groundings: Sequence[Grounding],
-    references: ReferenceBoxes | None,
     options: GroundOptions,
+    path: Path | None = None,
+    references: ReferenceBoxes | None = None,
 ) -> list[dict[str, Any]]:
-    """Write one image's pictures and maps; return what the JSON says about them."""
+    """Write one image's pictures and maps; return what the JSON says about them.
+
+    Args:
+        folder: where to; made when missing.
+        grey: the image, ``[height, width]``, high = bright.
+        groundings: its sentences.
+        options: what is drawn and written.
+        path: the image's file, by which its reference boxes are found.
+        references: reference boxes to draw.
+
+    Returns:
+        For each sentence an entry as in `ground_files`.
+    """
     limits = options.limits
     if limits is None and options.scale == "image":
         ranges = [value_range(found.heatmap) for found in groundings]
@@ -248,7 +260,9 @@ def _write_image(
                 connectivity=options.connectivity,
             )
         reference, match = (
-            references.of(path, grounding.text, heatmap.shape) if references else ([], "none")
+            references.of(path, grounding.text, heatmap.shape)
+            if references and path
+            else ([], "none")
         )
         lowest, highest = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
         row: dict[str, Any] = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.radiograph import Radiograph
@@ -115,12 +116,12 @@ def ground_images(
         UserError: as for `ground_image`.
     """
     sentences = checked_sentences(texts)
-    places = region_grid(model)
+    region_grid(model)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if smoothing < 0 or smoothing != smoothing:
         raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
-    return _ground_images(model, images, sentences, places, smoothing, batch_size)
+    return _ground_images(model, images, sentences, smoothing, batch_size)
 
 
 def region_grid(model: Any) -> RegionGrid:
@@ -142,7 +143,6 @@ def _ground_images(
     model: ImageTextModel,
     images: Iterable[Radiograph | NDArray[Any]],
     sentences: Sequence[str],
-    places: RegionGrid,
     smoothing: float,
     batch_size: int,
 ) -> Iterator[list[Grounding]]:
@@ -161,14 +161,55 @@ def _ground_images(
             return
         with torch.inference_mode():
             regions = model.encode_images(torch.from_numpy(np.stack(squares)))
-            totals = finite(model.similarity(regions, vectors), "grounding")
-            maps = finite(model.region_scores(regions, vectors), "grounding")
-        for (height, width), scores, grids in zip(shapes, totals, maps, strict=True):
-            how = settings.prepare
-            geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
-            yield [
-                Grounding(text, float(score), grid, geometry, places, smoothing)
-                for text, score, grid in zip(
-                    sentences, scores, grids.reshape(-1, *places.shape), strict=True
-                )
-            ]
+        yield from _grounded(model, regions, shapes, sentences, vectors, smoothing)
+
+
+def ground_regions(
+    model: ImageTextModel,
+    regions: Tensor,
+    shape: tuple[int, int],
+    texts: Sequence[str],
+    *,
+    smoothing: float = 0.0,
+) -> list[Grounding]:
+    """Score sentences over an image whose regions were encoded before.
+
+    Args:
+        model: as for `ground_image`.
+        regions: the image's unit vectors ``[N, D]``.
+        shape: rows and columns of the original image.
+        texts: sentences, none of them empty.
+        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
+
+    Raises:
+        UserError: no sentence, an empty one, or a model without regions.
+    """
+    sentences = checked_sentences(texts)
+    region_grid(model)
+    with torch.inference_mode():
+        vectors = model.encode_sentences(sentences)
+    return next(_grounded(model, regions[None], [shape], sentences, vectors, smoothing))
+
+
+def _grounded(
+    model: ImageTextModel,
+    regions: Tensor,
+    shapes: Sequence[tuple[int, int]],
+    sentences: Sequence[str],
+    vectors: Tensor,
+    smoothing: float,
+) -> Iterator[list[Grounding]]:
+    """Regions ``[B, N, D]`` and sentence vectors ``[T, D]`` to T groundings of each image."""
+    settings, places = model.preprocessing, region_grid(model)
+    how = settings.prepare
+    with torch.inference_mode():
+        totals = finite(model.similarity(regions, vectors), "grounding")
+        maps = finite(model.region_scores(regions, vectors), "grounding")
+    for (height, width), scores, grids in zip(shapes, totals, maps, strict=True):
+        geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
+        yield [
+            Grounding(text, float(score), grid, geometry, places, smoothing)
+            for text, score, grid in zip(
+                sentences, scores, grids.reshape(-1, *places.shape), strict=True
+            )
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import yaml
 
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import write_text
+from medclip_debias.files import file_hash, write_json, write_text
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.training.checkpoint import checkpoints, drop_checkpoints
 from medclip_debias.training.run import Trainer
@@ -60,7 +61,8 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
         allow_changed_data: go on although the prepared set is another one.
 
     Raises:
-        UserError: it cannot be written, or holds a run with other settings or other data.
+        UserError: it cannot be written, or holds a run with other settings, other data, or
+            checkpoints whose settings are missing.
     """
     out = trainer.settings.out
     if out.is_file():
@@ -74,7 +76,12 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
             leftover.unlink()
         if fresh:
             drop_checkpoints(folder)
-    if checkpoints(folder) and path.is_file():
+    if checkpoints(folder):
+        if not path.is_file():
+            raise UserError(
+                f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
+                "this run; bring it back, give another 'out', or --fresh to start over."
+            )
         with explained(f"{path}: cannot be read; bring it back, or give --fresh", yaml.YAMLError):
             before = yaml.safe_load(path.read_text(encoding="utf-8"))
         free = _FREE | (_FREE_WITH_BLOCKS if trainer.settings.train.norm_batch else set())
@@ -82,6 +89,42 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         write_text(path, yaml.safe_dump(mine, sort_keys=False))
     return folder
+
+
+# ------------------------------------------------------------------------- a finished run
+
+_FINISHED = "finished.json"
+
+
+def mark_finished(out: Path, step: int) -> None:
+    """Note that the model folder in ``out`` is that of the run's end, and its files' hashes.
+
+    Args:
+        out: folder of the run.
+        step: steps that the run took.
+    """
+    write_json(out / _FINISHED, {"step": step, "model": _hashes(out / "model")})
+
+
+def unmark_finished(out: Path) -> None:
+    """Take the note back, before steps are taken that will end in another model."""
+    (out / _FINISHED).unlink(missing_ok=True)
+
+
+def is_finished(out: Path, step: int) -> bool:
+    """Whether `mark_finished` was called after ``step`` steps, and the model is as it was then."""
+    try:
+        noted = json.loads((out / _FINISHED).read_text(encoding="utf-8"))
+        return bool(noted == {"step": step, "model": _hashes(out / "model")})
+    except (OSError, ValueError):
+        return False
+
+
+def _hashes(model: Path) -> dict[str, str]:
+    return {path.name: file_hash(path) for path in sorted(model.iterdir())}
+
+
+# ------------------------------------------------------------------------------ comparison
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

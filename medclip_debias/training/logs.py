@@ -146,7 +146,10 @@ class Window:
         """Add one step's scalars; nothing is copied off the device yet."""
         for name, value in values.items():
             value = value.detach().double()
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            # A restored sum is in memory; it follows the steps' figures to their device.
+            if name in self._sums:
+                value = self._sums[name].to(value.device) + value
+            self._sums[name] = value
         self.steps += 1
 
     def means(self) -> dict[str, float]:
@@ -154,6 +157,15 @@ class Window:
         result = {name: (value / self.steps).item() for name, value in self._sums.items()}
         self._sums, self.steps = {}, 0
         return result
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint, so that the next row is that of a run which was never stopped."""
+        sums = {name: value.cpu() for name, value in self._sums.items()}
+        return {"sums": sums, "steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self._sums, self.steps = dict(state["sums"]), int(state["steps"])
 
 
 def _number(value: Any) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -29,6 +30,7 @@ from medclip_debias.models.dual_encoder import best_device
 
 # Others wait as long while one process validates or writes.
 _TIMEOUT = timedelta(hours=1)
+_PATIENCE = timedelta(seconds=5)  # for what another process has to say
 _BUCKET = 2**26  # bytes of gradients that travel at a time
 
 
@@ -49,23 +51,48 @@ class Place:
         """
         env = os.environ
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-        if "RANK" not in env and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        if "RANK" not in env and _whole("SLURM_STEP_NUM_TASKS", "1") > 1:
             names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
         elif "RANK" not in env or "WORLD_SIZE" not in env:
             return cls()
-        try:
-            rank, world, local = (int(env.get(name, "0")) for name in names)
-        except ValueError:
-            raise UserError(
-                f"The environment variables {', '.join(names)} must be numbers; start the "
-                "processes with torchrun or srun."
-            ) from None
+        rank, world, local = (_whole(name) for name in names)
         if not 0 <= rank < world:
             raise UserError(
                 f"{names[0]} is {rank}, but {names[1]} is {world}; start the processes with "
                 "torchrun or srun."
             )
         return cls(rank, world, local)
+
+
+def _whole(name: str, default: str = "0") -> int:
+    """The number in an environment variable.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    text = os.environ.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(
+            f"The environment variable {name} must be a whole number, but is '{text}'; start the "
+            "processes with torchrun or srun."
+        ) from None
+
+
+@contextmanager
+def one_voice(place: Place) -> Iterator[None]:
+    """Let an error before the processes meet be said by one process of each machine.
+
+    A setting that is wrong is wrong in all of them; machines are told apart, for a file may be
+    missing on one. What goes wrong inside `together` is said by one process of the whole run.
+    """
+    try:
+        yield
+    except UserError:
+        if place.local:
+            raise SystemExit(EXIT_CODE) from None
+        raise
 
 
 def device_of(name: str, place: Place) -> torch.device:
@@ -97,22 +124,33 @@ def together(place: Place, device_name: str) -> Iterator[tuple[Ranks, torch.devi
     Raises:
         UserError: the processes cannot find each other, or another one ended.
     """
-    device = device_of(device_name, place)
     if place.world == 1:
-        yield Ranks(), device
+        yield Ranks(), device_of(device_name, place)
         return
-    store = _meet(place, "nccl" if device.type == "cuda" else "gloo")
+    store = _meet(place)
+    said = dist.PrefixStore("medclip-debias", store)
+    failed = False
     try:
+        device = device_of(device_name, place)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=store,
+            rank=place.rank,
+            world_size=place.world,
+            timeout=_TIMEOUT,
+        )
         yield Ranks(place.rank, place.world), device
         dist.barrier()
     except UserError:
-        if store.add("told", 1) > 1:
+        failed = True
+        if not _speaks(said):
             raise SystemExit(EXIT_CODE) from None
         raise
     except (RuntimeError, dist.DistError) as error:
         if not _lost(error):
             raise
-        if _told(store):
+        failed = True
+        if _told(said):
             raise SystemExit(EXIT_CODE) from None
         raise UserError(
             "Another process of the run ended without a word (killed, or its machine was lost); "
@@ -121,25 +159,24 @@ def together(place: Place, device_name: str) -> Iterator[tuple[Ranks, torch.devi
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        if failed:
+            _stay(said, place)
 
 
-def _meet(place: Place, backend: str) -> Any:
+def _meet(place: Place) -> dist.Store:
+    """The store through which the processes of the run know each other."""
+    port = 20000 + _whole("SLURM_JOB_ID") % 20000
     os.environ.setdefault("MASTER_ADDR", _first_host(os.environ.get("SLURM_STEP_NODELIST", "")))
-    port = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000
     os.environ.setdefault("MASTER_PORT", str(port))
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         found = dist.rendezvous("env://", place.rank, place.world, timeout=_TIMEOUT)
-        store = next(iter(found))[0]
-        dist.init_process_group(
-            backend, store=store, rank=place.rank, world_size=place.world, timeout=_TIMEOUT
-        )
+        return next(iter(found))[0]
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise UserError(
             f"The {place.world} processes of the run cannot meet at {address} "
             f"({type(error).__name__}); check MASTER_ADDR and MASTER_PORT."
         ) from error
-    return dist.PrefixStore("medclip-debias", store)
 
 
 def _first_host(nodes: str) -> str:
@@ -158,13 +195,33 @@ def _lost(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or any(sign in words for sign in signs)
 
 
-def _told(store: Any) -> bool:
+def _speaks(said: dist.Store) -> bool:
+    """Whether this process is the one that says what went wrong: the first that comes here."""
+    try:
+        return bool(said.add("told", 1) == 1)
+    except (RuntimeError, dist.DistError):
+        # The store went with the process that held it. Once too often is better than never.
+        return True
+
+
+def _told(said: dist.Store) -> bool:
     """Whether another process has said why it ended, or does so within seconds."""
     try:
-        store.wait(["told"], timedelta(seconds=5))
+        said.wait(["told"], _PATIENCE)
+        said.add("told", 1)
     except (RuntimeError, dist.DistError):
         return False
     return True
+
+
+def _stay(said: dist.Store, place: Place) -> None:
+    """Keep the store, which process 0 may hold, until the others have seen that all is said."""
+    if place.rank != 0:
+        return
+    until = time.monotonic() + _PATIENCE.total_seconds()
+    with suppress(RuntimeError, dist.DistError):
+        while said.add("told", 0) < place.world and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def share_from_first(value: Any, ranks: Ranks) -> Any:

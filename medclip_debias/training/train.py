@@ -31,7 +31,13 @@ from medclip_debias.training.checkpoint import (
     save_checkpoint,
     save_state,
 )
-from medclip_debias.training.folder import identity, open_folder
+from medclip_debias.training.folder import (
+    identity,
+    is_finished,
+    mark_finished,
+    open_folder,
+    unmark_finished,
+)
 from medclip_debias.training.logs import RunLog, Window, memory
 from medclip_debias.training.processes import Place, share_from_first, together
 from medclip_debias.training.run import Trainer
@@ -57,6 +63,7 @@ class RunResult:
         resumed_at: steps done before.
         best: best figure of the validations, None without any.
         best_step: steps done when it was reached.
+        finished_before: whether there was nothing left to do, and the model was left as it is.
     """
 
     model: Path
@@ -66,6 +73,7 @@ class RunResult:
     resumed_at: int
     best: float | None = None
     best_step: int = 0
+    finished_before: bool = False
 
 
 def train(
@@ -79,6 +87,8 @@ def train(
     warn: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Train a model, resuming where an earlier call with equal settings stopped.
+
+    A run that is finished is left alone, as long as its model folder is as it was written.
 
     Under torchrun or srun every process calls this; process 0 alone validates and writes.
 
@@ -129,6 +139,7 @@ class _Run:
         self.best = BestSoFar(train.best_metric, train.patience)
         self._best_before = 0  # step of the best model, at the last checkpoint
         self._loss = math.nan
+        self._window = Window()
 
     @property
     def first(self) -> bool:
@@ -150,12 +161,15 @@ class _Run:
         state = newest[1] if newest else load_checkpoint(path)
         self.trainer.restore(state, str(path))
         self.best.restore(state["best"])
+        if "window" in state:  # else the checkpoint is of an earlier version
+            self._window.restore(state["window"])
         self._best_before = self.best.step
         return int(state["step"])
 
     def _checkpoint(self, done: int) -> None:
         if self.first:
-            state = self.trainer.state() | {"best": self.best.state()}
+            state = self.trainer.state()
+            state |= {"best": self.best.state(), "window": self._window.state()}
             save_checkpoint(self.folder, done, state)
             drop_best(self.folder, keep={self.best.step, self._best_before})
             self._best_before = self.best.step
@@ -168,36 +182,48 @@ class _Run:
         began = time.perf_counter()
         done = start
         self._loss = _last_loss(self.out / "metrics.csv") if start else math.nan
+        over = start == train.steps or bool(start and self.best.gives_up)
+        if over and self.first and is_finished(self.out, start):
+            return self._result(start, start, 0.0, finished_before=True)
+        if self.first:
+            unmark_finished(self.out)
         with self._open_log(start) as log, StopSignals() as signals:
             for done in self._steps(start, log, signals):
                 if progress and self.first:
                     progress(done, train.steps, self._loss)
         if self.first:
             self._save_model()
+            mark_finished(self.out, done)
         seconds = time.perf_counter() - began
         speed = (done - start) * train.batch_size / seconds if done > start else 0.0
+        return self._result(start, done, speed)
+
+    def _result(
+        self, start: int, done: int, speed: float, *, finished_before: bool = False
+    ) -> RunResult:
+        best = self.best
+        folder = self.out / "model"
         return RunResult(
-            self.out / "model", done, self._loss, speed, start, self.best.value, self.best.step
+            folder, done, self._loss, speed, start, best.value, best.step, finished_before
         )
 
     def _steps(self, start: int, log: RunLog | None, signals: StopSignals) -> Iterator[int]:
         """Take the steps from ``start``; yield how many are done after each."""
         train = self.settings.train
         if start and self.best.gives_up:
-            return
+            return  # only the model is left to write
         pace = _Pace(train.batch_size)
-        window = Window()
         batches = _timed(iterate(self.trainer.batches, start, train.steps, train.workers), pace)
         for step, batch in enumerate(batches, start=start):
             try:
                 figures = self.trainer.step(step, batch, stop=signals.name is not None)
             except UserError as error:
                 raise UserError(f"{error}{self._last_good()}") from error
-            window.add(figures)
+            self._window.add(figures)
             done = step + 1
             last = done == train.steps
             if done % train.log_every == 0 or last:
-                self._write_row(log, done, window.means(), pace)
+                self._write_row(log, done, self._window.means(), pace)
             over = last
             if train.validate_every and (done % train.validate_every == 0 or last):
                 self._validate(done, log)

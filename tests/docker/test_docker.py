@@ -27,6 +27,7 @@ def script():
 
 
 CHECK = script()
+INSTALLED_EXTRAS = ("codecs", "viewer", "wandb")
 OUTER, STAGES = CHECK.parse((REPO / "docker/Dockerfile").read_text())
 
 
@@ -114,7 +115,11 @@ def test_what_the_image_installs_is_in_the_lock():
         for line in (REPO / "requirements.lock").read_text().splitlines()
     }
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["codecs"], *extras["wandb"], "uv", "setuptools"]
+    (install,) = [text for text in words(STAGES[0], "RUN") if "--requirements" in text]
+    assert tuple(re.findall(r"--extra (\w+)", install)) == INSTALLED_EXTRAS
+    wanted = [*project["dependencies"], "uv", "setuptools"]
+    for extra in INSTALLED_EXTRAS:
+        wanted += extras[extra]
     for text in wanted:
         assert re.split(r"[\[>=<]", text)[0].lower().replace("_", "-") in locked
 
@@ -128,7 +133,7 @@ def services():
 
 
 def test_compose_offers_the_steps_of_a_run(services):
-    assert {"prepare", "score", "train", "evaluate", "report"} == set(services)
+    assert {"prepare", "score", "train", "evaluate", "viewer"} == set(services)
     for service in services.values():
         build = service["build"]
         assert (REPO / "docker" / build["context"] / build["dockerfile"]).is_file()
@@ -138,12 +143,12 @@ def test_compose_offers_the_steps_of_a_run(services):
         assert service["read_only"] is True
 
 
-def test_only_the_report_has_a_network_and_it_is_published_on_loopback_alone(services):
+def test_only_the_viewer_has_a_network_and_it_is_published_on_loopback_alone(services):
     for name, service in services.items():
-        if name != "report":
+        if name != "viewer":
             assert service["network_mode"] == "none"
             assert "ports" not in service
-    assert services["report"]["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
+    assert services["viewer"]["ports"] == ["127.0.0.1:${PORT:-7860}:7860"]
 
 
 def test_sources_are_mounted_read_only(services):
@@ -161,7 +166,7 @@ def test_sources_are_mounted_read_only(services):
         "score": [":/app/data"],
         "train": [":/app/runs"],
         "evaluate": [":/app/runs"],
-        "report": [],
+        "viewer": [],
     }
 
 
@@ -173,7 +178,7 @@ def test_training_has_gpus_shared_memory_and_time_to_stop(services):
     assert train["stop_grace_period"] == "2m"
 
 
-@pytest.mark.parametrize("name", ["prepare", "score", "train", "evaluate"])
+@pytest.mark.parametrize("name", ["prepare", "score", "train", "evaluate", "viewer"])
 def test_the_commands_are_verbs_of_the_program(services, name, capsys):
     from medclip_debias.cli import run
 
@@ -181,7 +186,7 @@ def test_the_commands_are_verbs_of_the_program(services, name, capsys):
     verb = [*service.get("entrypoint", ["medclip-debias"]), *service["command"]]
     verb = verb[verb.index("medclip-debias") + 1]
     assert run([verb, "--help"]) == 0
-    assert verb == name
+    assert verb == {"viewer": "view"}.get(name, name)
     for word in service["command"]:
         if word.startswith("configs/"):
             assert (REPO / word).is_file()

@@ -9,12 +9,14 @@ import signal
 import sys
 
 import pytest
+import torch
 import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.training.processes import Place
+from medclip_debias.training.processes import Place, together
 from medclip_debias.training.train import train
+from tests.training.conftest import in_processes
 
 
 @pytest.fixture
@@ -108,3 +110,71 @@ def test_the_place_of_a_process_is_read_from_torchrun_or_slurm(monkeypatch):
     monkeypatch.setenv("RANK", "4")
     with pytest.raises(UserError, match="RANK is 4, but WORLD_SIZE is 4"):
         Place.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RANK", "first"),
+        ("WORLD_SIZE", ""),
+        ("LOCAL_RANK", "0x1"),
+        ("SLURM_STEP_NUM_TASKS", "2(x3)"),
+        ("SLURM_PROCID", "one"),
+        ("SLURM_LOCALID", "-"),
+    ],
+)
+def test_a_place_that_is_no_number_is_one_sentence(config, capsys, monkeypatch, name, value):
+    for other in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(other, raising=False)
+    group = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+    if name not in group:
+        group = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    for other, number in zip(group, ("0", "2", "0"), strict=True):
+        monkeypatch.setenv(other, number)
+    monkeypatch.setenv(name, value)
+    assert command(["train", config()]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert name in told[0]
+    assert "must be" in told[0]
+
+
+def test_a_job_number_that_is_none_is_one_sentence(monkeypatch):
+    for name in ("MASTER_PORT", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "12[3]")
+    with pytest.raises(UserError, match="SLURM_JOB_ID"), together(Place(0, 2, 0), "cpu"):
+        pass
+    assert "MASTER_PORT" not in os.environ
+
+
+def test_what_is_wrong_before_processes_meet_is_said_by_one_of_a_machine(config, capfd):
+    path = config()
+
+    def work():
+        raise SystemExit(command(["train", path, "train.learning_rate=1"]))
+
+    assert in_processes(3, work) == [2, 2, 2]
+    assert capfd.readouterr().err.count("'train.learning_rate'") == 1
+
+
+def test_a_device_that_is_missing_is_said_once(config, capfd):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    path = config(device="cuda")
+
+    def work():
+        raise SystemExit(command(["train", path]))
+
+    assert in_processes(2, work) == [2, 2]
+    told = capfd.readouterr().err
+    assert told.count("device 'cuda' cannot be used here") == 1
+    assert told.count("medclip-debias:") == 1
+
+
+def test_the_verb_says_that_a_run_is_finished(config, capsys):
+    path = config(steps=2)
+    assert command(["train", path]) == 0
+    assert "finished" not in capsys.readouterr().err
+    assert command(["train", path]) == 0
+    assert "is finished, and its model is left as it is" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import time
+from csv import DictReader
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from medclip_debias.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from medclip_debias.training.precision import advice
 from medclip_debias.training.run import Trainer
 from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.train import train
@@ -218,6 +220,90 @@ def test_an_error_in_one_process_ends_all_with_one_sentence(run, capfd):
     assert (output.out + output.err).count("SENTENCE") == 1
 
 
+@pytest.mark.parametrize("cut", [1, 3, 5])
+def test_the_rows_of_a_run_that_went_on_are_those_of_the_whole_run(run, cut):
+    """The row after a resume averages the steps before the checkpoint too."""
+    settings = run("whole", log_every=4, checkpoint_every=1, steps=7)
+    train(settings)
+    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+
+    def stop(done, total, loss):
+        if done == cut:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, progress=stop)
+    assert train(broken).resumed_at == cut
+    measured = {"images_per_second", "data_wait", "seconds", "memory_mib"}
+
+    def rows(folder):
+        with (folder / "metrics.csv").open(newline="") as stream:
+            return [
+                {k: v for k, v in row.items() if k not in measured} for row in DictReader(stream)
+            ]
+
+    assert [row["step"] for row in rows(settings.out)] == ["4", "7"]
+    assert {"loss", "scale", "gradient_norm", "lr"} <= rows(settings.out)[0].keys()
+    assert rows(broken.out) == rows(settings.out)
+
+
+# ----------------------------------------------------------------------------- finished runs
+
+
+def stamps(folder):
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+def test_a_finished_run_leaves_its_model_folder_alone(run):
+    settings = run(steps=2)
+    assert not train(settings).finished_before
+    before = stamps(settings.out / "model")
+    log = (settings.out / "metrics.csv").read_bytes()
+    again = train(settings)
+    assert again.finished_before
+    assert (again.steps, again.resumed_at) == (2, 2)
+    assert stamps(settings.out / "model") == before
+    assert (settings.out / "metrics.csv").read_bytes() == log
+
+
+@pytest.mark.parametrize("harm", ["damaged", "missing", "gone", "more", "unknown"])
+def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(run, harm):
+    settings = run(steps=2)
+    train(settings)
+    folder = settings.out / "model"
+    before = {name: content for name, (_, content) in stamps(folder).items()}
+    if harm == "damaged":
+        flip(folder / "model.safetensors")
+    elif harm == "missing":
+        (folder / "tokenizer.json").unlink()
+    elif harm == "gone":
+        shutil.rmtree(folder)
+    elif harm == "more":
+        (folder / "peer.yaml").write_text("kind: other")
+    else:
+        (settings.out / "finished.json").write_text("[")
+    assert not train(settings).finished_before
+    assert {name: content for name, (_, content) in stamps(folder).items()} == before
+    assert train(settings).finished_before
+
+
+def test_a_run_that_starts_over_is_not_taken_for_finished(run):
+    """Killed between its last checkpoint and its model, beside the model of the run before."""
+    settings = run(steps=2)
+    train(settings)
+    old = stamps(settings.out / "model")
+
+    def stop(done, total, loss):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, fresh=True, progress=stop)
+    assert checkpoints(settings.out / "checkpoints")
+    assert not train(settings).finished_before
+    assert stamps(settings.out / "model") != old
+
+
 # ----------------------------------------------------------------------------- damaged files
 
 
@@ -273,6 +359,37 @@ def test_changed_data_is_refused_unless_forced(begun, tmp_path):
     with pytest.raises(UserError, match=rf"{before}.*{after}.*--allow-changed-data"):
         train(moved)
     assert train(moved, allow_changed_data=True).resumed_at == 4
+
+
+def test_checkpoints_without_their_settings_are_refused(begun):
+    (begun.out / "settings.yaml").unlink()
+    with pytest.raises(UserError, match=r"settings\.yaml: is missing.*--fresh"):
+        train(begun)
+    assert not (begun.out / "settings.yaml").exists()
+    assert train(begun, fresh=True).resumed_at == 0
+
+
+def test_a_compiler_that_fails_is_one_sentence(monkeypatch):
+    """A graph is captured in earnest; what would make machine code of it gives up.
+
+    One layer, as the networks would take half a minute to capture.
+    """
+    import torch._inductor.compile_fx as inductor
+
+    def fail(*_, **__):
+        raise RuntimeError("no working C++ compiler found")
+
+    monkeypatch.setattr(inductor, "compile_fx", fail)
+    layer = torch.nn.Linear(2, 2)
+    layer.compile(options={"fallback_random": True})
+    try:
+        told = r"train\.compile is set, but.*cannot be compiled here"
+        with pytest.raises(UserError, match=told), advice(compiled=True):
+            layer(torch.zeros(1, 2))
+        with pytest.raises(RuntimeError), advice(compiled=False):  # then it is a fault of ours
+            layer(torch.zeros(1, 2))
+    finally:
+        torch._dynamo.reset()
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoints(begun):

@@ -1,0 +1,347 @@
+"""What the viewer's page answers: films, heatmaps, probabilities, search; no web in here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medclip_debias.data.images import prepare_image, read_radiograph
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.classification import sigmoid
+from medclip_debias.evaluation.zero_shot import class_scores
+from medclip_debias.grounding.files import GroundOptions, find_images, write_groundings
+from medclip_debias.grounding.ground import ground_regions, region_grid
+from medclip_debias.grounding.overlay import thinned
+from medclip_debias.grounding.search.query import Hit, SearchIndex
+from medclip_debias.grounding.sentences import cut_notes
+from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.models.finite import finite
+from medclip_debias.models.load import load_model
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.interface import ImageTextModel
+
+MOST_SENTENCES = 20
+MOST_FILMS = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Film:
+    """One radiograph as the model has seen it; its file is not needed any more.
+
+    Attributes:
+        name: of its file, without the folder.
+        grey: uint8 ``[height, width]`` of the original, clipped and stretched.
+        regions: unit vectors ``[N, D]``.
+    """
+
+    name: str
+    grey: NDArray[np.uint8]
+    regions: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the original."""
+        height, width = self.grey.shape
+        return height, width
+
+    def small(self) -> NDArray[np.uint8]:
+        """The film with every n-th pixel, 1,200 a side at most, for a page."""
+        return thinned(self.grey, 0.0, 0.0, 1.0, 1.0)[0]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Sentences seen on a film.
+
+    Attributes:
+        pictures: for each sentence its PNG file, drawn as ``medclip-debias ground`` draws it.
+        rows: for each sentence what ``groundings.json`` says about it (text, score, lowest,
+            highest, peak, boxes).
+        notes: one line for each sentence that the encoder cuts.
+    """
+
+    pictures: list[bytes]
+    rows: list[dict[str, Any]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """Zero-shot answer for one class of one prompt set.
+
+    Attributes:
+        prompt_set: name of the set.
+        name: of the class.
+        probability: sigmoid of the scaled difference; None for a model without a scale.
+        present: mean score of the prompts that say it is there.
+        absent: mean score of those that say it is not.
+    """
+
+    prompt_set: str
+    name: str
+    probability: float | None
+    present: float
+    absent: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """One search result, with the prepared image where the set is still there."""
+
+    hit: Hit
+    image: NDArray[np.uint8] | None
+
+
+class Answers:
+    """One model, perhaps with an index and a folder of films.
+
+    Args:
+        model: in evaluation mode, with regions.
+        name: what the page calls it.
+        index: a search index built with this model.
+        films: image files that may be chosen, by the name shown.
+
+    Raises:
+        UserError: the model has no regions, or its prompts are not whole.
+    """
+
+    def __init__(
+        self,
+        model: ImageTextModel,
+        name: str,
+        index: SearchIndex | None = None,
+        films: Mapping[str, Path] | None = None,
+    ) -> None:
+        region_grid(model)
+        self.model = model
+        self.name = name
+        self.index = index
+        self.films = dict(films or {})
+        self.prompt_sets = _prompt_sets(model)
+
+    @classmethod
+    def open(
+        cls,
+        model: Path,
+        index: Path | None = None,
+        images: Path | None = None,
+        device: str = "auto",
+    ) -> Answers:
+        """Read everything that the page needs.
+
+        Args:
+            model: model folder, also of another group's model.
+            index: folder of a search index of this model.
+            images: folder of DICOM, JPG and PNG files to choose from.
+            device: cpu, cuda, or auto.
+
+        Raises:
+            UserError: any of them is missing, damaged or does not fit the others.
+        """
+        films = listed_films(images) if images is not None else {}
+        found = SearchIndex.open(index) if index is not None else None
+        loaded: ImageTextModel = (
+            found.load_model(model, device) if found else load_model(model, best_device(device))
+        )
+        return cls(loaded, "/".join(Path(model).resolve().parts[-2:]).lstrip("/"), found, films)
+
+    # ------------------------------------------------------------------------------- films
+
+    def read(self, path: Path) -> Film:
+        """Read an image file and encode it; the sentence of an error names the file alone.
+
+        Raises:
+            UserError: it is no radiograph that can be used.
+        """
+        settings = self.model.preprocessing.prepare
+        try:
+            image = read_radiograph(path, settings.window)
+            grey = image.stretched(settings)
+            square = torch.from_numpy(prepare_image(image, settings)[None])
+        except UserError as error:
+            # The place of an upload on the server is nobody's business.
+            raise UserError(str(error).replace(str(path), path.name)) from error
+        with torch.inference_mode():
+            regions = self.model.encode_images(square)[0].cpu()
+        return Film(path.name, grey, regions)
+
+    def choose(self, name: str) -> Film:
+        """Read one of `films`.
+
+        Raises:
+            UserError: there is none of this name, or it cannot be used.
+        """
+        if name not in self.films:
+            raise UserError("there is no such film in the folder; choose one of the list.")
+        return self.read(self.films[name])
+
+    # ----------------------------------------------------------------------------- answers
+
+    def look(self, film: Film, text: str, options: GroundOptions | None = None) -> Look:
+        """Where on a film each sentence is seen.
+
+        Args:
+            film: what `read` gave.
+            text: sentences, one a line; empty lines do not count.
+            options: what is drawn; no map is written whatever they say.
+
+        Raises:
+            UserError: no sentence, or more than `MOST_SENTENCES`.
+        """
+        sentences = sentence_lines(text)
+        options = (options or GroundOptions()).model_copy(update={"maps": False})
+        found = ground_regions(
+            self.model,
+            film.regions.to(self.model.device),
+            film.shape,
+            sentences,
+            smoothing=options.smoothing,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            rows = write_groundings(Path(folder), film.grey, found, options)
+            pictures = [Path(row.pop("picture")).read_bytes() for row in rows]
+        return Look(pictures, rows, cut_notes(self.model, sentences))
+
+    def classes(self, film: Film) -> list[ClassRow]:
+        """Zero-shot probabilities of the model's own prompts.
+
+        The mean score of the prompts that say a finding is present, and of those that say it is
+        absent; their difference times the learned scale is the logit, as in evaluation.
+        """
+        learned = getattr(self.model.similarity, "scale", None)
+        scale = None if learned is None else float(learned.detach())
+        regions = film.regions.to(self.model.device)[None]
+        rows = []
+        for prompts in self.prompt_sets:
+            with torch.inference_mode():
+                scored = self.model.similarity(regions, self._prompt_vectors[prompts.name])
+            scores = finite(scored, "zero-shot classification").astype(np.float64)
+            present = class_scores(scores, prompts, "positive")
+            absent = class_scores(scores, prompts, "negative")
+            for name in prompts.classes:
+                difference = present[name] - absent[name]
+                probability = None if scale is None else float(sigmoid(scale * difference)[0])
+                sides = float(present[name][0]), float(absent[name][0])
+                rows.append(ClassRow(prompts.name, name, probability, *sides))
+        return rows
+
+    def find_sentence(self, text: str, k: int) -> list[Found]:
+        """The ``k`` images of the index that a sentence describes best.
+
+        Raises:
+            UserError: there is no index, or not exactly one sentence.
+        """
+        index = self._with_index()
+        sentences = sentence_lines(text)
+        if len(sentences) != 1:
+            raise UserError("search takes one sentence at a time; write one line.")
+        with torch.inference_mode():
+            vector = self.model.encode_sentences(sentences)[0]
+        return self._found(index.by_sentence(vector, self.model.similarity, k))
+
+    def find_film(self, film: Film, k: int) -> list[Found]:
+        """The ``k`` images of the index most like a film.
+
+        Raises:
+            UserError: there is no index.
+        """
+        return self._found(self._with_index().by_image(film.regions, k))
+
+    # ------------------------------------------------------------------------- description
+
+    def described(self) -> list[tuple[str, str]]:
+        """What answers here: names and values for the head of the page."""
+        model, how = self.model, self.model.preprocessing
+        prepare, grid = how.prepare, region_grid(model)
+        clip = f"grey levels clipped at the {prepare.clip[0]:g} and {prepare.clip[1]:g} percentiles"
+        fit = "padded to a square" if prepare.fit == "pad" else "central square"
+        equalized = ", equalised" if prepare.equalize else ""
+        lines = [
+            ("Model", f"{self.name}, hash {model.content_hash or 'none (not from a folder)'}"),
+            (
+                "Sees",
+                f"{clip}{equalized}; {fit}, {prepare.size} px a side, of which the central"
+                f" {how.input_size}; {grid.rows} x {grid.columns} regions",
+            ),
+            ("Reads", f"sentences of up to {model.max_tokens} tokens"),
+        ]
+        if self.index is not None:
+            lines.append(("Index", f"{len(self.index):,} images of this model"))
+        return lines
+
+    # ------------------------------------------------------------------------------- parts
+
+    def _with_index(self) -> SearchIndex:
+        if self.index is None:
+            raise UserError("this viewer has no index to search; start it with --index.")
+        return self.index
+
+    def _found(self, hits: Sequence[Hit]) -> list[Found]:
+        pixels = None if self._indexed is None else self._indexed.pixels
+        return [Found(hit, None if pixels is None else np.array(pixels[hit.row])) for hit in hits]
+
+    @cached_property
+    def _indexed(self) -> PreparedSet | None:
+        """The set of the index, if it is where it was; `SearchIndex.open` compared its hash."""
+        from medclip_debias.data.store import PreparedSet
+
+        folder = Path(self._with_index().meta.get("prepared", ""))
+        return PreparedSet.open(folder) if (folder / "meta.json").is_file() else None
+
+    @cached_property
+    def _prompt_vectors(self) -> dict[str, Tensor]:
+        with torch.inference_mode():
+            return {one.name: self.model.encode_sentences(one.texts) for one in self.prompt_sets}
+
+
+def sentence_lines(text: str) -> list[str]:
+    """Sentences of a text, one a line.
+
+    Raises:
+        UserError: none, or more than `MOST_SENTENCES`.
+    """
+    sentences = [line.strip() for line in text.splitlines() if line.strip()]
+    if not sentences:
+        raise UserError("write at least one sentence, as in 'Left pleural effusion.'.")
+    if len(sentences) > MOST_SENTENCES:
+        raise UserError(
+            f"{len(sentences)} sentences are too many for a page, which shows {MOST_SENTENCES};"
+            " use medclip-debias ground for more."
+        )
+    return sentences
+
+
+def listed_films(folder: Path) -> dict[str, Path]:
+    """Image files below a folder, by their path in it.
+
+    Raises:
+        UserError: there is no such folder, no image in it, or more than `MOST_FILMS`.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; check the path.")
+    files = find_images([folder])
+    if len(files) > MOST_FILMS:
+        raise UserError(
+            f"{folder}: holds {len(files):,} images, but the page lists {MOST_FILMS:,} at most;"
+            " give a smaller folder."
+        )
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def _prompt_sets(model: ImageTextModel) -> list[PromptSet]:
+    """The model's own prompt sets, else the packaged one."""
+    own = [content for content in model.prompts.values() if isinstance(content, Mapping)]
+    return [load_prompts(content) for content in own] or [load_prompts()]
