@@ -26,7 +26,6 @@ from medclip_debias.evaluation.phrases import select_phrases
 from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.provenance import (
-    check_preprocessing,
     describe_data,
     describe_model,
     describe_options,
@@ -38,6 +37,7 @@ from medclip_debias.evaluation.retrieval import BoxRetrieval
 from medclip_debias.evaluation.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.zero_shot import ZeroShot
 from medclip_debias.files import code_hash, write_json
+from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def evaluate(
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
     model = load_model(Path(model_folder), best_device(device))
-    check_preprocessing(model, data)
+    check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     prompt_set = prompt_set.only(classes)
 

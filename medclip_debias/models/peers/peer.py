@@ -174,9 +174,11 @@ class Peer(nn.Module):
         Returns:
             ``[B, T]``.
         """
-        dim = self.settings.dim
-        whole = F.normalize(regions[:, 0, dim:] / TAIL, dim=-1)
-        return whole @ sentences[:, :dim].T
+        return self.whole_images(regions) @ sentences[:, : self.settings.dim].T
+
+    def whole_images(self, regions: Tensor) -> Tensor:
+        """Unit vectors ``[B, D]`` of whole images, out of what `encode_images` gave."""
+        return F.normalize(regions[:, 0, self.settings.dim :] / TAIL, dim=-1)
 
     def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """Cosines ``[B, T, N]`` of regions ``[B, N, 2 D]`` and sentences ``[T, 2 D]``."""

@@ -4,6 +4,7 @@ import gzip
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import regex
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from medclip_debias.cli import run
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
@@ -239,3 +241,25 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     assert results["model"]["grid"] == [7, 7]
     assert results["counts"]["phrases"] > 0
     assert {"grounding", "zero_shot"} & results.keys()
+
+    # An index of it holds one vector an image, and ranks by the authors' score.
+    index, few = str(tmp_path / "index"), ["--set", "landmarks=40", "--set", "image_queries=3"]
+    assert run(["index", peer, fitting, "--out", index, *few]) == 0
+    capsys.readouterr()
+    assert run(["search", index, "--text", "No pleural effusion.", "-k", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    model, data = Peer.load(tmp_path / "peer"), PreparedSet.open(tmp_path / "fitting")
+    meta = json.loads((tmp_path / "index" / "index.json").read_text())
+    assert meta["regions"] == [len(data), 1, 24]
+    with torch.no_grad():
+        images = model.encode_images(torch.from_numpy(np.array(data.pixels)))
+        scores = model.similarity(images, model.encode_sentences(["No pleural effusion."]))[:, 0]
+    for hit in found["hits"]:
+        assert hit["score"] == pytest.approx(scores[hit["row"]].item(), abs=1e-3)
+    best = scores.sort(descending=True).values[: len(found["hits"])]
+    if found["candidates"] == len(data):
+        given = torch.tensor([hit["score"] for hit in found["hits"]])
+        torch.testing.assert_close(given, best, atol=1e-3, rtol=0)
+    film = next(p for p in sorted(phantom_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
+    assert run(["search", index, "--image", str(film), "-k", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hits"][0]["score"] == pytest.approx(1, abs=1e-3)
