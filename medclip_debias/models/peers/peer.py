@@ -23,6 +23,7 @@ from medclip_debias.config import json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.peers.checkpoint import load_strictly
+from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.images import (
     BioViLImages,
     GloriaImages,
@@ -31,6 +32,7 @@ from medclip_debias.models.peers.images import (
 )
 from medclip_debias.models.peers.settings import (
     BertSettings,
+    ClipResNetSettings,
     ClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
@@ -251,6 +253,8 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
     match image:
         case ViTSettings():
             vision: nn.Module = VisionTransformer(image, dim)
+        case ClipResNetSettings():
+            vision = ClipResNet(image, dim)
         case SwinSettings():
             vision = MedClipSwin(image, dim)
         case ResNetSettings() if settings.kind == "gloria":
@@ -278,6 +282,11 @@ def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> Reg
     if isinstance(image, SwinSettings):
         count = network // 32
         return RegionGrid.patches(count, count, float(side))
+    if isinstance(image, ClipResNetSettings):
+        count = network // 32
+        # The strided stem centres its first place on the first pixel; each of the four average
+        # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
+        return RegionGrid(count, count, 32, 15.5)
     stride = 16 if settings.kind == "gloria" else 32
     count = -(-network // stride)
     if network == side:

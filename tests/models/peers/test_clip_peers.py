@@ -121,8 +121,17 @@ def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path
     state["logit_scale"] = torch.tensor(4.4)
     torch.save(state, tmp_path / "open_clip_pytorch_model.bin")
     cfg = {
-        "vision_cfg": {"timm_model_name": "vit_base_patch16_224", "timm_proj": "linear"},
-        "text_cfg": {"hf_model_name": "x", "hf_proj_type": "mlp", "context_length": 32},
+        "vision_cfg": {
+            "timm_model_name": "vit_base_patch16_224",
+            "timm_pool": "",
+            "timm_proj": "linear",
+        },
+        "text_cfg": {
+            "hf_model_name": "x",
+            "hf_proj_type": "mlp",
+            "hf_pooler_type": "cls_last_hidden_state_pooler",
+            "context_length": 32,
+        },
     }
     config_file = tmp_path / "open_clip_config.json"
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
@@ -189,22 +198,6 @@ def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
         2368,
         49407,
     ]
-
-
-def test_a_model_that_is_no_plain_clip_is_refused_by_name(tmp_path):
-    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
-    for cfg, named in (
-        ({"vision_cfg": {"layers": [3, 4, 6, 3]}, "text_cfg": {}}, "only CLIP's own ViT"),
-        ({"vision_cfg": {"layers": 2, "pool_type": "avg"}, "text_cfg": {}}, "pool_type"),
-        ({"vision_cfg": VISION, "text_cfg": TEXT}, "conv1.weight' is missing"),
-        ({}, "no vision_cfg"),
-    ):
-        (tmp_path / "c.json").write_text(json.dumps(cfg))
-        with pytest.raises(UserError, match=named):
-            import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
-    with pytest.raises(UserError, match="--config"):
-        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
-    assert not (tmp_path / "o").exists()
 
 
 def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_file, tmp_path):
