@@ -88,7 +88,13 @@ SWIN: Names = (
 
 
 def import_model(
-    kind: str, weights: Path, out: Path, *, text: Path | None = None, config: Path | None = None
+    kind: str,
+    weights: Path,
+    out: Path,
+    *,
+    text: Path | None = None,
+    config: Path | None = None,
+    golden: bool = False,
 ) -> Peer:
     """Read published files, check every tensor, and write a peer folder.
 
@@ -98,6 +104,8 @@ def import_model(
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
         config: ``open_clip_config.json`` or open_clip's model configuration (open_clip only).
+
+        golden: store golden samples, with which every later loading tests the machine.
 
     Returns:
         The model, as `Peer.load` reads it from ``out``.
@@ -131,7 +139,7 @@ def import_model(
     with explained(f"{where}: the widths and heads of this model do not fit together", *bad):
         peer = Peer(settings, preprocessing, tokenizer, provenance)
     load_strictly(peer, state, where)
-    peer.save(out)
+    peer.eval().save(out, golden=golden)
     return Peer.load(out)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from medclip_debias.config import json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.images import (
@@ -48,6 +49,7 @@ from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 FORMAT = 1
 FILE = "peer.yaml"
+FILES = ("model.safetensors", "tokenizer.json")
 TAIL = 2.0**-12
 
 
@@ -60,6 +62,7 @@ class Peer(nn.Module):
         prompts: none; the evaluation's packaged set is used.
         provenance: files the weights were imported from, with their hashes.
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
+        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Peer(nn.Module):
         self.prompts: dict[str, Any] = {}
         self.provenance = dict(provenance or {})
         self.content_hash: str | None = None
+        self.self_test: dict[str, Any] | None = None
         self.image, self.text = build_towers(settings)
 
     @property
@@ -188,8 +192,14 @@ class Peer(nn.Module):
 
     # -------------------------------------------------------------------------- the folder
 
-    def save(self, folder: Path) -> None:
-        """Write the folder atomically: ``peer.yaml``, weights, tokenizer."""
+    def save(self, folder: Path, *, golden: bool = False) -> None:
+        """Write the folder atomically: ``peer.yaml``, weights, tokenizer.
+
+        Args:
+            folder: where.
+            golden: store golden samples too (`medclip_debias.models.golden`), so that loading
+                tests the machine; that encodes two images of the model's input each time.
+        """
         from safetensors.torch import save_file
 
         content = {
@@ -203,10 +213,23 @@ class Peer(nn.Module):
             save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
             self.tokenizer.save(temporary)
             write_text(temporary / FILE, yaml.safe_dump(content, sort_keys=False))
+            if golden:
+                files = [temporary / name for name in FILES]
+                write_golden(self, temporary, self._hash(files))
+
+    def _hash(self, files: Sequence[Path]) -> str:
+        """Names all that scores are computed from."""
+        own = [self.settings.model_dump(mode="json"), self.preprocessing.model_dump(mode="json")]
+        return json_hash([*own, file_hash(*files)])
 
     @classmethod
-    def load(cls, folder: Path, device: str | torch.device = "cpu") -> Peer:
+    def load(cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True) -> Peer:
         """Read a folder that ``import-model`` wrote, ready for evaluation.
+
+        Args:
+            folder: where it is.
+            device: where the model runs.
+            check: score the golden samples, where there are any, and warn if they moved.
 
         Raises:
             UserError: a file is missing, damaged, or of another version.
@@ -214,7 +237,7 @@ class Peer(nn.Module):
         from safetensors.torch import load_file
 
         folder = Path(folder)
-        files = [folder / name for name in ("model.safetensors", "tokenizer.json")]
+        files = [folder / name for name in FILES]
         for path in files:
             if not path.is_file():
                 raise UserError(f"{folder}: is no whole model folder, it holds no {path.name}.")
@@ -235,9 +258,13 @@ class Peer(nn.Module):
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
             state = load_file(files[0])
         load_strictly(model, state, str(files[0]))
-        hashed = [settings.model_dump(mode="json"), preprocessing.model_dump(mode="json")]
-        model.content_hash = json_hash([*hashed, file_hash(*files)])
-        return model.to(device).eval()
+        own = model.content_hash = model._hash(files)
+        model = model.to(device).eval()
+        if check:
+            model.self_test = self_test(model, folder, own)
+        else:
+            model.self_test = {"status": "off"}
+        return model
 
 
 def _joined(regions: Tensor, whole: Tensor) -> Tensor:

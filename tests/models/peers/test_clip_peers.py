@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 import regex
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.models.golden import SENTENCES as SENTENCES_STORED
+from medclip_debias.models.golden import SelfTestWarning, golden_images
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.text import ClipTokenizer
@@ -208,6 +212,44 @@ def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_fil
     files = {"text": merges_file, "config": tmp_path / "c.json"}
     with pytest.raises(UserError, match="widths and heads"):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", **files)
+
+
+def test_golden_samples_tell_other_weights_and_other_numbers(
+    open_clip_model, merges_file, tmp_path, capsys
+):
+    torch.manual_seed(0)
+    torch.save(
+        lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict(),
+        tmp_path / "w.pt",
+    )
+    words = ["import-model", "chexzero", str(tmp_path / "w.pt"), "--text", str(merges_file)]
+    folder = tmp_path / "peer"
+    assert run([*words, "--out", str(folder), "--self-test"]) == 0
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        peer = Peer.load(folder)
+    assert peer.self_test["status"] == "passed"
+    stored = json.loads((folder / "golden.json").read_text())
+    images = golden_images(320)
+    with torch.no_grad():
+        regions, sentences = peer.encode_images(images), peer.encode_sentences(SENTENCES_STORED)
+        found = peer.similarity(regions, sentences)
+        maps = peer.region_scores(regions, sentences)
+    torch.testing.assert_close(found, torch.tensor(stored["similarity"]), atol=1e-6, rtol=0)
+    means = torch.tensor(stored["regions"])[..., 0]
+    torch.testing.assert_close(maps.mean(dim=-1), means, atol=1e-6, rtol=0)
+    (folder / "golden.json").write_text(json.dumps(stored | {"similarity": [[0.5] * 5] * 2}))
+    with pytest.warns(SelfTestWarning, match="the same files give other numbers here"):
+        assert Peer.load(folder).self_test["status"] == "drift"
+    assert Peer.load(folder, check=False).self_test == {"status": "off"}
+    state = load_file(folder / "model.safetensors")
+    state["image.proj"] = state["image.proj"] * 1.1
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(SelfTestWarning, match="are not those that were saved"):
+        assert Peer.load(folder).self_test["status"] == "weights"
+    (folder / "golden.json").unlink()
+    assert Peer.load(folder).self_test == {"status": "absent"}
 
 
 def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(

@@ -78,8 +78,7 @@ def tokens_of(reference, norm):
     return regions
 
 
-@pytest.mark.parametrize("layout", ["CLIP", "CustomTextCLIP"])
-@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(("layout", "quick"), [("CLIP", True), ("CustomTextCLIP", False)])
 def test_clips_resnet_with_clips_text(layout, quick, open_clip_model, merges_file, bring):
     torch.manual_seed(0)
     build = getattr(open_clip_model, layout)
