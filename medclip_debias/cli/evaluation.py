@@ -15,7 +15,12 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for results.json and heatmaps.")],
-    split: Annotated[str, typer.Option(help="test or validate.")] = "test",
+    split: Annotated[
+        str, typer.Option(help="test or validate; also of phrases that have their own split.")
+    ] = "test",
+    allow_train: Annotated[
+        bool, typer.Option("--allow-train", help="Let --split train through, and say so.")
+    ] = False,
     prompts: Annotated[
         str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
     ] = None,
@@ -41,9 +46,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Zero-shot classification, phrase grounding and retrieval, with intervals."""
-    from medclip_debias.config import load_yaml, validate
     from medclip_debias.evaluation.evaluate import evaluate as run
-    from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.options import read_options
 
     with progress("Images") as advance:
         results = run(
@@ -51,6 +55,7 @@ def evaluate(
             prepared,
             out,
             split=split,
+            allow_train=allow_train,
             seed=seed,
             bootstrap=bootstrap,
             heatmaps=heatmaps,
@@ -59,9 +64,7 @@ def evaluate(
             labels=labels,
             class_images=class_images,
             phrases=phrases,
-            options=(
-                validate(EvaluationOptions, load_yaml(options), str(options)) if options else None
-            ),
+            options=read_options(options) if options else None,
             device=device,
             progress=advance,
         )

@@ -49,6 +49,9 @@ def ground(
     ] = 1024,
     legend: Annotated[bool, typer.Option(help="Colour bar, key and caption.")] = True,
     maps: Annotated[bool, typer.Option(help="Write the maps as NPY files too.")] = True,
+    local: Annotated[
+        bool, typer.Option("--local", help="GLoRIA's attention of words instead of cosines.")
+    ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -67,6 +70,10 @@ def ground(
     texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
     files = find_images(images)
     encoder = load_model(model, best_device(device))
+    if local:
+        from medclip_debias.models.peers.gloria_local import GloriaLocal
+
+        encoder = GloriaLocal.of(encoder)
     for line in cut_notes(encoder, texts):
         note(line)
     with progress("Images") as advance:

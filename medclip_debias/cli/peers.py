@@ -23,12 +23,16 @@ def import_model(
     config: Annotated[
         Path | None, typer.Option(help="open_clip_config.json, for open_clip models.")
     ] = None,
+    self_test: Annotated[
+        bool,
+        typer.Option("--self-test", help="Store scores that every loading compares with."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn another group's weights into a model folder for evaluate and ground."""
     from medclip_debias.models.peers.importing import import_model as run
 
-    peer = run(kind, weights, out, text=text, config=config)
+    peer = run(kind, weights, out, text=text, config=config, golden=self_test)
     grid = peer.grid
     shown = {
         "model": str(out),

@@ -103,6 +103,14 @@ def compare(
             "tests": tests,
         },
         "forced": problems,
+        "notes": list(
+            dict.fromkeys(
+                note
+                for group in groups
+                for run in group.runs
+                for note in run.results.get("notes") or ()
+            )
+        ),
         "left_out": [p for p in PROTOCOLS if p not in shared and _somewhere(p, groups)],
         "groups": [
             {

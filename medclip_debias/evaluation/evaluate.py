@@ -12,14 +12,20 @@ from medclip_debias.data.records import SPLITS
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.items import write_items
-from medclip_debias.evaluation.label_table import Labels, class_list, set_labels, table_labels
+from medclip_debias.evaluation.label_table import (
+    ClassList,
+    Labels,
+    class_list,
+    list_labels,
+    set_labels,
+    table_labels,
+)
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.phrases import select_phrases
 from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.provenance import (
-    check_preprocessing,
     describe_data,
     describe_model,
     describe_options,
@@ -31,6 +37,7 @@ from medclip_debias.evaluation.retrieval import BoxRetrieval
 from medclip_debias.evaluation.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.zero_shot import ZeroShot
 from medclip_debias.files import code_hash, write_json
+from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
 
 if TYPE_CHECKING:
@@ -41,6 +48,11 @@ __all__ = ["EvaluationOptions", "evaluate", "headline", "plain"]
 
 FORMAT = 2
 """Version of ``results.json``; 2 keeps every key of 1 and adds to them (docs/evaluation.md)."""
+
+ON_TRAINING = (
+    "Measured on training images: these figures say how well the model remembers, not how well it "
+    "does on new patients."
+)
 
 HEADLINE = {
     "zero_shot": ("mean_auc", "accuracy", "balanced_accuracy"),
@@ -57,9 +69,13 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
         if part in results
         for name in names
     }
+    several = results.get("zero_shot", {}).get("multiclass") or {}
+    if "list" in several.get("source", {}):  # asked for by name
+        shown["zero_shot.multiclass.accuracy"] = several.get("accuracy", several.get("reason"))
     if "study_retrieval" in results:
         report = results["study_retrieval"]["report"]
         shown |= {f"study_retrieval.{name}": report[name] for name in HEADLINE["retrieval"]}
+    shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
 
@@ -69,6 +85,7 @@ def evaluate(
     out: Path,
     *,
     split: str = "test",
+    allow_train: bool = False,
     seed: int = 0,
     bootstrap: int = 1000,
     batch_size: int = 64,
@@ -92,7 +109,8 @@ def evaluate(
         model_folder: a trained model.
         prepared: a prepared set, prepared as the model was trained.
         out: folder for the results, often the run's own.
-        split: ``test`` or ``validate``.
+        split: ``test`` or ``validate``; phrases that have a split of their own must have this one.
+        allow_train: let ``split="train"`` through; the results say in ``notes`` what they are.
         seed: of the bootstrap.
         bootstrap: resamples; 0 for no intervals.
         batch_size: images encoded at a time.
@@ -112,7 +130,8 @@ def evaluate(
 
     Raises:
         UserError: the set was prepared otherwise than the model expects, an input cannot be
-            used, there is nothing in it to evaluate, or the model gives NaN.
+            used, there is nothing in it to evaluate, the training split is asked for without
+            ``allow_train``, or the model gives NaN.
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.dual_encoder import best_device
@@ -123,12 +142,18 @@ def evaluate(
             f"There is no split '{split}'{did_you_mean(split, SPLITS)}; it is one of "
             f"{', '.join(SPLITS)}."
         )
+    if split == "train" and not allow_train:
+        raise UserError(
+            "The split 'train' is what the model learned from, so its figures say nothing about "
+            "new patients; evaluate 'test' or 'validate', or give --allow-train to measure it "
+            "all the same."
+        )
     started = time.perf_counter()
     options = options or EvaluationOptions()
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
     model = load_model(Path(model_folder), best_device(device))
-    check_preprocessing(model, data)
+    check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     prompt_set = prompt_set.only(classes)
 
@@ -169,6 +194,7 @@ def evaluate(
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
+        "notes": [ON_TRAINING] if split == "train" else [],
         "counts": {
             "images": encoded.images,
             "labelled_images": labelled,
@@ -222,8 +248,8 @@ def _plan(
             skipped.update(dict.fromkeys(names, str(reason)))
 
     def zero_shot() -> list[Protocol]:
-        own = _labels(labels, data, split, prompts)
         listed = class_list(class_images, data, list(prompts.classes)) if class_images else None
+        own = _labels_or_list(labels, data, split, prompts, listed)
         return [
             ZeroShot(
                 data,
@@ -238,7 +264,9 @@ def _plan(
     def grounding() -> list[Protocol]:
         if model.grid.rows * model.grid.columns < 2:
             raise Skipped("The model has no regions: one vector an image shows no place in it.")
-        selected = select_phrases(data, split, model.preprocessing.input_size, phrases)
+        selected = select_phrases(
+            data, split, model.preprocessing.input_size, phrases, options.annotation_split
+        )
         found = PhraseGrounding(selected, smoothing=options.smoothing, rule=options.boxes)
         return [found, BoxRetrieval(selected)]
 
@@ -253,6 +281,22 @@ def _labels(table: Path | None, data: PreparedSet, split: str, prompts: PromptSe
     if table is None:
         return set_labels(data, split, classes)
     return table_labels(table, data, split, classes)
+
+
+def _labels_or_list(
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    prompts: PromptSet,
+    listed: ClassList | None,
+) -> Labels:
+    """The labels; where there are none but a class list is given, those that it makes."""
+    try:
+        return _labels(table, data, split, prompts)
+    except Skipped:
+        if listed is None:
+            raise
+        return list_labels(listed, list(prompts.classes))
 
 
 def _validation(

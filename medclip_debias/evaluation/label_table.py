@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import label_name, label_value
+from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.protocol import Skipped, rows_of_split
@@ -20,8 +21,12 @@ from medclip_debias.files import file_hash
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
 
-KEYS = ("image_id", "dicom_id", "study_id")
-"""Columns that may name the image or study of a row; the first that is there counts."""
+KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
+"""Columns, in any case, that may name the image or study of a row; the first that is there counts.
+
+``path`` (as in CheXpert's tables) and ``image`` (as in a manifest) hold files, see `_PathFinder`.
+"""
+_FILES = ("path", "image")
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +44,19 @@ class Labels:
     rows: list[int]
     values: dict[str, Floats]
     source: dict[str, str | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassList:
+    """A list of images of one class each.
+
+    Attributes:
+        classes: row of the set to class.
+        source: the file, its hash, and how its rows fit the set.
+    """
+
+    classes: dict[int, str]
+    source: dict[str, str | int]
 
 
 def set_labels(data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
@@ -63,8 +81,8 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
     """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
 
     Args:
-        path: a table with ``image_id`` (or ``dicom_id``) or ``study_id``, and a column for each
-            class, named as the class or as CheXpert's table would.
+        path: a table with one of `KEYS`, and a column for each class, named as the class or as
+            CheXpert's table would.
         data: the prepared set.
         split: whose images count.
         classes: classes wanted.
@@ -75,7 +93,7 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         Skipped: none of the split's images is listed.
     """
     table = read_table(path)
-    key, row_of = keyed(path, table)
+    key, row_of = keyed(path, table, data)
     columns = _columns(path, table, classes)
     values = {
         name: np.array(
@@ -90,7 +108,7 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         )
         for name, column in columns.items()
     }
-    ids = data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
+    ids = _ids(data, key)
     rows = [row for row in rows_of_split(data, split) if ids[row] in row_of]
     if not rows:
         raise Skipped(
@@ -113,18 +131,28 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
     )
 
 
-def keyed(path: Path, table: pd.DataFrame) -> tuple[str, dict[str, int]]:
-    """The key column of a table, and the position of each key."""
-    key = next((name for name in KEYS if name in table.columns), None)
+def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:
+    """The key column of a table, and the position of each key.
+
+    A file that is one of the set's images stands under that image's id.
+
+    Raises:
+        UserError: no key column, or a key that is blank or comes twice.
+    """
+    columns = {str(name).lower(): name for name in reversed(table.columns)}
+    key = next((name for name in KEYS if name in columns), None)
     if key is None:
         raise UserError(
-            f"{path}: has neither 'image_id' nor 'study_id', so its rows belong to no image; it "
-            f"has: {', '.join(table.columns) or 'none'}."
+            f"{path}: has neither 'image_id' nor 'study_id' nor 'path', so its rows belong to no "
+            f"image; it has: {', '.join(table.columns) or 'none'}."
         )
+    finder = _PathFinder(_ids(data, key)) if key in _FILES else None
     row_of: dict[str, int] = {}
-    for place, (row, name) in enumerate(zip(table.index, table[key], strict=True)):
+    for place, (row, name) in enumerate(zip(table.index, table[columns[key]], strict=True)):
         if not name:
-            raise UserError(f"{path}, row {row}: column '{key}' is blank; fill it in.")
+            raise UserError(f"{path}, row {row}: column '{columns[key]}' is blank; fill it in.")
+        if finder:
+            name = finder.image(name) or name
         name = name.removesuffix(".0") if key == "study_id" else name
         if name in row_of:
             first = table.index[row_of[name]]
@@ -133,6 +161,45 @@ def keyed(path: Path, table: pd.DataFrame) -> tuple[str, dict[str, int]]:
             )
         row_of[name] = place
     return key, row_of
+
+
+def _ids(data: PreparedSet, key: str) -> list[str]:
+    """What ``key`` holds, for each image of the set."""
+    return data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
+
+
+class _PathFinder:
+    """Images by their files: a path and an id are one image when one ends in the other.
+
+    ``CheXpert-v1.0/valid/patient64541/study1/view1_frontal.jpg`` is the image
+    ``patient64541/study1/view1_frontal``; folders count whole, the image suffix does not. An end
+    that several images share points to none of them.
+    """
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self._by_end: dict[tuple[str, ...], str] = {}
+        self._whole: dict[tuple[str, ...], str] = {}
+        for name in ids:
+            self._whole[_parts(name)] = name
+            for end in _ends(_parts(name)):
+                self._by_end[end] = "" if end in self._by_end else name
+
+    def image(self, file: str) -> str:
+        """The id of the image, "" for none or several."""
+        parts = _parts(file)
+        if parts in self._by_end:
+            return self._whole.get(parts) or self._by_end[parts]
+        return next((self._whole[end] for end in _ends(parts) if end in self._whole), "")
+
+
+def _parts(file: str) -> tuple[str, ...]:
+    folders = PurePosixPath(file.replace("\\", "/")).parts[:-1]
+    return (*folders, file_stem(file))
+
+
+def _ends(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """All ends of a path, longest first."""
+    return (parts[start:] for start in range(len(parts)))
 
 
 def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[str, str]:
@@ -151,7 +218,7 @@ def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[st
     return columns
 
 
-def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> dict[int, str]:
+def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassList:
     """Read a list such as CheXpert 5x200: the one class of each image that it names.
 
     Args:
@@ -160,17 +227,15 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> dict[in
         data: the prepared set; its images of any split but training's count.
         classes: classes of the prompt set.
 
-    Returns:
-        Row of the set to class, for the images that are in the set.
-
     Raises:
         UserError: the table does not fit, or a class has no prompts.
         Skipped: none of its images is in the set outside training.
     """
     table = read_table(path)
-    key, row_of = keyed(path, table)
-    if "class" in table.columns:
-        named = [label_name(text) or text for text in table["class"]]
+    key, row_of = keyed(path, table, data)
+    named_in = next((name for name in table.columns if str(name).lower() == "class"), None)
+    if named_in is not None:
+        named = [text if text in classes else label_name(text) or text for text in table[named_in]]
     else:
         columns = _columns(path, table, classes)
         named = []
@@ -191,12 +256,38 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> dict[in
                 f"{path}, row {row}: the prompt set has no prompts for the class '{name}'"
                 f"{did_you_mean(name, classes)}; it has: {', '.join(classes)}."
             )
-    ids = data.images["study_id" if key == "study_id" else "image_id"].astype(str)
-    found = {
-        row: named[row_of[name]]
-        for row, (name, split) in enumerate(zip(ids, data.images["split"], strict=True))
-        if name in row_of and split != "train"
-    }
+    ids = _ids(data, key)
+    splits = data.images["split"].tolist()
+    inside = [row for row, name in enumerate(ids) if name in row_of]
+    found = {row: named[row_of[ids[row]]] for row in inside if splits[row] != "train"}
     if not found:
         raise Skipped(f"{path.name} lists no image of the set outside training.")
-    return found
+    known = set(ids)
+    return ClassList(
+        found,
+        {
+            "list": path.name,
+            "hash": file_hash(path),
+            "key": key,
+            "rows": len(row_of),
+            "rows_not_in_set": sum(name not in known for name in row_of),
+            "images_in_training": len(inside) - len(found),
+        },
+    )
+
+
+def list_labels(listed: ClassList, classes: Sequence[str]) -> Labels:
+    """A class list as labels: each image has its class and no other, as on CheXpert 5x200."""
+    rows = sorted(listed.classes)
+    return Labels(
+        rows,
+        {
+            name: np.array([listed.classes[row] == name for row in rows], dtype=np.float64)
+            for name in classes
+        },
+        {
+            "labels": listed.source["list"],
+            "hash": listed.source["hash"],
+            "made_of": "the list of classes: an image has its class and no other",
+        },
+    )

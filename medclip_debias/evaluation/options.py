@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from medclip_debias.config import Settings
+from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.errors import UserError
 
 
 class BoxRule(Settings):
@@ -29,6 +31,8 @@ class EvaluationOptions(Settings):
         labels: what uncertain and blank labels stand for.
         smoothing: sigma of the Gaussian over heatmaps, in grid cells; 0 for none.
         boxes: how heatmaps become boxes.
+        annotation_split: phrases that have a split of their own (MS-CXR 1.1): only those of the
+            split that is evaluated (``as_split``), or ``all``.
         report_score: a report's score with an image; the ``mean`` or ``max`` of its sentences'.
         precision_match: when a retrieved study counts for precision@K: it has ``all`` of the
             query's positive labels, or ``any`` of them.
@@ -38,6 +42,22 @@ class EvaluationOptions(Settings):
     labels: LabelPolicy = LabelPolicy()
     smoothing: float = Field(0.0, ge=0)
     boxes: BoxRule = BoxRule()
+    annotation_split: Literal["as_split", "all"] = "as_split"
     report_score: Literal["mean", "max"] = "mean"
     precision_match: Literal["all", "any"] = "all"
     most_studies: int = Field(3000, ge=2)
+
+
+def read_options(path: Path) -> EvaluationOptions:
+    """Read a YAML file of options.
+
+    Raises:
+        UserError: it cannot be read, holds no option, or one that is unknown or out of range.
+    """
+    content = load_yaml(path)
+    if not content:
+        raise UserError(
+            f"{path}: holds no option; write one, such as 'smoothing: 1', or leave --options out "
+            "for the defaults."
+        )
+    return validate(EvaluationOptions, content, str(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
 
 COUNTS = (
-    *("other_splits", "without_image", "without_box", "zero_area_boxes", "outside_boxes"),
-    *("clipped_boxes", "scaled", "other_shape"),
+    *("other_splits", "other_annotation_splits", "without_image", "without_box"),
+    *("zero_area_boxes", "outside_boxes", "clipped_boxes", "scaled", "other_shape"),
 )
+AnnotationSplit = Literal["as_split", "all"]
 SHAPE_TOLERANCE = 0.01
 """How far the sides' ratio of an annotated image may differ before it is said to be another."""
 
@@ -52,31 +53,42 @@ class Phrases:
     Attributes:
         phrases: in the order of the source.
         sentences: their distinct sentences.
-        counts: ``other_splits``, ``without_image``, ``without_box`` count phrases that are left
-            out; ``zero_area_boxes`` and ``outside_boxes`` count boxes that are left out;
-            ``clipped_boxes`` boxes that reached over the image's edge; ``scaled`` phrases that
-            were annotated at another size; ``other_shape`` those among them with another ratio
-            of the sides, where the image may be another one.
-        source: where they are from.
+        counts: ``other_splits``, ``other_annotation_splits``, ``without_image``, ``without_box``
+            count phrases that are left out; ``zero_area_boxes`` and ``outside_boxes`` count boxes
+            that are left out; ``clipped_boxes`` boxes that reached over the image's edge;
+            ``scaled`` phrases that were annotated at another size; ``other_shape`` those among
+            them with another ratio of the sides, where the image may be another one.
+        source: where they are from, and ``annotation_splits``, how many phrases on images of the
+            set have each split of their own, where any has one.
     """
 
     phrases: list[Phrase] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    source: dict[str, str] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
 
 
 def select_phrases(
-    data: PreparedSet, split: str, input_size: int, file: Path | None = None
+    data: PreparedSet,
+    split: str,
+    input_size: int,
+    file: Path | None = None,
+    annotation_split: AnnotationSplit = "as_split",
 ) -> Phrases:
     """Phrases on images of ``split`` or held out.
+
+    The images of MS-CXR are held out whatever split its authors gave them, so phrases chosen by
+    the images' split alone are the same for ``validate`` and ``test``. Version 1.1 gives every
+    phrase a split of its own, and those of another one are left out.
 
     Args:
         data: the prepared set.
         split: whose images are evaluated, with the held-out ones.
         input_size: side of the model's input.
         file: a COCO file or MS-CXR CSV whose boxes take the place of the set's own; its images
-            are found by path or file name. Images of any split are taken from it but training's.
+            are found by path or file name.
+        annotation_split: ``as_split`` leaves out phrases whose own split is another; phrases
+            without one stay, and with ``split`` held out all do. ``all`` does not look at it.
 
     Raises:
         UserError: the file cannot be read.
@@ -87,14 +99,21 @@ def select_phrases(
     row_of = {str(name): row for row, name in enumerate(images["image_id"])}
     said = training_counts(data)
     sentence_of: dict[str, int] = {}
+    own_splits: dict[str, int] = {}
+    by_annotation = annotation_split == "as_split" and split != HELD_OUT
     records = _own(data) if file is None else iter(_of_file(file, data))
     for record in records:
         row = row_of.get(record.image_id)
         if row is None:
             found.counts["without_image"] += 1
             continue
+        if record.split:
+            own_splits[record.split] = own_splits.get(record.split, 0) + 1
         if images["split"].iloc[row] not in (split, HELD_OUT):
             found.counts["other_splits"] += 1
+            continue
+        if by_annotation and record.split not in ("", split):
+            found.counts["other_annotation_splits"] += 1
             continue
         geometry = geometry_of(data, row, input_size)
         boxes = _boxes_inside(record, geometry, found.counts)
@@ -116,6 +135,8 @@ def select_phrases(
             )
         )
     found.sentences = list(sentence_of)
+    if own_splits:
+        found.source["annotation_splits"] = dict(sorted(own_splits.items()))
     if not found.phrases:
         raise Skipped(_why_none(found.counts, split, file))
     return found
@@ -128,19 +149,21 @@ def training_counts(data: PreparedSet) -> dict[str, int]:
     return study_counts(table["text"], table["study_id"])
 
 
-def _source(file: Path | None) -> dict[str, str]:
+def _source(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {"phrases": "the prepared set"}
     return {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
 
 
 def _own(data: PreparedSet) -> Iterator[PhraseRecord]:
-    columns = ["phrase_id", "image_id", "category", "text", "boxes"]
-    for phrase, image, category, text, boxes in zip(
+    columns = ["phrase_id", "image_id", "category", "text", "boxes", "split"]
+    for phrase, image, category, text, boxes, split in zip(
         *(data.phrases[column] for column in columns), strict=True
     ):
         sides = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in boxes)
-        yield PhraseRecord(str(phrase), str(image), str(category), str(text), sides, None)
+        yield PhraseRecord(
+            str(phrase), str(image), str(category), str(text), sides, None, str(split)
+        )
 
 
 def _of_file(file: Path, data: PreparedSet) -> list[PhraseRecord]:
@@ -183,10 +206,13 @@ def _leaves(box: Iterable[float], size: tuple[int, int]) -> bool:
 
 def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:
     owner = "the set's phrases" if file is None else f"the phrases in {file.name}"
-    if not any(counts[name] for name in ("other_splits", "without_image", "without_box")):
+    left_out = ("other_splits", "other_annotation_splits", "without_image", "without_box")
+    if not any(counts[name] for name in left_out):
         return f"{'The set' if file is None else file.name} has no phrases with boxes."
     return (
         f"None of {owner} can be used: {counts['other_splits']} lie on images of other "
-        f"splits than '{split}' and '{HELD_OUT}', {counts['without_image']} on images that are "
-        f"not in the set, {counts['without_box']} have no box with an area inside their image."
+        f"splits than '{split}' and '{HELD_OUT}', {counts['other_annotation_splits']} have another "
+        f"split of their own (the option annotation_split: all takes them), "
+        f"{counts['without_image']} lie on images that are not in the set, {counts['without_box']} "
+        "have no box with an area inside their image."
     )

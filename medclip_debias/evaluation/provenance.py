@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias import __version__
-from medclip_debias.errors import UserError
 from medclip_debias.evaluation import study_retrieval
 from medclip_debias.evaluation.classification import CALIBRATION_BINS
 from medclip_debias.evaluation.groundable import FREQUENCIES, RULE
@@ -24,27 +23,6 @@ from medclip_debias.evaluation.retrieval import RECALLS, SHOWN_RECALLS
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
-
-
-def check_preprocessing(model: ImageTextModel, data: PreparedSet) -> None:
-    """Refuse a set that was prepared otherwise than the model's images were.
-
-    Raises:
-        UserError: names every setting that differs.
-    """
-    wanted, found = model.preprocessing.prepare, data.settings
-    if wanted == found:
-        return
-    differ = [
-        f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
-        for name in type(wanted).model_fields
-        if getattr(wanted, name) != getattr(found, name)
-    ]
-    raise UserError(
-        f"{data.folder}: was prepared otherwise than the model expects ({', '.join(differ)}); "
-        "prepare it again with the model's settings: medclip-debias prepare SOURCE OUT "
-        f"{wanted.command_line()}."
-    )
 
 
 def describe_options(options: EvaluationOptions, draw: Draw) -> dict[str, Any]:

@@ -102,6 +102,7 @@ class MultiClass(Part):
     images: int | None = Field(None, description="Images that count.")
     classes: dict[str, MultiClassCount] = Field({}, description="Per class.")
     confusion: list[list[float]] = Field([], description="Rows the truth, columns the answers.")
+    source: Any = Field(None, description="Where the images and their classes come from.")
 
 
 class ZeroShot(Part):
@@ -222,6 +223,7 @@ class Results(Part):
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
+    notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")
     data_hash: str = Field(description="64 hex digits naming the prepared set's content.")
     model_hash: str | None = Field(description="16 hex digits naming the model's content.")

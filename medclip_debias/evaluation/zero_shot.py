@@ -31,7 +31,7 @@ from medclip_debias.evaluation.classification import (
     weighted_ece,
     weighted_f1,
 )
-from medclip_debias.evaluation.label_table import Labels
+from medclip_debias.evaluation.label_table import ClassList, Labels
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.protocol import (
@@ -253,8 +253,8 @@ class ZeroShot(Protocol):
         policy: what -1 and blank stand for.
         validation: labels of the images on which F1's thresholds are chosen, or why there are
             none.
-        listed: row to class of the images of the multi-class protocol; None for the images of
-            ``labels`` with exactly one positive class.
+        listed: the images of the multi-class protocol; None for the images of ``labels`` with
+            exactly one positive class.
     """
 
     name: ClassVar[str] = "zero_shot"
@@ -268,12 +268,12 @@ class ZeroShot(Protocol):
         policy: LabelPolicy,
         *,
         validation: Labels | str,
-        listed: Mapping[int, str] | None = None,
+        listed: ClassList | None = None,
     ) -> None:
         self._data, self.labels, self._prompts = data, labels, prompts
         self._policy, self._validation, self._listed = policy, validation, listed
         self.texts = prompts.texts
-        rows = set(labels.rows) | set(listed or ())
+        rows = set(labels.rows) | set(listed.classes if listed else ())
         if not isinstance(validation, str):
             rows |= set(validation.rows)
         self.rows = frozenset(rows)
@@ -334,16 +334,19 @@ class ZeroShot(Protocol):
             rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
             truth = truth[truth >= 0]
         else:
-            rows = sorted(self._listed)
-            truth = np.array([classes.index(self._listed[row]) for row in rows])
+            rows = sorted(self._listed.classes)
+            truth = np.array([classes.index(self._listed.classes[row]) for row in rows])
+        source = dict(self._listed.source if self._listed else self.labels.source)
         try:
             if len(classes) < 2 or not rows:
                 raise Skipped("No image has exactly one of two or more classes.")
             means = class_scores(self._of(rows), self._prompts)
             scores = np.stack([means[name] for name in classes], axis=1)
-            return multiclass_accuracy(scores, truth, classes, patients_of(self._data, rows), draw)
+            patients = patients_of(self._data, rows)
+            found = multiclass_accuracy(scores, truth, classes, patients, draw)
+            return found | {"source": source}
         except Skipped as reason:
-            return {"reason": str(reason)}
+            return {"reason": str(reason), "source": source}
 
     def _items(self, differences: Mapping[str, Floats], patients: Sequence[str]) -> pd.DataFrame:
         rows = self.labels.rows

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import ImageTextModel
+    from medclip_debias.models.interface import Tokenizer
+
+
+class SentenceReader(Protocol):
+    """The part of a model that reads sentences."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What sentences are read with."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
 
 
 def checked_sentences(texts: Sequence[str]) -> list[str]:
@@ -44,7 +56,7 @@ def read_sentences(path: Path) -> list[str]:
     return sentences
 
 
-def cut_sentences(model: ImageTextModel, sentences: Sequence[str]) -> dict[int, int]:
+def cut_sentences(model: SentenceReader, sentences: Sequence[str]) -> dict[int, int]:
     """Which sentences are longer than the model's encoder reads.
 
     They are not refused: the encoder reads their first tokens, as it did in training. Whoever
@@ -62,7 +74,7 @@ def cut_sentences(model: ImageTextModel, sentences: Sequence[str]) -> dict[int, 
     return {place: count for place, count in enumerate(counts) if count > model.max_tokens}
 
 
-def cut_notes(model: ImageTextModel, sentences: Sequence[str]) -> list[str]:
+def cut_notes(model: SentenceReader, sentences: Sequence[str]) -> list[str]:
     """One line about each sentence that is cut; it names its number, not its words."""
     cut = cut_sentences(model, sentences)
     return [

@@ -7,6 +7,9 @@ was saved. Loading computes them again and warns when they moved. Three causes a
 - ``tokens``: the sentences are cut into other tokens, so the tokenizer library changed;
 - ``drift``: files and tokens are the same but the numbers are not: another device, precision or
   version of a library, or a defect.
+
+A peer has samples when they were asked for at its import; its images are of its full input, since
+most of these networks read no other size.
 """
 
 from __future__ import annotations
@@ -16,16 +19,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from medclip_debias.errors import ToldWarning
 from medclip_debias.files import write_json
+from medclip_debias.models.peers.settings import PeerPreprocessing
 
 if TYPE_CHECKING:
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.models.interface import ImageTextModel
 
 FILE, FORMAT = "golden.json", 1
 IMAGES = 2
@@ -66,7 +70,13 @@ def golden_images(side: int) -> Tensor:
     return torch.stack(pictures).to(torch.uint8)
 
 
-def golden_scores(model: DualEncoder, side: int) -> dict[str, Any]:
+def golden_side(model: ImageTextModel) -> int:
+    """Side of the model's golden images."""
+    side = model.preprocessing.input_size
+    return side if isinstance(model.preprocessing, PeerPreprocessing) else min(side, LARGEST_SIDE)
+
+
+def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
     """What the model says about the golden samples.
 
     Args:
@@ -74,28 +84,37 @@ def golden_scores(model: DualEncoder, side: int) -> dict[str, Any]:
         side: of the images.
 
     Returns:
-        ``similarity [images][sentences]`` on the cosine scale, ``scale``, and ``regions``: mean,
+        ``similarity [images][sentences]`` on the cosine scale, ``scale`` (1 where none is learned),
+        and ``regions``: mean,
         population sd, lowest and highest region-sentence cosine of each image and sentence.
     """
-    with _evaluating(model), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
-        images = golden_images(side).to(model.device)[:, None].float() / 255
-        images = (images - model.preprocessing.mean) / model.preprocessing.std
-        dtype = next(model.image_encoder.parameters()).dtype
-        regions = model.encode_images(images.to(dtype))
+    network = cast("torch.nn.Module", model)
+    with _evaluating(network), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+        regions = model.encode_images(_inputs(model, side))
         sentences = model.encode_sentences(SENTENCES)
         maps = model.region_scores(regions, sentences).double()
         low, high = maps.amin(-1), maps.amax(-1)
         sd = maps.var(-1, unbiased=False).sqrt()
         return {
             "similarity": _rounded(model.similarity(regions, sentences)),
-            "scale": round(float(model.similarity.scale), 6),
+            "scale": round(float(getattr(model.similarity, "scale", 1.0)), 6),
             "regions": _rounded(torch.stack([maps.mean(-1), sd, low, high], dim=-1)),
         }
 
 
-def golden_tokens(model: DualEncoder) -> list[list[int]]:
+def _inputs(model: ImageTextModel, side: int) -> Tensor:
+    """The golden images as ``encode_images`` takes them, of whatever side."""
+    images = golden_images(side).to(model.device)
+    if isinstance(model.preprocessing, PeerPreprocessing):
+        return images
+    scaled = images[:, None].float() / 255
+    scaled = (scaled - model.preprocessing.mean) / model.preprocessing.std
+    return scaled.to(next(model.parameters()).dtype)
+
+
+def golden_tokens(model: ImageTextModel) -> list[list[int]]:
     """Token ids of the sentences."""
-    ids = model.tokenizer.encode(list(SENTENCES), model.settings.text.max_tokens)
+    ids = model.tokenizer.encode(list(SENTENCES), model.max_tokens)
     return [[int(token) for token in row] for row in ids]
 
 
@@ -118,7 +137,7 @@ def _rounded(values: Tensor) -> Any:
 # ----------------------------------------------------------------------- writing, checking
 
 
-def write_golden(model: DualEncoder, folder: Path, files: str) -> None:
+def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
     """Write ``golden.json`` into a model folder; not for a model whose scores are not finite.
 
     Args:
@@ -126,7 +145,7 @@ def write_golden(model: DualEncoder, folder: Path, files: str) -> None:
         folder: where it was saved.
         files: hash of its weights, tokenizer and settings.
     """
-    side = min(model.preprocessing.input_size, LARGEST_SIDE)
+    side = golden_side(model)
     scores = golden_scores(model, side)
     if not all(torch.isfinite(torch.tensor(number)) for number in _numbers(scores)):
         return
@@ -145,7 +164,7 @@ def write_golden(model: DualEncoder, folder: Path, files: str) -> None:
     )
 
 
-def self_test(model: DualEncoder, folder: Path, files: str) -> dict[str, Any]:
+def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]:
     """Compare a loaded model with its ``golden.json``; warn in one sentence when it differs.
 
     Args:
@@ -158,7 +177,7 @@ def self_test(model: DualEncoder, folder: Path, files: str) -> dict[str, Any]:
         without stored scores of this format), and when there are such, ``largest_difference``,
         ``tolerance``, ``precision``, ``stored`` (precision and torch then), and the ``sentence``.
     """
-    stored = _read(folder / FILE)
+    stored = _read(folder / FILE, golden_side(model))
     if stored is None:
         return {"status": "absent"}
     found = golden_scores(model, int(stored["side"]))
@@ -198,7 +217,7 @@ def self_test(model: DualEncoder, folder: Path, files: str) -> dict[str, Any]:
     return report
 
 
-def precision(model: DualEncoder) -> str:
+def precision(model: ImageTextModel) -> str:
     """How the model's device multiplies: ``float32``, ``tf32`` (GPUs, convolutions), ``bfloat16``.
 
     Half precision of either kind counts as ``bfloat16``, the coarser one.
@@ -209,13 +228,13 @@ def precision(model: DualEncoder) -> str:
     return "tf32" if model.device.type == "cuda" else "float32"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, side: int) -> dict[str, Any] | None:
     """The stored samples; None when there are none, or of another format, or cut short."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT or tuple(content["sentences"]) != SENTENCES:
             return None
-        if not 1 <= int(content["side"]) <= LARGEST_SIDE:
+        if not 1 <= int(content["side"]) <= max(side, LARGEST_SIDE):
             return None
         if len(list(_numbers(content))) != 1 + 5 * IMAGES * len(SENTENCES):
             return None

@@ -61,6 +61,7 @@ def write_report(run: Path) -> Path:
         denied=content.dig(results, "grounding.not_groundable.phrases") or 0,
         studies=protocols.study_rows(results),
         precision=protocols.precision_rows(results),
+        notes=results.get("notes") or [],
         self_test=content.dig(results, "self_test.sentence"),
         retrieval=content.retrieval_rows(results),
         retrieval_part=results.get("retrieval", {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ _TEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    # After the end of a row, or a rule, a bracket would be read as a length, a star as an option.
+    "[": "{[}",
+    "*": "{*}",
     "\N{EN DASH}": "--",
 }
 
@@ -66,12 +70,21 @@ def latex(table: Table) -> str:
 
 
 def tex(text: str) -> str:
-    """Text with LaTeX's own characters escaped."""
-    return "".join(_TEX.get(letter, letter) for letter in text)
+    """Text with LaTeX's own characters escaped, on one line, without control characters.
+
+    Hyphens stay hyphens: LaTeX would make a dash of two.
+    """
+    line = re.sub(r"-(?=-)", "-\0", _one_line(text))
+    return "".join("{}" if letter == "\0" else _TEX.get(letter, letter) for letter in line)
+
+
+def _one_line(text: str) -> str:
+    """Text whose white space is single blanks, and whose control characters are gone."""
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
 def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _ampersands(cells: Sequence[str]) -> str:
@@ -112,6 +125,8 @@ def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
     text = f"Split {splits} of data {data}; model {models}."
     if any(dig(run, "options.bootstrap.resamples") for run in runs):
         text += " In brackets 95% intervals, percentile bootstrap over patients."
+    for note in dict.fromkeys(note for run in runs for note in run.get("notes") or ()):
+        text += f" {note}"
     if any(dig(run, "data.synthetic") for run in runs):
         text += " Synthetic data: drawn images and made reports, no patient."
     return text
@@ -224,6 +239,13 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
             f"With {options['resamples']:,} resamples no difference could pass this correction; "
             "draw more."
         )
+    codes = sorted({h for group in content["groups"] for h in group["code_hashes"] if h})
+    if len(codes) > 1:
+        sentences.append(
+            f"The runs were evaluated by {len(codes)} versions of the code ({', '.join(codes)}): "
+            "part of a difference may come from that; evaluate them by one version to exclude it."
+        )
+    sentences += content.get("notes", [])
     forced = [f"Forced although {problem}." for problem in content["forced"]]
     return " ".join(forced + sentences)
 

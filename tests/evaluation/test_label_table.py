@@ -8,7 +8,13 @@ import pytest
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.label_table import class_list, set_labels, table_labels
+from medclip_debias.evaluation.label_table import (
+    _PathFinder,
+    class_list,
+    list_labels,
+    set_labels,
+    table_labels,
+)
 from medclip_debias.evaluation.protocol import Skipped
 
 CLASSES = ["Pleural Effusion", "Edema", "My Finding"]
@@ -39,7 +45,8 @@ def test_a_table_is_joined_by_study_or_by_image(small_prepared, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("name,Edema\nx,1\n", r"has neither 'image_id' nor 'study_id'"),
+        ("name,Edema\nx,1\n", r"has neither 'image_id' nor 'study_id' nor 'path'"),
+        ("Path,Edema\na/i00.jpg,1\nb/i00.png,0\n", r"row 3: its path is already in row 2"),
         ("study_id,Oedema\ns00,1\n", r"has no column for Pleural Effusion, Edema, My Finding"),
         ("study_id,Edema\ns00,2\n", r"row 2, column 'Edema': a label must be 1"),
         ("study_id,Edema\ns00,1\ns00,0\n", r"row 3: its study_id is already in row 2"),
@@ -64,9 +71,19 @@ def test_what_the_set_or_table_lacks_is_skipped(small_prepared, tmp_path):
 
 def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_path):
     path = write(tmp_path / "a.csv", "dicom_id,class\ni00,Edema\ni02,pleural effusion\ni04,Edema\n")
-    assert class_list(path, small_prepared, CLASSES) == {0: "Edema", 2: "Pleural Effusion"}
+    found = class_list(path, small_prepared, CLASSES)
+    assert found.classes == {0: "Edema", 2: "Pleural Effusion"}
+    told = {"list": "a.csv", "key": "dicom_id", "rows": 3, "rows_not_in_set": 0}
+    assert found.source.items() >= (told | {"images_in_training": 1}).items()
+    made = list_labels(found, CLASSES)
+    assert made.rows == [0, 2]
+    assert made.values["Edema"].tolist() == [1, 0]
+    assert made.values["My Finding"].tolist() == [0, 0]
+    path = write(tmp_path / "own.csv", "Image_ID,Class\ni00,My Finding\n")
+    assert class_list(path, small_prepared, CLASSES).classes == {0: "My Finding"}
     path = write(tmp_path / "b.csv", "image_id,Edema,Pleural Effusion\ni00,1,0\ni02,0,1\n")
-    assert class_list(path, small_prepared, CLASSES) == {0: "Edema", 2: "Pleural Effusion"}
+    found = class_list(path, small_prepared, CLASSES)
+    assert found.classes == {0: "Edema", 2: "Pleural Effusion"}
     path = write(tmp_path / "c.csv", "image_id,Edema,Pleural Effusion\ni00,1,1\n")
     with pytest.raises(UserError, match="row 2: must have one class that is 1, has 2"):
         class_list(path, small_prepared, CLASSES)
@@ -76,6 +93,21 @@ def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_
     path = write(tmp_path / "e.csv", "image_id,class\nabsent,Edema\n")
     with pytest.raises(Skipped, match="lists no image of the set outside training"):
         class_list(path, small_prepared, CLASSES)
+
+
+def test_paths_find_images_by_whole_folders_and_never_two():
+    ids = ["patient1/study1/view1_frontal", "patient1/study2/view1_frontal", "lone.1", "1.2.840"]
+    find = _PathFinder(ids).image
+    assert find("CheXpert-v1.0-small/valid/patient1/study2/view1_frontal.jpg") == ids[1]
+    assert find("study1\\view1_frontal.jpg") == ids[0]
+    assert find("view1_frontal.jpg") == ""  # of two
+    assert find("xpatient1/study1/view1_frontal.jpg") == ""  # no whole folder
+    assert find("files/lone.1.dcm.gz") == "lone.1"
+    assert find("1.2.840") == "1.2.840"
+    assert find("840") == ""
+    # An id that another one ends in is still found by its own name.
+    assert _PathFinder(["a/x", "x"]).image("x.png") == "x"
+    assert _PathFinder(["a/x", "x"]).image("b/x.png") == "x"
 
 
 def test_composed_prompts_are_every_combination():

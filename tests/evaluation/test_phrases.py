@@ -62,7 +62,9 @@ def test_boxes_of_a_file_are_matched_scaled_clipped_and_counted(small_prepared, 
     assert found.counts == {
         **{"other_splits": 1, "without_image": 1, "without_box": 1, "zero_area_boxes": 2},
         **{"outside_boxes": 1, "clipped_boxes": 1, "scaled": 2, "other_shape": 1},
+        "other_annotation_splits": 0,
     }
+    assert "annotation_splits" not in found.source
     assert found.source["phrases"] == "boxes.json"
     # Neither is said by a training study.
     assert [p.sentence_count for p in found.phrases] == [0, 0]
@@ -71,6 +73,46 @@ def test_boxes_of_a_file_are_matched_scaled_clipped_and_counted(small_prepared, 
     training = small_prepared.studies[small_prepared.studies["split"] == "train"]["study_id"]
     said = small_prepared.sentences[small_prepared.sentences["study_id"].isin(training)]["text"]
     assert counts["Right lower pneumonia."] == (said == "Right lower pneumonia.").sum() > 0
+
+
+def test_phrases_with_a_split_of_their_own_are_of_that_split(small_prepared, tmp_path):
+    file = coco(
+        tmp_path / "MS_CXR_Local_Alignment_v1.1.0.json",
+        [
+            ("i00", "test image", [1, 1, 5, 5]),
+            ("i02", "to train on", [1, 1, 5, 5]),
+            ("i02", "to choose by", [1, 1, 5, 5]),
+            ("i02", "to measure", [1, 1, 5, 5]),
+            ("i08", "without", [1, 1, 5, 5]),
+            ("i04", "in training", [1, 1, 5, 5]),
+        ],
+    )
+    content = json.loads(file.read_text())
+    words = ["test", "train", "val", "test", "", "train"]
+    for annotation, word in zip(content["annotations"], words, strict=True):
+        annotation["split"] = word
+    file.write_text(json.dumps(content))
+
+    def chosen(split, **options):
+        found = select_phrases(small_prepared, split, INPUT, file, **options)
+        return [p.text for p in found.phrases], found
+
+    texts, found = chosen("test")
+    assert texts == ["test image", "to measure", "without"]
+    assert found.counts["other_annotation_splits"] == 2
+    assert found.counts["other_splits"] == 1
+    assert found.source["annotation_splits"] == {"test": 2, "train": 2, "validate": 1}
+    assert chosen("validate")[0] == ["to choose by", "without"]
+    everything = ["test image", "to train on", "to choose by", "to measure", "without"]
+    texts, found = chosen("test", annotation_split="all")
+    assert texts == everything
+    assert found.counts["other_annotation_splits"] == 0
+    assert chosen("held_out")[0] == everything[1:]
+    for annotation in content["annotations"]:
+        annotation["split"] = "train"
+    file.write_text(json.dumps(content))
+    with pytest.raises(Skipped, match="5 have another split of their own"):
+        chosen("test")
 
 
 def test_no_phrase_left_says_why(small_prepared, tmp_path):

@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from medclip_debias.reporting.comparison import write_comparison
@@ -121,6 +123,92 @@ def test_markdown_and_latex_are_well_formed():
     for mark in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lr}"):
         assert text.count(mark) == 1
     assert tex("\\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
+
+
+def unescaped(text):
+    """What LaTeX prints for what `tex` wrote, read back mark by mark."""
+    words = {
+        "textbackslash{}": "\\",
+        "textasciitilde{}": "~",
+        "textasciicircum{}": "^",
+        "textless{}": "<",
+        "textgreater{}": ">",
+    }
+    result, place = "", 0
+    while place < len(text):
+        if text[place] == "\\":
+            word = next((w for w in words if text.startswith(w, place + 1)), None)
+            if word is None:
+                assert text[place + 1] in "&%$#_{}", text[place:]
+            result += words[word] if word else text[place + 1]
+            place += 1 + len(word or "x")
+        elif text[place] == "{":  # a group: nothing, or one protected letter
+            end = text.index("}", place)
+            assert text[place + 1 : end] in ("", "[", "*")
+            result += text[place + 1 : end]
+            place = end + 1
+        else:
+            assert text[place] not in "&%$#_}~^<>[*", text[place:]
+            result += text[place]
+            place += 1
+    return result
+
+
+@given(st.text())
+def test_escaped_text_prints_as_itself(text):
+    plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    found = tex(text)
+    assert "\n" not in found
+    assert "--" not in found.replace("\N{EN DASH}", "--") or "\N{EN DASH}" in plain
+    assert unescaped(found).replace("--", "\N{EN DASH}") == plain
+
+
+NAMES = st.text(
+    st.one_of(st.sampled_from("\\&%$#_{}~^<>[]*|-\n\r\t\0"), st.characters()), max_size=12
+)
+
+
+@given(NAMES, NAMES, st.sampled_from(["one note", "50% & more"]))
+def test_tables_keep_their_shape_whatever_runs_are_called(one, two, note):
+    """Columns equal in every row, braces and environments balanced, no line begins a bracket."""
+    base = content()
+    labels = dict(zip(base["rows"][0]["groups"], (one, two + "'", "other run"), strict=True))
+    for row in base["rows"]:
+        row["groups"] = {labels[name]: entry for name, entry in row["groups"].items()}
+    for group in base["groups"]:
+        group["label"] = labels[group["label"]]
+    base["baseline"], base["notes"] = one, [note]
+    table = comparison_table(base)
+    text = latex(table)
+    lines = text.rstrip("\n").split("\n")
+    start, end = lines.index(r"\toprule"), lines.index(r"\bottomrule")
+    body = [lines[start + 1], *lines[start + 3 : end]]
+    assert lines[start + 2] == r"\midrule"
+    assert len(body) == 1 + len(table.rows)
+    for line, cells in zip(body, (table.head, *table.rows), strict=True):
+        assert line.endswith(r" \\")
+        found = re.split(r"(?<!\\) & ", line.removesuffix(r" \\"))
+        assert len(found) == len(cells) == 9
+        assert not line.startswith(("[", "*"))
+        for cell, wanted in zip(found, cells, strict=True):
+            shown = "".join(c for c in " ".join(wanted.split()) if c.isprintable())
+            assert unescaped(cell.strip()).replace("--", "\N{EN DASH}") == shown.strip()
+    bare = re.sub(r"\\[{}\\]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert re.findall(r"\\(?:begin|end)\{(\w+)\}", bare) == ["table", "tabular", "tabular", "table"]
+    columns = {len(re.findall(r"(?<!\\)\|", line)) for line in markdown(table).splitlines()[:8]}
+    assert columns == {10}
+
+
+def test_versions_of_the_code_that_differ_are_said():
+    groups = [
+        {"label": name, "runs": [name], "seeds": [0], "model_hashes": ["a"], "code_hashes": [code]}
+        for name, code in (("base_1", "c1"), ("ours & <more>", "c2"), ("other", None))
+    ]
+    caption = comparison_table(content(groups=groups)).caption
+    assert "evaluated by 2 versions of the code (c1, c2)" in caption
+    groups[1]["code_hashes"] = ["c1"]
+    assert "versions of the code" not in comparison_table(content(groups=groups)).caption
 
 
 @pytest.mark.parametrize(("p", "shown"), [(None, "\N{EN DASH}"), (0.001, "0.001"), (0.5, "0.500")])

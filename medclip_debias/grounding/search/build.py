@@ -13,6 +13,7 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
+from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.search.learn import Queries, learn
 from medclip_debias.grounding.search.ranking import Progress, Regions
 from medclip_debias.grounding.search.settings import IndexSettings
@@ -22,7 +23,7 @@ from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.grounding.search.searched import Searched
 
 FEWEST_SENTENCES = 32
 
@@ -53,7 +54,7 @@ def build_index(
     """Index every image of a prepared set; a run that was killed goes on when it is given again.
 
     Args:
-        model_folder: a trained model.
+        model_folder: a trained model, or a peer, of which one vector an image is stored.
         prepared: a prepared set, prepared as the model was trained.
         out: folder of the index. It appears whole, or not at all.
         settings: choices.
@@ -67,21 +68,24 @@ def build_index(
 
     Raises:
         UserError: ``out`` exists, the set was prepared otherwise than the model expects or has no
-            image, there are too few sentences, or the model has no regions.
+            image, or there are too few sentences.
     """
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder, best_device
+    from medclip_debias.grounding.search.searched import load_searched
+    from medclip_debias.models.dual_encoder import best_device
 
     settings = settings or IndexSettings()
     out = Path(out)
     if out.exists() and not overwrite:
         raise UserError(f"{out}: is already there; give another folder or --overwrite.")
     data = PreparedSet.open(Path(prepared))
-    model = DualEncoder.load(Path(model_folder), best_device(device))
-    _check(model, data, prepared)
+    if not len(data):
+        raise UserError(f"{prepared}: the set has no image to index.")
+    model, (count, width) = load_searched(Path(model_folder), best_device(device))
+    check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
-    shape = (len(data), model.grid.rows * model.grid.columns, model.settings.dim)
+    shape = (len(data), count, width)
     steps = 2 * len(data)
     _check_room(work, 2 * shape[0] * shape[1] * shape[2])
 
@@ -114,18 +118,6 @@ def build_index(
     return meta
 
 
-def _check(model: DualEncoder, data: PreparedSet, prepared: Path) -> None:
-    if getattr(model, "grid", None) is None:
-        raise UserError("this model has no regions, so its images cannot be ranked exactly.")
-    if not len(data):
-        raise UserError(f"{prepared}: the set has no image to index.")
-    if data.settings != model.preprocessing.prepare:
-        raise UserError(
-            f"{prepared}: was prepared otherwise than the model expects; prepare it again with the"
-            f" model's settings (size {model.preprocessing.prepare.size})."
-        )
-
-
 def _texts(data: PreparedSet, file: Path | None) -> list[str]:
     """Distinct sentences, sorted, so that a seed alone decides which of them are chosen."""
     from medclip_debias.grounding.sentences import read_sentences
@@ -139,7 +131,7 @@ def _texts(data: PreparedSet, file: Path | None) -> list[str]:
     return texts
 
 
-def _queries(model: DualEncoder, texts: Sequence[str], settings: IndexSettings) -> Queries:
+def _queries(model: Searched, texts: Sequence[str], settings: IndexSettings) -> Queries:
     """Landmarks and held-out sentences, drawn without overlap; at least half are landmarks."""
     order = np.random.default_rng(settings.seed).permutation(len(texts))
     count = min(settings.landmarks, max(len(texts) - settings.queries, len(texts) // 2))
@@ -150,7 +142,7 @@ def _queries(model: DualEncoder, texts: Sequence[str], settings: IndexSettings) 
 
 
 def _encode(
-    model: DualEncoder,
+    model: Searched,
     data: PreparedSet,
     path: Path,
     shape: tuple[int, int, int],

@@ -42,7 +42,7 @@ from medclip_debias.grounding.search.store import (
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 
 if TYPE_CHECKING:
-    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.grounding.search.searched import Searched
 
 
 _AT_A_TIME = 64
@@ -110,7 +110,7 @@ class SearchIndex:
     def __len__(self) -> int:
         return int(self.meta["regions"][0])
 
-    def load_model(self, folder: Path | None = None, device: str = "cpu") -> DualEncoder:
+    def load_model(self, folder: Path | None = None, device: str = "cpu") -> Searched:
         """The model that the index was built with.
 
         Args:
@@ -120,12 +120,13 @@ class SearchIndex:
         Raises:
             UserError: there is no model, or it is another one.
         """
-        from medclip_debias.models.dual_encoder import DualEncoder, best_device
+        from medclip_debias.grounding.search.searched import load_searched
+        from medclip_debias.models.dual_encoder import best_device
 
         place = Path(folder or self.meta["model"])
         if not place.is_dir():
             raise UserError(f"{place}: the index's model is not there; say with --model where.")
-        model = DualEncoder.load(place, best_device(device))
+        model, _ = load_searched(place, best_device(device))
         if model.content_hash != self.meta["model_hash"]:
             raise UserError(
                 f"{place}: is not the model that {self.folder} was built with ({model.content_hash}"
@@ -289,7 +290,7 @@ def search(
     }
 
 
-def encode_file(model: DualEncoder, path: Path) -> Tensor:
+def encode_file(model: Searched, path: Path) -> Tensor:
     """Unit vectors ``[N, D]`` of the regions of an image file, through the model's own path."""
     from medclip_debias.data.images import prepare_image, read_radiograph
 

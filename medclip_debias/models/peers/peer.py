@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from medclip_debias.config import json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.peers.checkpoint import load_strictly
+from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.images import (
     BioViLImages,
     GloriaImages,
@@ -31,6 +33,7 @@ from medclip_debias.models.peers.images import (
 )
 from medclip_debias.models.peers.settings import (
     BertSettings,
+    ClipResNetSettings,
     ClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
@@ -46,6 +49,7 @@ from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 FORMAT = 1
 FILE = "peer.yaml"
+FILES = ("model.safetensors", "tokenizer.json")
 TAIL = 2.0**-12
 
 
@@ -58,6 +62,7 @@ class Peer(nn.Module):
         prompts: none; the evaluation's packaged set is used.
         provenance: files the weights were imported from, with their hashes.
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
+        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Peer(nn.Module):
         self.prompts: dict[str, Any] = {}
         self.provenance = dict(provenance or {})
         self.content_hash: str | None = None
+        self.self_test: dict[str, Any] | None = None
         self.image, self.text = build_towers(settings)
 
     @property
@@ -174,9 +180,11 @@ class Peer(nn.Module):
         Returns:
             ``[B, T]``.
         """
-        dim = self.settings.dim
-        whole = F.normalize(regions[:, 0, dim:] / TAIL, dim=-1)
-        return whole @ sentences[:, :dim].T
+        return self.whole_images(regions) @ sentences[:, : self.settings.dim].T
+
+    def whole_images(self, regions: Tensor) -> Tensor:
+        """Unit vectors ``[B, D]`` of whole images, out of what `encode_images` gave."""
+        return F.normalize(regions[:, 0, self.settings.dim :] / TAIL, dim=-1)
 
     def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """Cosines ``[B, T, N]`` of regions ``[B, N, 2 D]`` and sentences ``[T, 2 D]``."""
@@ -184,8 +192,14 @@ class Peer(nn.Module):
 
     # -------------------------------------------------------------------------- the folder
 
-    def save(self, folder: Path) -> None:
-        """Write the folder atomically: ``peer.yaml``, weights, tokenizer."""
+    def save(self, folder: Path, *, golden: bool = False) -> None:
+        """Write the folder atomically: ``peer.yaml``, weights, tokenizer.
+
+        Args:
+            folder: where.
+            golden: store golden samples too (`medclip_debias.models.golden`), so that loading
+                tests the machine; that encodes two images of the model's input each time.
+        """
         from safetensors.torch import save_file
 
         content = {
@@ -199,10 +213,23 @@ class Peer(nn.Module):
             save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
             self.tokenizer.save(temporary)
             write_text(temporary / FILE, yaml.safe_dump(content, sort_keys=False))
+            if golden:
+                files = [temporary / name for name in FILES]
+                write_golden(self, temporary, self._hash(files))
+
+    def _hash(self, files: Sequence[Path]) -> str:
+        """Names all that scores are computed from."""
+        own = [self.settings.model_dump(mode="json"), self.preprocessing.model_dump(mode="json")]
+        return json_hash([*own, file_hash(*files)])
 
     @classmethod
-    def load(cls, folder: Path, device: str | torch.device = "cpu") -> Peer:
+    def load(cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True) -> Peer:
         """Read a folder that ``import-model`` wrote, ready for evaluation.
+
+        Args:
+            folder: where it is.
+            device: where the model runs.
+            check: score the golden samples, where there are any, and warn if they moved.
 
         Raises:
             UserError: a file is missing, damaged, or of another version.
@@ -210,7 +237,7 @@ class Peer(nn.Module):
         from safetensors.torch import load_file
 
         folder = Path(folder)
-        files = [folder / name for name in ("model.safetensors", "tokenizer.json")]
+        files = [folder / name for name in FILES]
         for path in files:
             if not path.is_file():
                 raise UserError(f"{folder}: is no whole model folder, it holds no {path.name}.")
@@ -231,9 +258,13 @@ class Peer(nn.Module):
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
             state = load_file(files[0])
         load_strictly(model, state, str(files[0]))
-        hashed = [settings.model_dump(mode="json"), preprocessing.model_dump(mode="json")]
-        model.content_hash = json_hash([*hashed, file_hash(*files)])
-        return model.to(device).eval()
+        own = model.content_hash = model._hash(files)
+        model = model.to(device).eval()
+        if check:
+            model.self_test = self_test(model, folder, own)
+        else:
+            model.self_test = {"status": "off"}
+        return model
 
 
 def _joined(regions: Tensor, whole: Tensor) -> Tensor:
@@ -249,6 +280,8 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
     match image:
         case ViTSettings():
             vision: nn.Module = VisionTransformer(image, dim)
+        case ClipResNetSettings():
+            vision = ClipResNet(image, dim)
         case SwinSettings():
             vision = MedClipSwin(image, dim)
         case ResNetSettings() if settings.kind == "gloria":
@@ -276,6 +309,11 @@ def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> Reg
     if isinstance(image, SwinSettings):
         count = network // 32
         return RegionGrid.patches(count, count, float(side))
+    if isinstance(image, ClipResNetSettings):
+        count = network // 32
+        # The strided stem centres its first place on the first pixel; each of the four average
+        # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
+        return RegionGrid(count, count, 32, 15.5)
     stride = 16 if settings.kind == "gloria" else 32
     count = -(-network // stride)
     if network == side:

@@ -39,7 +39,12 @@ class ResNetSettings(Settings):
 
 
 class ViTSettings(Settings):
-    """Vision transformer of CLIP, or (``pre_norm`` off, ``patch_bias`` on) of timm."""
+    """Vision transformer of CLIP, or (``pre_norm`` off, ``patch_bias`` on) of timm.
+
+    ``pool``: the whole image is the class ``token`` or the ``mean`` of the patches;
+    ``norm_after_pool`` takes the last norm after it; ``layer_scale`` multiplies each block's two
+    branches by learned vectors.
+    """
 
     kind: Literal["vit"] = "vit"
     image_size: int
@@ -52,6 +57,19 @@ class ViTSettings(Settings):
     pre_norm: bool = True
     patch_bias: bool = False
     eps: float = 1e-5
+    pool: Literal["token", "mean"] = "token"
+    norm_after_pool: bool = False
+    layer_scale: bool = False
+
+
+class ClipResNetSettings(Settings):
+    """CLIP's ResNet; ``layers`` are the blocks of its four stages, ``width`` that of its stem."""
+
+    kind: Literal["clip_resnet"] = "clip_resnet"
+    image_size: int
+    layers: tuple[int, int, int, int]
+    width: int
+    heads: int
 
 
 class SwinSettings(Settings):
@@ -78,13 +96,16 @@ class BertSettings(Settings):
     """BERT, and how one vector is made of a sentence.
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
-    layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP); ``mlp``
-    [CLS] through a two-layer map without biases (open_clip's text towers from Hugging Face).
+    layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP). The text
+    towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
+    ``mean`` of all, or BERT's ``pooler``, through a two-layer map without biases (``mlp``), one
+    layer (``linear``), or ``none``.
     """
 
     kind: Literal["bert"] = "bert"
     config: dict[str, Any]
-    pooling: Literal["projection", "last4", "pooler", "mlp"]
+    pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "none"]
+    token: Literal["first", "mean", "pooler"] = "first"
     hidden: int = 0
     words_only: bool = False
 
@@ -95,7 +116,9 @@ class PeerSettings(Settings):
     kind: Kind
     dim: int
     max_tokens: int
-    image: ResNetSettings | ViTSettings | SwinSettings = Field(discriminator="kind")
+    image: ResNetSettings | ViTSettings | ClipResNetSettings | SwinSettings = Field(
+        discriminator="kind"
+    )
     text: ClipTextSettings | BertSettings = Field(discriminator="kind")
 
 

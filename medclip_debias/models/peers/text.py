@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.peers.settings import BertSettings
-from medclip_debias.models.text_encoder import make_bert_config
+from medclip_debias.models.text_encoder import SentenceTokenizer, make_bert_config
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,9 +30,10 @@ class BertTower(nn.Module):
         from transformers import BertModel
 
         super().__init__()
-        self.pooling = settings.pooling
+        self.pooling, self.token = settings.pooling, settings.token
         config = make_bert_config(settings.config)
-        self.bert = BertModel(config, add_pooling_layer=settings.pooling == "pooler")
+        pooler = "pooler" in (settings.pooling, settings.token)
+        self.bert = BertModel(config, add_pooling_layer=pooler)
         width = config.hidden_size
         match settings.pooling:
             case "pooler":
@@ -43,6 +44,8 @@ class BertTower(nn.Module):
                     nn.GELU(),
                     nn.Linear(settings.hidden, dim, bias=False),
                 )
+            case "linear":
+                self.head = nn.Linear(width, dim, bias=False)
             case _:
                 self.head = nn.Identity()
 
@@ -55,7 +58,13 @@ class BertTower(nn.Module):
             # length, which a cosine does not see, that is the sum over all tokens.
             states = torch.stack(out.hidden_states[-4:]).sum(dim=0)
             return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
-        pooled = out.pooler_output if self.pooling == "pooler" else out.last_hidden_state[:, 0]
+        if "pooler" in (self.pooling, self.token):
+            pooled = out.pooler_output
+        elif self.token == "mean":
+            kept = mask[..., None].to(out.last_hidden_state)
+            pooled = (out.last_hidden_state * kept).sum(dim=1) / kept.sum(dim=1)
+        else:
+            pooled = out.last_hidden_state[:, 0]
         result: Tensor = self.head(pooled)
         return result
 
@@ -147,6 +156,15 @@ class ClipTokenizer:
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``."""
         self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def checked(tokenizer: SentenceTokenizer | ClipTokenizer, size: int, where: object) -> None:
+    """Refuse a tokenizer of more tokens than the model of ``where`` has embeddings for."""
+    if tokenizer.size > size:
+        raise UserError(
+            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
+            "they do not belong together."
+        )
 
 
 def _byte_letters() -> Any:

@@ -26,8 +26,18 @@ class QuickGELU(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block: attention, then two layers of width ``hidden``."""
 
-    def __init__(self, width: int, heads: int, hidden: int, quick_gelu: bool, eps: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        quick_gelu: bool,
+        eps: float,
+        layer_scale: bool = False,
+    ) -> None:
         super().__init__()
+        self.ls_1: nn.Module = _Scale(width) if layer_scale else nn.Identity()
+        self.ls_2: nn.Module = _Scale(width) if layer_scale else nn.Identity()
         self.ln_1 = nn.LayerNorm(width, eps=eps)
         self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
         self.ln_2 = nn.LayerNorm(width, eps=eps)
@@ -42,20 +52,38 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """``[B, L, width]``; ``mask`` ``[L, L]`` is added to the attention's logits."""
         y = self.ln_1(x)
-        x = x + self.attn(y, y, y, need_weights=False, attn_mask=mask)[0]
-        result: Tensor = x + self.mlp(self.ln_2(x))
+        x = x + self.ls_1(self.attn(y, y, y, need_weights=False, attn_mask=mask)[0])
+        result: Tensor = x + self.ls_2(self.mlp(self.ln_2(x)))
         return result
+
+
+class _Scale(nn.Module):
+    """Multiplication by a learned vector (Touvron et al. 2021, LayerScale)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
 
 
 class Stack(nn.Module):
     """Blocks in a row, under the name ``resblocks``."""
 
     def __init__(
-        self, layers: int, width: int, heads: int, hidden: int, quick_gelu: bool, eps: float
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        hidden: int,
+        quick_gelu: bool,
+        eps: float,
+        layer_scale: bool = False,
     ) -> None:
         super().__init__()
         self.resblocks = nn.ModuleList(
-            Block(width, heads, hidden, quick_gelu, eps) for _ in range(layers)
+            Block(width, heads, hidden, quick_gelu, eps, layer_scale) for _ in range(layers)
         )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -66,10 +94,12 @@ class Stack(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Image to one vector from the class token, and one from each patch token.
+    """Image to one vector from the class token (or the patches' mean), and one from each patch.
 
-    The whole-image vector is the published one. The patch vectors go through the same last norm
-    and projection, which no loss trained them for: an approximation, as in many analyses of CLIP.
+    The whole-image vector is the published one. Where it is the class token's, the patch vectors
+    go through the same last norm and projection, which no loss trained them for: an approximation,
+    as in many analyses of CLIP. Where it is the patches' mean, the projection is that of every
+    patch, so the regions are exact, but for a last norm that comes after the mean.
     """
 
     def __init__(self, settings: ViTSettings, dim: int) -> None:
@@ -80,7 +110,10 @@ class VisionTransformer(nn.Module):
         self.class_embedding = nn.Parameter(torch.zeros(s.width))
         self.positional_embedding = nn.Parameter(torch.zeros(self.side**2 + 1, s.width))
         self.ln_pre = nn.LayerNorm(s.width, eps=s.eps) if s.pre_norm else nn.Identity()
-        self.transformer = Stack(s.layers, s.width, s.heads, s.hidden, s.quick_gelu, s.eps)
+        self.pool, self.norm_after_pool = s.pool, s.norm_after_pool
+        self.transformer = Stack(
+            s.layers, s.width, s.heads, s.hidden, s.quick_gelu, s.eps, s.layer_scale
+        )
         self.ln_post = nn.LayerNorm(s.width, eps=s.eps)
         self.proj = nn.Parameter(torch.zeros(s.width, dim))
 
@@ -89,8 +122,13 @@ class VisionTransformer(nn.Module):
         patches = self.conv1(images).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(len(patches), 1, -1)
         x = torch.cat([first, patches], dim=1) + self.positional_embedding
-        x = self.ln_post(self.transformer(self.ln_pre(x))) @ self.proj
-        return x[:, 1:], x[:, 0]
+        x = self.transformer(self.ln_pre(x))
+        normed = self.ln_post(x)
+        source = x if self.norm_after_pool else normed
+        whole = source[:, 0] if self.pool == "token" else source[:, 1:].mean(dim=1)
+        if self.norm_after_pool:
+            whole = self.ln_post(whole)
+        return normed[:, 1:] @ self.proj, whole @ self.proj
 
 
 class ClipText(nn.Module):

@@ -107,9 +107,9 @@ def open_clip_model():
 
 @pytest.fixture(scope="session")
 def merges_file():
-    from medclip_debias.models.peers.importing import _installed_merges
+    from medclip_debias.models.peers.open_clip import installed_merges
 
-    return _installed_merges()
+    return installed_merges()
 
 
 @pytest.fixture(scope="session")

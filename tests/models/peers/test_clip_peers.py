@@ -2,16 +2,22 @@
 
 import gzip
 import json
+import warnings
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import regex
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from medclip_debias.cli import run
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.models.golden import SENTENCES as SENTENCES_STORED
+from medclip_debias.models.golden import SelfTestWarning, golden_images
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.text import ClipTokenizer
@@ -119,8 +125,17 @@ def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path
     state["logit_scale"] = torch.tensor(4.4)
     torch.save(state, tmp_path / "open_clip_pytorch_model.bin")
     cfg = {
-        "vision_cfg": {"timm_model_name": "vit_base_patch16_224", "timm_proj": "linear"},
-        "text_cfg": {"hf_model_name": "x", "hf_proj_type": "mlp", "context_length": 32},
+        "vision_cfg": {
+            "timm_model_name": "vit_base_patch16_224",
+            "timm_pool": "",
+            "timm_proj": "linear",
+        },
+        "text_cfg": {
+            "hf_model_name": "x",
+            "hf_proj_type": "mlp",
+            "hf_pooler_type": "cls_last_hidden_state_pooler",
+            "context_length": 32,
+        },
     }
     config_file = tmp_path / "open_clip_config.json"
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
@@ -189,22 +204,6 @@ def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
     ]
 
 
-def test_a_model_that_is_no_plain_clip_is_refused_by_name(tmp_path):
-    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
-    for cfg, named in (
-        ({"vision_cfg": {"layers": [3, 4, 6, 3]}, "text_cfg": {}}, "only CLIP's own ViT"),
-        ({"vision_cfg": {"layers": 2, "pool_type": "avg"}, "text_cfg": {}}, "pool_type"),
-        ({"vision_cfg": VISION, "text_cfg": TEXT}, "conv1.weight' is missing"),
-        ({}, "no vision_cfg"),
-    ):
-        (tmp_path / "c.json").write_text(json.dumps(cfg))
-        with pytest.raises(UserError, match=named):
-            import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
-    with pytest.raises(UserError, match="--config"):
-        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
-    assert not (tmp_path / "o").exists()
-
-
 def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_file, tmp_path):
     state = open_clip_model.CLIP(24, VISION, TEXT).state_dict()
     torch.save(state, tmp_path / "w.pt")
@@ -213,6 +212,44 @@ def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_fil
     files = {"text": merges_file, "config": tmp_path / "c.json"}
     with pytest.raises(UserError, match="widths and heads"):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", **files)
+
+
+def test_golden_samples_tell_other_weights_and_other_numbers(
+    open_clip_model, merges_file, tmp_path, capsys
+):
+    torch.manual_seed(0)
+    torch.save(
+        lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict(),
+        tmp_path / "w.pt",
+    )
+    words = ["import-model", "chexzero", str(tmp_path / "w.pt"), "--text", str(merges_file)]
+    folder = tmp_path / "peer"
+    assert run([*words, "--out", str(folder), "--self-test"]) == 0
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        peer = Peer.load(folder)
+    assert peer.self_test["status"] == "passed"
+    stored = json.loads((folder / "golden.json").read_text())
+    images = golden_images(320)
+    with torch.no_grad():
+        regions, sentences = peer.encode_images(images), peer.encode_sentences(SENTENCES_STORED)
+        found = peer.similarity(regions, sentences)
+        maps = peer.region_scores(regions, sentences)
+    torch.testing.assert_close(found, torch.tensor(stored["similarity"]), atol=1e-6, rtol=0)
+    means = torch.tensor(stored["regions"])[..., 0]
+    torch.testing.assert_close(maps.mean(dim=-1), means, atol=1e-6, rtol=0)
+    (folder / "golden.json").write_text(json.dumps(stored | {"similarity": [[0.5] * 5] * 2}))
+    with pytest.warns(SelfTestWarning, match="the same files give other numbers here"):
+        assert Peer.load(folder).self_test["status"] == "drift"
+    assert Peer.load(folder, check=False).self_test == {"status": "off"}
+    state = load_file(folder / "model.safetensors")
+    state["image.proj"] = state["image.proj"] * 1.1
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(SelfTestWarning, match="are not those that were saved"):
+        assert Peer.load(folder).self_test["status"] == "weights"
+    (folder / "golden.json").unlink()
+    assert Peer.load(folder).self_test == {"status": "absent"}
 
 
 def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
@@ -239,3 +276,25 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     assert results["model"]["grid"] == [7, 7]
     assert results["counts"]["phrases"] > 0
     assert {"grounding", "zero_shot"} & results.keys()
+
+    # An index of it holds one vector an image, and ranks by the authors' score.
+    index, few = str(tmp_path / "index"), ["--set", "landmarks=40", "--set", "image_queries=3"]
+    assert run(["index", peer, fitting, "--out", index, *few]) == 0
+    capsys.readouterr()
+    assert run(["search", index, "--text", "No pleural effusion.", "-k", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    model, data = Peer.load(tmp_path / "peer"), PreparedSet.open(tmp_path / "fitting")
+    meta = json.loads((tmp_path / "index" / "index.json").read_text())
+    assert meta["regions"] == [len(data), 1, 24]
+    with torch.no_grad():
+        images = model.encode_images(torch.from_numpy(np.array(data.pixels)))
+        scores = model.similarity(images, model.encode_sentences(["No pleural effusion."]))[:, 0]
+    for hit in found["hits"]:
+        assert hit["score"] == pytest.approx(scores[hit["row"]].item(), abs=1e-3)
+    best = scores.sort(descending=True).values[: len(found["hits"])]
+    if found["candidates"] == len(data):
+        given = torch.tensor([hit["score"] for hit in found["hits"]])
+        torch.testing.assert_close(given, best, atol=1e-3, rtol=0)
+    film = next(p for p in sorted(phantom_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
+    assert run(["search", index, "--image", str(film), "-k", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hits"][0]["score"] == pytest.approx(1, abs=1e-3)

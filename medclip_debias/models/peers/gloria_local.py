@@ -1,0 +1,123 @@
+"""GLoRIA's local score (Huang et al. 2021, section 3.2): words attend to regions.
+
+With words ``w`` and regions ``v`` as they leave the two towers (not of unit length): each region
+shares its weight among the words, ``softmax over w of <v, w>``; each word takes its mean region by
+``a = softmax over v of 4 times that weight`` (equations 4 and 5), ``c = sum of a v``; and an image
+and a sentence are as alike as their best word, ``max over w of cos(w, c)``. That is the score of
+the authors' ``get_local_similarities``, which returns 5 times it.
+
+Two slips of the published code are not followed. It counts the letters of a sentence where words
+are meant, so that [SEP] and padding take part. And it drops sentences of one word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from medclip_debias.errors import UserError
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.text import words_only
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+SHARPNESS = 4.0
+"""The published first temperature."""
+
+
+class GloriaLocal(Peer):
+    """GLoRIA by its local score, for `medclip_debias.grounding.ground`.
+
+    Regions are ``[B, N, D]`` and sentences ``[T, L, D]``: the vectors of their words, padded with
+    zeros. Neither has unit length, so this view is for grounding alone.
+
+    Attributes:
+        scores: what its maps hold.
+    """
+
+    scores = "attention"
+
+    @classmethod
+    def of(cls, model: ImageTextModel) -> GloriaLocal:
+        """The local view of a GLoRIA that was imported; it shares its weights.
+
+        Raises:
+            UserError: another model.
+        """
+        if not isinstance(model, Peer) or model.settings.kind != "gloria":
+            raise UserError("only GLoRIA has a local score, by attention from words to regions.")
+        view = cls.__new__(cls)
+        view.__dict__.update(model.__dict__)  # a module's parameters and parts are in there
+        return view
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Prepared uint8 ``[B, S, S]`` to the regions' vectors ``[B, N, D]``."""
+        x = self.normalise(images) if images.dtype == torch.uint8 else images
+        regions: Tensor = self.image(x)[0]
+        return regions
+
+    def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
+        """Vectors of the words ``[T, L, D]``, L those of the longest sentence.
+
+        The pieces of a word are added up, and the last four layers, as published.
+
+        Raises:
+            UserError: a sentence holds no word.
+        """
+        ids = self.tokenizer.encode([words_only(s) for s in sentences], self.settings.max_tokens)
+        found: list[Tensor] = []
+        for start in range(0, len(ids), batch_size):
+            some = ids[start : start + batch_size]
+            padded, mask = (part.to(self.device) for part in self.tokenizer.pad(some))
+            out = self.text.bert(  # type: ignore[operator]
+                input_ids=padded, attention_mask=mask, output_hidden_states=True
+            )
+            states = torch.stack(out.hidden_states[-4:]).sum(dim=0).float()
+            found += [self._words(row, own) for row, own in zip(states, some, strict=True)]
+        empty = next((n for n, words in enumerate(found, start=1) if not len(words)), None)
+        if empty is not None:
+            raise UserError(f"Sentence {empty} holds no word of letters or figures; write one.")
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+
+    def _words(self, states: Tensor, ids: Sequence[int]) -> Tensor:
+        """``[W, D]`` of a sentence's tokens ``[>= len(ids), D]``, [CLS] and [SEP] left out."""
+        tokens = self.tokenizer.tokens(ids)[1:-1]  # type: ignore[union-attr]
+        number, place = -1, []
+        for token in tokens:
+            number += number < 0 or not token.startswith("##")
+            place.append(number)
+        words = states.new_zeros(number + 1, states.shape[1])
+        where = torch.tensor(place, dtype=torch.long, device=states.device)
+        return words.index_add_(0, where, states[1 : 1 + len(tokens)])
+
+    def attention(self, regions: Tensor, words: Tensor) -> Tensor:
+        """How each word spreads over the regions: ``[B, W, N]``, each row sums to one.
+
+        Args:
+            regions: ``[B, N, D]``.
+            words: those of one sentence ``[L, D]``; padding is left out.
+        """
+        shares = (regions @ _kept(words).T).softmax(dim=-1)
+        return (SHARPNESS * shares).softmax(dim=1).transpose(1, 2)
+
+    def similarity(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """Local scores ``[B, T]`` in [-1, 1] of regions ``[B, N, D]`` and ``[T, L, D]``."""
+        scores = [
+            F.cosine_similarity(self.attention(regions, words) @ regions, _kept(words), dim=-1)
+            for words in sentences
+        ]
+        return torch.stack([each.amax(dim=1) for each in scores], dim=1)
+
+    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """Mean over a sentence's words of their attention: ``[B, T, N]``, each map sums to one."""
+        return torch.stack([self.attention(regions, w).mean(dim=1) for w in sentences], dim=1)
+
+
+def _kept(words: Tensor) -> Tensor:
+    """The words without the padding, which is exactly zero."""
+    return words[words.abs().sum(dim=-1) > 0]

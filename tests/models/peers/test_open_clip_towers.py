@@ -1,0 +1,220 @@
+"""Towers of open_clip, each with open_clip's own code on the same random weights."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from medclip_debias.errors import UserError
+from medclip_debias.models.peers.clip_resnet import ClipResNet
+from medclip_debias.models.peers.importing import import_model
+from medclip_debias.models.peers.settings import ClipResNetSettings
+
+from .conftest import lively
+
+DIM = 24
+VIT = {"layers": 2, "width": 64, "patch_size": 16, "image_size": 64}
+RESNET = {"layers": [1, 2, 1, 1], "width": 16, "image_size": 96, "patch_size": None}
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
+SENTENCES = ["no pleural effusion", "mild edema of the left lung", "edema"]
+
+
+def pictures(side):
+    g = torch.Generator().manual_seed(side)
+    return torch.randint(0, 256, (2, side, side), generator=g, dtype=torch.uint8)
+
+
+@pytest.fixture
+def bring(tmp_path):
+    """Import a model of open_clip's under its configuration."""
+
+    def run(reference, vision, words, text, **more):
+        torch.save(reference.state_dict(), tmp_path / "weights.pt")
+        cfg = {"embed_dim": DIM, "vision_cfg": vision, "text_cfg": words} | more
+        content = {"model_cfg": cfg, "preprocess_cfg": {"interpolation": "bilinear"}}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        files = {"text": text, "config": tmp_path / "config.json"}
+        peer = import_model("open_clip", tmp_path / "weights.pt", tmp_path / "peer", **files)
+        assert peer.preprocessing.prepare.resample == "bilinear"
+        assert peer.preprocessing.input_size == vision["image_size"]
+        return peer
+
+    return run
+
+
+def padded(peer, length=77):
+    ids = peer.tokenizer.encode(SENTENCES, length)
+    result = torch.zeros(len(ids), length, dtype=torch.long)
+    for row, found in zip(result, ids, strict=True):
+        row[: len(found)] = torch.tensor(found)
+    return result
+
+
+@torch.no_grad()
+def check(peer, reference, regions):
+    """Images, sentences and scores are the reference's; ``regions(x)`` those of its parts."""
+    images = pictures(peer.preprocessing.input_size)
+    x = peer.normalise(images)
+    found, words = peer.encode_images(images), peer.encode_sentences(SENTENCES)
+    whole = F.normalize(reference.encode_image(x), dim=-1)
+    text = F.normalize(reference.encode_text(padded(peer)), dim=-1)
+    close = {"atol": 1e-5, "rtol": 0}
+    torch.testing.assert_close(peer.whole_images(found), whole, **close)
+    torch.testing.assert_close(words[:, :DIM], text, **close)
+    torch.testing.assert_close(peer.similarity(found, words), whole @ text.T, **close)
+    unit = F.normalize(regions(x), dim=-1)
+    torch.testing.assert_close(found[..., :DIM], unit, **close)
+    assert found.shape[1] == peer.grid.rows * peer.grid.columns
+
+
+def tokens_of(reference, norm):
+    """Patches of open_clip's vision transformer through its own last parts."""
+
+    def regions(x):
+        got = reference.visual.forward_intermediates(x, indices=1, normalize_intermediates=norm)
+        return got["image_intermediates"][0].flatten(2).transpose(1, 2) @ reference.visual.proj
+
+    return regions
+
+
+@pytest.mark.parametrize(("layout", "quick"), [("CLIP", True), ("CustomTextCLIP", False)])
+def test_clips_resnet_with_clips_text(layout, quick, open_clip_model, merges_file, bring):
+    torch.manual_seed(0)
+    build = getattr(open_clip_model, layout)
+    reference = lively(build(DIM, RESNET, TEXT, quick_gelu=quick))
+    peer = bring(reference, RESNET, TEXT, merges_file, quick_gelu=quick)
+    assert peer.grid.shape == (3, 3)
+
+    def regions(x):
+        features = reference.visual.forward_intermediates(x, indices=1, intermediates_only=True)
+        places = features["image_intermediates"][0].flatten(2).transpose(1, 2)
+        pool = reference.visual.attnpool
+        return pool.c_proj(pool.v_proj(places))
+
+    check(peer, reference, regions)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ls_init_value": 0.5},
+        {"pool_type": "avg", "no_ln_pre": True},
+        {"pool_type": "avg", "final_ln_after_pool": True, "pos_embed_type": "sin_cos_2d"},
+        {"pool_type": "tok", "final_ln_after_pool": True, "patch_dropout": 0.5},
+    ],
+)
+def test_variants_of_clips_vision_transformer(options, open_clip_model, merges_file, bring):
+    torch.manual_seed(1)
+    vision = VIT | options
+    reference = lively(open_clip_model.CustomTextCLIP(DIM, vision, TEXT))
+    peer = bring(reference, vision, TEXT, merges_file, custom_text=True)
+    check(peer, reference, tokens_of(reference, norm=True))
+
+
+@pytest.mark.parametrize(
+    ("pooler", "projection"),
+    [
+        ("cls_last_hidden_state_pooler", "mlp"),
+        ("mean_pooler", "linear"),
+        ("cls_pooler", "mlp"),
+        ("mean_pooler", None),
+    ],
+)
+@pytest.mark.parametrize("vision", [VIT, RESNET])
+def test_a_bert_from_hugging_face(pooler, projection, vision, open_clip_model, bert_folder, bring):
+    """UniMed-CLIP's kind: CLIP's image tower and a BERT; without a map the widths are equal."""
+    width = json.loads((bert_folder / "config.json").read_text())["hidden_size"]
+    dim = DIM if projection else width
+    words = {
+        "hf_model_name": str(bert_folder),
+        "hf_model_pretrained": False,
+        "hf_pooler_type": pooler,
+        "hf_proj_type": projection,
+        "context_length": 32,
+    }
+    torch.manual_seed(2)
+    reference = lively(open_clip_model.CustomTextCLIP(dim, vision, words))
+    peer = bring(reference, vision, words, bert_folder)
+    images = pictures(vision["image_size"])
+    with torch.no_grad():
+        whole = F.normalize(reference.encode_image(peer.normalise(images)), dim=-1)
+        text = F.normalize(reference.encode_text(padded(peer, 32)), dim=-1)
+        regions, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
+    torch.testing.assert_close(found[:, :dim], text, atol=1e-5, rtol=0)
+    torch.testing.assert_close(peer.similarity(regions, found), whole @ text.T, atol=1e-5, rtol=0)
+
+
+def test_places_of_the_resnet_lie_where_its_gradient_says():
+    """With equal positive weights the gradient of a place is symmetric around its centre."""
+    net = ClipResNet(ClipResNetSettings(image_size=256, layers=(1, 1, 1, 1), width=8, heads=4), 4)
+    for name, value in net.state_dict().items():
+        if name.endswith("weight") and value.ndim == 4:
+            value.fill_(1 / value[0].numel())
+        elif name.startswith("attnpool") and value.ndim == 2 and "positional" not in name:
+            value.fill_(0.1)
+    net.eval()
+    image = torch.ones(1, 3, 256, 256, requires_grad=True)
+    regions, _ = net(image)
+    assert regions.shape == (1, 64, 4)
+    for row, column in ((3, 4), (4, 3)):
+        (gradient,) = torch.autograd.grad(regions[0, 8 * row + column, 0], image, retain_graph=True)
+        mass = gradient.abs().sum(dim=(0, 1)).double()
+        centre = torch.arange(256, dtype=torch.float64) + 0.5
+        y, x = ((mass.sum(dim=axis) * centre).sum() / mass.sum() for axis in (1, 0))
+        expected = [32 * row + 15.5, 32 * column + 15.5]
+        torch.testing.assert_close(torch.stack([y, x]).tolist(), expected, atol=0.01, rtol=0)
+
+
+def test_full_size_resnets_have_the_published_parameter_counts():
+    """CLIP's RN50 and RN101 image towers: 38,316,896 and 56,259,936 (open_clip's own count)."""
+    for layers, dim, count in (((3, 4, 6, 3), 1024, 38_316_896), ((3, 4, 23, 3), 512, 56_259_936)):
+        with torch.device("meta"):
+            settings = ClipResNetSettings(image_size=224, layers=layers, width=64, heads=32)
+            found = ClipResNet(settings, dim)
+        assert sum(p.numel() for p in found.parameters()) == count
+
+
+@pytest.mark.parametrize(
+    ("vision", "words", "named"),
+    [
+        ({"layers": [3, 4, 6, 3]}, {}, "conv3.weight' is missing"),
+        ({"layers": 2, "attentional_pool": True}, {}, "'attentional_pool'"),
+        ({"layers": 2, "pool_type": "none"}, {}, "'pool_type' is 'none'"),
+        (VIT, {"embed_cls": True}, "'embed_cls'"),
+        (VIT, {"hf_tokenizer_name": "t5"}, "'hf_tokenizer_name'"),
+        (VIT, {"hf_model_name": "x", "hf_pooler_type": "max_pooler"}, "'max_pooler'"),
+        ({"timm_model_name": "convnext_base"}, {}, "'convnext_base'"),
+        ({"timm_model_name": "vit_base_patch16_224", "timm_pool": "map"}, {}, "'timm_pool'"),
+        (VIT, TEXT, "conv1.weight' is missing"),
+    ],
+)
+def test_what_is_not_read_is_named(vision, words, named, tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
+    (tmp_path / "c.json").write_text(json.dumps({"vision_cfg": vision, "text_cfg": words}))
+    with pytest.raises(UserError, match=named):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
+    assert not (tmp_path / "o").exists()
+
+
+def test_configurations_that_cannot_be_used_are_told(tmp_path, open_clip_model, merges_file):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
+    with pytest.raises(UserError, match="--config"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
+    file = tmp_path / "c.json"
+    captioner = {"vision_cfg": VIT, "text_cfg": TEXT, "multimodal_cfg": {"width": 64}}
+    for content, named in (({}, "no vision_cfg"), (captioner, "captioner"), ([1], "JSON object")):
+        file.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=named):
+            import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=file)
+    state = open_clip_model.CLIP(DIM, VIT, TEXT).state_dict()
+    torch.save(state, tmp_path / "w.pt")
+    cfg = {"vision_cfg": VIT, "text_cfg": TEXT}
+    file.write_text(json.dumps({"model_cfg": cfg, "preprocess_cfg": {"resize_mode": "squash"}}))
+    with pytest.raises(UserError, match="resize_mode 'squash'"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", text=merges_file, config=file)
+    file.write_text(json.dumps({"vision_cfg": VIT, "text_cfg": {"hf_model_name": "x"}}))
+    with pytest.raises(UserError, match="--text"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=file)
+    assert not (tmp_path / "o").exists()
