@@ -152,9 +152,9 @@ class Answers:
         """
         films = listed_films(images) if images is not None else {}
         found = SearchIndex.open(index) if index is not None else None
-        loaded: ImageTextModel = (
-            found.load_model(model, device) if found else load_model(model, best_device(device))
-        )
+        loaded = load_model(model, best_device(device))
+        if found is not None:
+            found.check_model(loaded.content_hash, model)
         return cls(loaded, "/".join(Path(model).resolve().parts[-2:]).lstrip("/"), found, films)
 
     # ------------------------------------------------------------------------------- films

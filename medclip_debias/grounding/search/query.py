@@ -127,12 +127,24 @@ class SearchIndex:
         if not place.is_dir():
             raise UserError(f"{place}: the index's model is not there; say with --model where.")
         model, _ = load_searched(place, best_device(device))
-        if model.content_hash != self.meta["model_hash"]:
+        self.check_model(model.content_hash, place)
+        return model
+
+    def check_model(self, content_hash: str | None, place: Path) -> None:
+        """Refuse a model that the index was not built with.
+
+        Args:
+            content_hash: the model's.
+            place: its folder, for the message.
+
+        Raises:
+            UserError: it is another one.
+        """
+        if content_hash != self.meta["model_hash"]:
             raise UserError(
-                f"{place}: is not the model that {self.folder} was built with ({model.content_hash}"
+                f"{place}: is not the model that {self.folder} was built with ({content_hash}"
                 f" instead of {self.meta['model_hash']}); {AGAIN} with --overwrite."
             )
-        return model
 
     def by_sentence(
         self, vector: Tensor, similarity: Similarity, k: int = 10, candidates: int | None = None
