@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
@@ -79,15 +78,13 @@ def serve(
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=CLOSING
         )
-        # Connections that are cut at the end are no news; an error in the server is.
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         server = uvicorn.Server(config)
         place, number = listener.getsockname()[:2]
         shown = f"[{place}]" if ":" in place else place
         say(f"http://{shown}:{number}")
         if not is_loopback(host):
             say(f"Everyone who reaches this machine at port {number} can use this page.")
-        with _ended_by_signals(server):
+        with _ended_by_signals(server), _quiet():
             server.run(sockets=[listener])
 
 
@@ -247,6 +244,23 @@ def _workplace() -> Iterator[Path]:
             os.environ.pop("GRADIO_TEMP_DIR")
             if before is not None:
                 os.environ["GRADIO_TEMP_DIR"] = before
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Print nothing of what is going on: tracebacks of the web libraries quote what was sent.
+
+    ``MEDCLIP_DEBIAS_DEBUG=1`` prints all of it.
+    """
+    if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
+        yield
+        return
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
+        yield
 
 
 @contextmanager

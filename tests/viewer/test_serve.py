@@ -113,6 +113,10 @@ def test_the_page_answers_over_http_and_leaves_nothing(started, films, tmp_path)
     again = client.predict(*drawing, api_name="/look")
     assert "give a radiograph first" in again[0]
 
+    # Not of the list: refused by the web library itself, which prints the value with a traceback.
+    with pytest.raises(Exception, match="choices"):
+        client.predict("Mrs Smith.png", *drawing, api_name="/choose")
+
     assert [path.name for path in work.iterdir()] == [
         path.name for path in work.glob("medclip-debias-viewer-*")
     ]
