@@ -27,11 +27,12 @@ from medclip_debias.evaluation.probes import (
     uniformity,
 )
 from medclip_debias.files import atomic_file, write_json
+from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.interface import ImageTextModel
+    from medclip_debias.grounding.search.searched import Searched
 
 Floats = NDArray[np.float64]
 Names = NDArray[Any]
@@ -72,7 +73,8 @@ def probe(
 ) -> dict[str, Any]:
     """Probe the image features; write ``probe.json`` and ``tsne.png``.
 
-    Features are the mean of an image's region vectors, brought to unit length.
+    Features are the mean of an image's region vectors, brought to unit length; of a peer, the
+    vector by which its authors score the whole image.
 
     Args:
         model_folder: a trained model.
@@ -87,16 +89,23 @@ def probe(
         progress: called with images done and in total.
 
     Raises:
-        UserError: no labels, an empty split, or truth that does not fit.
+        UserError: no labels, an empty split, the train split, a set prepared otherwise than the
+            model expects, or truth that does not fit.
     """
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.grounding.search.searched import load_searched
     from medclip_debias.models.dual_encoder import best_device
-    from medclip_debias.models.load import load_model
 
+    if split == "train":
+        raise UserError(
+            "The probe learns from the split 'train', so it cannot be scored on it; give --split "
+            "test or validate."
+        )
     began = time.perf_counter()
     options = options or ProbeOptions()
     data = PreparedSet.open(Path(prepared))
-    model = load_model(Path(model_folder), best_device(device))
+    model, _ = load_searched(Path(model_folder), best_device(device))
+    check_preparation(model.preprocessing, data)
     known = Truth(Path(truth)) if truth is not None else None
     rows = {name: _rows(data, name) for name in ("train", split)}
     labels = _labels(data)
@@ -191,7 +200,7 @@ def _labels(data: PreparedSet) -> dict[str, Floats]:
 
 
 def _features(
-    model: ImageTextModel,
+    model: Searched,
     data: PreparedSet,
     rows: NDArray[np.int64],
     split_rows: NDArray[np.int64],
@@ -273,7 +282,7 @@ def _means(classes: dict[str, Any]) -> dict[str, float]:
 
 
 def _false_negatives(
-    model: ImageTextModel,
+    model: Searched,
     data: PreparedSet,
     rows: NDArray[np.int64],
     known: Truth,

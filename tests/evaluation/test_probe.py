@@ -7,6 +7,8 @@ import json
 import pytest
 
 from medclip_debias.cli import run
+from medclip_debias.config import PrepareSettings, Preprocessing
+from medclip_debias.models.dual_encoder import DualEncoder
 
 
 def test_probe_writes_figures_counts_and_a_picture(small_model, small_prepared, tmp_path, capsys):
@@ -59,6 +61,20 @@ def test_a_split_without_images_is_refused(split, small_model, small_prepared, t
     assert run(words) == 2
     assert f"has no image in the split '{split}'; it has" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_what_would_mislead_is_refused(small_model, small_prepared, tmp_path, capsys):
+    other = DualEncoder.load(small_model)
+    other.preprocessing = Preprocessing(prepare=PrepareSettings(size=64), input_size=40)
+    other.save(tmp_path / "model")
+    for folder, more, sentence in (
+        (small_model, ["--split", "train"], "The probe learns from the split 'train'"),
+        (tmp_path / "model", [], "was prepared otherwise than the model expects (size 48 "),
+    ):
+        words = ["probe", str(folder), str(small_prepared.folder), *more]
+        assert run([*words, "--out", str(tmp_path / "out")]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def _without_time(content):
