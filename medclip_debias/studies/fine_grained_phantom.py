@@ -280,8 +280,8 @@ def findings(
             if better
             else "No setting is shown to tell severity apart better than plain InfoNCE"
         )
-        + ". The paper finds that L_g counts better than CLIP, g2 less so than g1 but more stably at "
-        "weight 1000, and L' better than CLIP but less so than L_g."
+        + ". The paper finds that L_g counts better than CLIP, g2 less so than g1 but more stably "
+        "at weight 1000, and L' better than CLIP but less so than L_g."
     )
     return said
 
