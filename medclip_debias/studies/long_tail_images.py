@@ -52,23 +52,33 @@ def load(name: str, root: str | None) -> tuple[Floats, Integers, Floats, Integer
     return tuple(found)  # type: ignore[return-value]
 
 
-def long_tailed(labels: Integers, share: float, rng: np.random.Generator) -> Integers:
-    """Rows that stay when of each class in `RARE` only ``share`` is kept, at least two."""
+def long_tailed(
+    labels: Integers,
+    share: float,
+    rng: np.random.Generator,
+    classes: int = 10,
+    rare: tuple[int, ...] = RARE,
+) -> Integers:
+    """Rows that stay when of each class in ``rare`` only ``share`` is kept, at least two."""
     kept = []
-    for number in range(10):
+    for number in range(classes):
         rows = rng.permutation(np.flatnonzero(labels == number))
-        keep = max(2, round(share * len(rows))) if number in RARE else len(rows)
+        keep = max(2, round(share * len(rows))) if number in rare else len(rows)
         kept.append(rows[:keep])
     return np.sort(np.concatenate(kept))
 
 
-def etas(kind: str, share: float, labels: Integers) -> Floats:
+def etas(
+    kind: str, share: float, labels: Integers, classes: int = 10, rare: tuple[int, ...] = RARE
+) -> Floats:
     """Class probability of each image: the paper's eta_low, eta_high, or the true one.
 
     ``eta_low = 0.2 r / (1 + r)`` is that of a subsampled class, ``eta_high = 0.2 / (1 + r)`` that
-    of a whole one (section 3.1); ``none`` is plain contrastive learning.
+    of a whole one (section 3.1, where half of 10 equal classes are rare; with K classes 2 / K takes
+    the place of 0.2); ``none`` is plain contrastive learning.
     """
-    low, high = 0.2 * share / (1 + share), 0.2 / (1 + share)
+    whole = 2 / classes
+    low, high = whole * share / (1 + share), whole / (1 + share)
     match kind:
         case "none":
             return np.zeros(len(labels), np.float32)
@@ -77,12 +87,19 @@ def etas(kind: str, share: float, labels: Integers) -> Floats:
         case "high":
             return np.full(len(labels), high, np.float32)
         case "true":
-            return np.where(np.isin(labels, RARE), low, high).astype(np.float32)
+            return np.where(np.isin(labels, rare), low, high).astype(np.float32)
     raise ValueError(kind)
 
 
 def probe(
-    train: Floats, labels: Integers, test: Floats, truth: Integers, share: float, seed: int
+    train: Floats,
+    labels: Integers,
+    test: Floats,
+    truth: Integers,
+    share: float,
+    seed: int,
+    classes: int = 10,
+    rare: tuple[int, ...] = RARE,
 ) -> tuple[float, float, float]:
     """Logistic regression on ``share`` of the labels (at least one of each class).
 
@@ -96,11 +113,11 @@ def probe(
     chosen = np.concatenate(
         [
             rng.permutation(rows)[: max(1, round(share * len(rows)))]
-            for rows in (np.flatnonzero(labels == number) for number in range(10))
+            for rows in (np.flatnonzero(labels == number) for number in range(classes))
         ]
     )
     scale = StandardScaler().fit(train)
     machine = LogisticRegression(max_iter=1000).fit(scale.transform(train[chosen]), labels[chosen])
     right = machine.predict(scale.transform(test)) == truth
-    rare = np.isin(truth, RARE)
-    return float(right.mean()), float(right[rare].mean()), float(right[~rare].mean())
+    tail = np.isin(truth, rare)
+    return float(right.mean()), float(right[tail].mean()), float(right[~tail].mean())

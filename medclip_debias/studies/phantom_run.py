@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.protocol import Protocol
     from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.training.run import Trainer
 
 HEAD, TAIL = 9, 9
 """How many of the 28 classes, by frequency, are called head and tail."""
@@ -76,18 +77,28 @@ def train_and_measure(
     torch.set_num_threads(1)
     place = PhantomFolder(folder)
     with tempfile.TemporaryDirectory() as scratch:
-        model, figures = _train(place, train, loss, seed, aggregator, Path(scratch))
+        model, figures = train_model(place, train, loss, seed, aggregator, Path(scratch))
     return figures | measure(model, place)
 
 
-def _train(
+def trainer_of(
     place: PhantomFolder,
     train: TrainDials,
     loss: Mapping[str, Any],
     seed: int,
     aggregator: str,
     scratch: Path,
-) -> tuple[DualEncoder, dict[str, Any]]:
+) -> Trainer:
+    """The trainer of one cell, before its first step; arguments as for `train_and_measure`.
+
+    Args:
+        place: the phantom.
+        train: of the training.
+        loss: settings of the objective, with place holders.
+        seed: of batches, weights and shuffling.
+        aggregator: of the similarity.
+        scratch: a folder for tables of the objective; it must live as long as the trainer.
+    """
     from medclip_debias.config import validate
     from medclip_debias.training.run import Trainer
     from medclip_debias.training.settings import RunSettings
@@ -113,7 +124,24 @@ def _train(
             **{"seed": seed, "workers": 0},
         },
     }
-    trainer = Trainer(validate(RunSettings, content, "the study"), "the study")
+    return Trainer(validate(RunSettings, content, "the study"), "the study")
+
+
+def train_model(
+    place: PhantomFolder,
+    train: TrainDials,
+    loss: Mapping[str, Any],
+    seed: int,
+    aggregator: str,
+    scratch: Path,
+) -> tuple[DualEncoder, dict[str, Any]]:
+    """Train one model; arguments as for `trainer_of`.
+
+    Returns:
+        The model in evaluation mode, and the means of what the objective reported over the last
+        tenth of the steps.
+    """
+    trainer = trainer_of(place, train, loss, seed, aggregator, scratch)
     last = max(1, train.steps // 10)
     kept: dict[str, list[float]] = {}
     for step in range(train.steps):

@@ -122,7 +122,7 @@ def view(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
-    """Two layers for 8 x 8 digits, a ResNet-18 with a small stem for CIFAR-10."""
+    """Two layers for 8 x 8 digits, resnet_tiny for grey images, a ResNet-18 for CIFAR-10."""
     from torch import nn
 
     if shape[1] <= 8:
@@ -130,6 +130,11 @@ def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
         return nn.Sequential(
             nn.Flatten(), nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()
         )
+    if shape[0] == 1:
+        from medclip_debias.models.image_encoder import ResNetRegions
+
+        regions = ResNetRegions("resnet_tiny")
+        return nn.Sequential(regions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     from torchvision.models import resnet18
 
     network = resnet18(weights=None)
