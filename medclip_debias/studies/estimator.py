@@ -85,9 +85,9 @@ pushed away any more. The page of `error-bound` shows the same in numbers.
 Variants: v over all images of the batch with the same or a near-identical sentence (cosine of
 frozen embeddings .95 or more); v as a running mean over the pairs of equal sentences (gamma .1);
 eta shrunk to .3 or .1 of its value; the floor without gradient to the scale. They are looked at on
-two phantoms; the one with the best validation figures is then held against InfoNCE and the
-language model on ten fresh phantoms. It would become an objective to recommend if it beat both on
-retrieval and grounding without losing classification.
+two phantoms; the one with the best mean rank over the paper's six figures is then held against
+InfoNCE and the language model on ten fresh phantoms. It would become an objective to recommend if
+it beat both on retrieval and grounding without losing classification.
 """
 
     @classmethod
@@ -133,7 +133,7 @@ retrieval and grounding without losing classification.
             f"{COLLAPSED}: {clamped[COLLAPSED]:.0%} of the anchors stand on the floor at the end "
             f"of training, AUC {_mean(search[COLLAPSED], 'auc'):.3f} (InfoNCE "
             f"{_mean(search[BASELINE], 'auc'):.3f}).",
-            f"Best of the variants on the search seeds by validation: {chosen}.",
+            f"Best of the variants on the search seeds, by mean rank: {chosen}.",
             verdict(judge, chosen, BASELINE, JUDGED) + ".",
             verdict(judge, chosen, LANGUAGE_MODEL, JUDGED) + ".",
             _earned(judge, chosen),

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = {
-    BASELINE: "rate x 1",
+    BASELINE: "as it is",
     "remove by label": "match shared, keep_mass False",
-    "constant .05": "rate x 1",
+    "constant .05": "as it is",
     LANGUAGE_MODEL: "a 0.2, k 0.35",
     "FNC": "alpha 0.05",
     "X-CLR": "tau_s 0.1",

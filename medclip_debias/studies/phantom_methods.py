@@ -1,8 +1,9 @@
 """The methods of the comparison, each with the small grid that its setting is chosen from.
 
-Every method has the same number of candidates: three strengths where it has a strength, and three
-learning rates where it has none. All corrections act on the same core (InfoNCE from sentences to
-images with LSE+NL scores), so that what differs is the correction.
+A method with a strength has three candidates, one without a single one; the learning rate is the
+same for all: rates chosen for each method alone would differ by chance, and so would the figures.
+All corrections act on the same core, InfoNCE from sentences to images with LSE+NL scores, so that
+what differs is the correction.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-RATES = (0.5, 1.0, 2.0)
-"""What the learning rate of a method without a strength is multiplied by."""
 BASELINE = "InfoNCE"
 LANGUAGE_MODEL = "language model"
 
@@ -24,13 +23,11 @@ class Candidate:
         label: what tells it from the others.
         loss: settings of the objective, with the place holders of
             `medclip_debias.studies.phantom_run.train_and_measure`.
-        rate: what the study's learning rate is multiplied by.
         aggregator: of the similarity.
     """
 
     label: str
     loss: dict[str, Any]
-    rate: float = 1.0
     aggregator: str = "lse_nl"
 
 
@@ -59,8 +56,9 @@ def debiased(eta: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "debiased", "eta": eta}
 
 
-def _rates(loss: dict[str, Any], aggregator: str = "lse_nl") -> tuple[Candidate, ...]:
-    return tuple(Candidate(f"rate x {rate:g}", loss, rate, aggregator) for rate in RATES)
+def _only(loss: dict[str, Any], aggregator: str = "lse_nl") -> tuple[Candidate, ...]:
+    """The one candidate of a method without a strength."""
+    return (Candidate("as it is", loss, aggregator),)
 
 
 def _policies(kind: str, **grid: Any) -> tuple[Candidate, ...]:
@@ -90,8 +88,8 @@ def methods() -> list[Method]:
     glofnd = {"optimizer": "adam", "lr": 0.05, "init": "quantile"}
     alphas = (0.05, 0.2, 0.5)
     return [
-        Method("BioViL-style", "no correction", _rates(biovil, "global")),
-        Method(BASELINE, "no correction", _rates(infonce())),
+        Method("BioViL-style", "no correction", _only(biovil, "global")),
+        Method(BASELINE, "no correction", _only(infonce())),
         Method(
             "remove by label",
             "removal",
@@ -110,8 +108,8 @@ def methods() -> list[Method]:
             "remove by text", "removal", _policies("remove_by_text", threshold=(0.7, 0.85, 0.95))
         ),
         Method("reweight by text", "removal", _policies("reweight_by_text", beta=(0.5, 1.0, 3.0))),
-        Method("constant .05", "debiased", _rates(debiased({"kind": "constant", "value": 0.05}))),
-        Method("constant .1", "debiased", _rates(debiased({"kind": "constant", "value": 0.1}))),
+        Method("constant .05", "debiased", _only(debiased({"kind": "constant", "value": 0.05}))),
+        Method("constant .1", "debiased", _only(debiased({"kind": "constant", "value": 0.1}))),
         Method(LANGUAGE_MODEL, "debiased", _eta_of("language_model")),
         Method("FNC", "rival", _policies("fnc", alpha=alphas)),
         Method(
@@ -146,12 +144,12 @@ def methods() -> list[Method]:
         Method(
             "true probability",
             "oracle",
-            _rates(debiased({"kind": "table", "path": "@eta_true"})),
+            _only(debiased({"kind": "table", "path": "@eta_true"})),
         ),
         Method(
             "true pairs removed",
             "oracle",
-            _rates(infonce({"kind": "remove_known", "path": "@agreement"})),
+            _only(infonce({"kind": "remove_known", "path": "@agreement"})),
         ),
         # The controls take the a and k that were chosen for the language model.
         Method("constant = its mean", "control", _eta_of("mean_of")),
