@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -141,12 +142,17 @@ class BatchFields:
     def _agreement(
         self, objective: Objective, prepared: PreparedSet, studies: TrainingStudies, where: str
     ) -> Tensor:
-        """Rows of the training studies, columns of their distinct sentences."""
-        (policy,) = (m for m in objective.modules() if isinstance(m, RemoveKnown))
-        if policy.settings.path is None:
-            raise UserError(f"{where}: the policy '{policy.kind}' needs a 'path'; name its table.")
-        table = read_agreement(policy.settings.path, studies.texts, study_ids(prepared, studies))
-        return torch.from_numpy(table).to(self.device)
+        """Rows of the training studies, columns of their distinct sentences; all tables joined."""
+        names = study_ids(prepared, studies)
+        known = np.zeros((len(names), len(studies.texts)), dtype=bool)
+        for policy in objective.modules():
+            if isinstance(policy, RemoveKnown):
+                if policy.settings.path is None:
+                    raise UserError(
+                        f"{where}: the policy '{policy.kind}' needs a 'path'; name its table."
+                    )
+                known |= read_agreement(policy.settings.path, studies.texts, names)
+        return torch.from_numpy(known).to(self.device)
 
     def _labels(
         self, prepared: PreparedSet, studies: TrainingStudies

@@ -13,6 +13,7 @@ import pytest
 from medclip_debias.config import load_yaml, merge, validate
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.false_negatives import Truth
 from medclip_debias.evaluation.statistics import holm, paired_seeds
 from medclip_debias.studies.eta_tradeoff import Trigrams, tracking
@@ -25,6 +26,7 @@ from medclip_debias.studies.phantom_run import (
     language_eta,
     resolve,
     train_and_measure,
+    trainer_of,
     training_counts,
 )
 from medclip_debias.studies.phantom_study import (
@@ -67,6 +69,29 @@ def test_agreement_is_the_truth_of_every_training_sentence_and_study(folder):
     found = read_agreement(place.agreement, texts, images["study_id"].astype(str).tolist())
     assert np.array_equal(found.T, truth.agreement(texts, images["image_id"].astype(str).tolist()))
     assert 0.05 < found.mean() < 0.95
+
+
+def test_a_batch_knows_which_of_its_images_agree_with_which_of_its_sentences(folder, tmp_path):
+    oracle = {"kind": "infonce", "negatives": [{"kind": "remove_known", "path": "@agreement"}]}
+    place = PhantomFolder(folder)
+    trainer = trainer_of(place, TRAIN, oracle, 0, "lse_nl", tmp_path)
+    truth, images = Truth(place.truth), trainer.prepared.images
+    batch = trainer.batches[0]
+    fields = trainer.cached.fields.of(batch, 0)
+    found = fields["agreement"][:, fields["text_ids"]].numpy().T
+    texts = [trainer.studies.texts[n] for n in batch.texts.tolist()]
+    first = [trainer.studies.rows[n][0] for n in batch.studies.tolist()]
+    shown = [str(name) for name in images["image_id"].iloc[first]]
+    assert np.array_equal(found, truth.agreement(texts, shown))
+    removed = float(trainer.step(0)["removed"])
+    negatives = batch.owners.numpy()[:, None] != np.arange(len(shown))[None, :]
+    assert removed == pytest.approx(found[negatives].mean())
+
+
+def test_the_oracle_needs_its_table(folder, tmp_path):
+    loss = {"kind": "infonce", "negatives": [{"kind": "remove_known"}]}
+    with pytest.raises(UserError, match="'remove_known' needs a 'path'"):
+        trainer_of(PhantomFolder(folder), TRAIN, loss, 0, "lse_nl", tmp_path)
 
 
 def test_every_place_holder_becomes_what_it_stands_for(folder, tmp_path):
