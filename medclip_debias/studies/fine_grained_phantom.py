@@ -20,6 +20,7 @@ from medclip_debias.studies.phantom_study import (
     by_method,
     mean_sd,
     quick_settings,
+    star_note,
 )
 from medclip_debias.studies.study import Cell, Row, Summary, Table
 
@@ -138,7 +139,7 @@ settings.
         gaps = {m: paired(groups, m) for m in ("severity_auc", *GENERAL)}
         tables = [
             Table(f"Mean (sd) over {seeds} seeds", ["", *heads], body),
-            _gap_table(gaps, [str(label) for label in groups if label != PLAIN]),
+            _gap_table(gaps, [str(label) for label in groups if label != PLAIN], seeds),
         ]
         return Summary(findings(groups, gaps), tables, _figures(groups, shown))
 
@@ -286,7 +287,7 @@ def findings(
     return said
 
 
-def _gap_table(gaps: Mapping[str, Mapping[str, Gap]], names: Sequence[str]) -> Table:
+def _gap_table(gaps: Mapping[str, Mapping[str, Gap]], names: Sequence[str], seeds: int) -> Table:
     body = []
     for name in names:
         cells = []
@@ -298,7 +299,8 @@ def _gap_table(gaps: Mapping[str, Mapping[str, Gap]], names: Sequence[str]) -> T
             cells.append(f"{value:+.3f} [{low:+.3f}, {high:+.3f}]{' *' if p < 0.05 else ''}")
         body.append([name, *cells])
     heads = ["severity AUC" if m == "severity_auc" else LABELS[m] for m in gaps]
-    return Table("Difference to weight 0; a star where Holm's p < .05", ["", *heads], body)
+    title = "Difference to weight 0; a star where Holm's p < .05" + star_note(gaps, seeds)
+    return Table(title, ["", *heads], body)
 
 
 def _figures(groups: Mapping[Any, Mapping[int, Row]], shown: Sequence[str]) -> dict[str, Any]:

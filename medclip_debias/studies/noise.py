@@ -11,6 +11,7 @@ from medclip_debias.config import Settings
 from medclip_debias.studies.phantom_methods import BASELINE, LANGUAGE_MODEL, methods
 from medclip_debias.studies.phantom_study import (
     LABELS,
+    SEEDS_NEEDED,
     PhantomStudy,
     PhantomStudySettings,
     by_method,
@@ -97,6 +98,8 @@ The loss is each method's figure with noise minus its own without, paired over s
         worst, findings = levels[-1], []
         losses = {name: _loss(rows, name, levels[0], worst) for name in METHODS}
         for metric in SHOWN:
+            if len(self.settings.seeds) < SEEDS_NEEDED.get(metric, 0):
+                continue
             found = {name: own[metric] for name, own in losses.items() if metric in own}
             if not found:
                 findings.append("Too few seeds to say what noise costs.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +40,8 @@ SELECTION_SEED = 1000
 """First seed of the phantoms on which settings are chosen; no reported cell has it."""
 CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
 """What settings are chosen by: the paper's six figures, all of them by rank."""
+SEEDS_NEEDED = {"cnr": 10}
+"""Seeds without which no sentence and no star speaks of a metric: CNR varies most of all."""
 
 
 class PhantomStudySettings(Settings):
@@ -201,7 +204,10 @@ def figure_table(
 def differences(
     groups: Mapping[Any, Mapping[int, Row]], baseline: Any, metric: str
 ) -> dict[Any, tuple[float, tuple[float, float], float]]:
-    """Paired difference to ``baseline`` of every other method: value, t interval, Holm's p."""
+    """Paired difference to ``baseline`` of every other method: value, t interval, Holm's p.
+
+    The p of a metric in `SEEDS_NEEDED` is nan, which is below nothing, until there are as many.
+    """
     from medclip_debias.evaluation.statistics import holm, paired_seeds
 
     base = {seed: row[metric] for seed, row in groups[baseline].items()}
@@ -213,10 +219,21 @@ def differences(
         if result is not None:
             found[name] = result[:3]
     adjusted = holm([p for _, _, p in found.values()])
+    if len(base) < SEEDS_NEEDED.get(metric, 0):
+        adjusted = [math.nan] * len(adjusted)
     return {
         name: (value, interval, p)
         for (name, (value, interval, _)), p in zip(found.items(), adjusted, strict=True)
     }
+
+
+def star_note(metrics: Iterable[str], seeds: int) -> str:
+    """For a title: which of the metrics have too few seeds for a star; often empty."""
+    return "".join(
+        f" ({LABELS[metric]}: no star with fewer than {needed} seeds)"
+        for metric, needed in SEEDS_NEEDED.items()
+        if metric in metrics and seeds < needed
+    )
 
 
 def difference_table(
@@ -225,7 +242,10 @@ def difference_table(
     baseline: Any,
     metrics: Sequence[str] = SHOWN,
 ) -> Table:
-    """Paired differences to ``baseline`` with 95% intervals; a star where Holm's p < .05."""
+    """Paired differences to ``baseline`` with 95% intervals; a star where Holm's p < .05.
+
+    Metrics with too few seeds for a star are named in the title.
+    """
     columns = {metric: differences(groups, baseline, metric) for metric in metrics}
     body = []
     for name in groups:
@@ -241,6 +261,7 @@ def difference_table(
             star = " *" if p < 0.05 else ""
             cells.append(f"{value:+.{d}f} [{low:+.{d}f}, {high:+.{d}f}]{star}")
         body.append([str(name), *cells])
+    title += star_note(metrics, len(groups[baseline]))
     return Table(title, [f"minus {baseline}", *(LABELS[m] for m in metrics)], body)
 
 
@@ -253,7 +274,7 @@ def verdict(
 ) -> str:
     """One clause: where ``name`` is better or worse than ``baseline``.
 
-    What is named has p < .05 after Holm's correction.
+    What is named has p < .05 after Holm's correction, and seeds enough (`SEEDS_NEEDED`).
 
     Args:
         groups: rows of each method by seed.
@@ -270,7 +291,7 @@ def verdict(
         if name not in found:
             return f"{name} against {baseline}: too few seeds to say anything"
         value, _, p = found[name]
-        if p >= 0.05 or value == 0:
+        if not p < 0.05 or value == 0:
             continue
         text = f"{LABELS[metric]} {value:+.{digits_of(metric)}f}"
         (better if (value > 0) == METRICS[metric] else worse).append(text)

@@ -251,6 +251,16 @@ def test_the_sentence_says_which_way(gap, word):
     assert "too few seeds" in verdict(one, "b", "a", ["auc"])
 
 
+@pytest.mark.parametrize(("seeds", "claimed"), [(5, False), (9, False), (10, True)])
+def test_nothing_is_claimed_of_cnr_on_fewer_than_ten_seeds(seeds, claimed):
+    groups = by_method(made_rows(0.02, seeds=seeds))
+    assert ("better in CNR" in verdict(groups, "b", "a", ["cnr"])) == claimed
+    table = difference_table("t", groups, "a", ["auc", "cnr"])
+    assert table.rows[0][1].endswith("*")
+    assert table.rows[0][2].endswith("*") == claimed
+    assert ("fewer than 10 seeds" in table.title) != claimed
+
+
 def test_ranks_count_small_median_ranks_as_good():
     rows = [
         {"method": "good", "seed": 0, "auc": 0.9, "median_rank": 3.0},
