@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,14 +21,15 @@ STYLES: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def panels(count: int, titles: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """A row of ``count`` panels with plain axes."""
+def panels(count: int, titles: Sequence[str] = (), rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """``count`` panels with plain axes, row by row in ``rows`` of equal length."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.4 * count, 3.4), facecolor="white", layout="constrained")
+    columns = count // rows
+    figure = Figure(figsize=(4.4 * columns, 3.4 * rows), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    axes = list(figure.subplots(1, count, squeeze=False)[0])
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for place, one in enumerate(axes):
         one.grid(True, color="#e3e6ea", linewidth=0.7)
         one.set_axisbelow(True)
@@ -52,6 +53,24 @@ def line(axes: Axes, x: Any, y: Any, style: int, label: str | None = None, **mor
         "label": label,
     }
     axes.plot(x, y, **(settings | more))
+
+
+def intervals(
+    axes: Axes, found: Mapping[Any, tuple[float, tuple[float, float], float]], names: bool
+) -> None:
+    """Differences with their intervals, first on top; a dot is filled where p < .05.
+
+    Args:
+        axes: to draw on; the line at 0 is the baseline.
+        found: name, then difference, interval and p.
+        names: whether the vertical axis has them.
+    """
+    for height, (value, (low, high), p) in enumerate(reversed(found.values())):
+        axes.plot([low, high], [height, height], color="#555555", linewidth=1.2)
+        filled = "#000000" if p < 0.05 else "#ffffff"
+        axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)
+    axes.axvline(0, color="#D55E00", linewidth=1)
+    axes.set_yticks(range(len(found)), [str(name) for name in reversed(found)] if names else [])
 
 
 def labels(axes: Axes, x: str, y: str, legend: bool = True) -> None:

@@ -64,7 +64,7 @@ VARIANTS = (
 class EstimatorSettings(PhantomStudySettings):
     """Seeds on which variants are looked at, and fresh ones on which the best is judged."""
 
-    seeds: tuple[int, ...] = tuple(range(20, 30))
+    seeds: tuple[int, ...] = tuple(range(10))
     search_seeds: tuple[int, ...] = (SELECTION_SEED, SELECTION_SEED + 1)
 
 
@@ -86,15 +86,15 @@ Variants: v over all images of the batch with the same or a near-identical sente
 frozen embeddings .95 or more); v as a running mean over the pairs of equal sentences (gamma .1);
 eta shrunk to .3 or .1 of its value; the floor without gradient to the scale. They are looked at on
 two phantoms; the one with the best mean rank over the paper's six figures is then held against
-InfoNCE and the language model on ten fresh phantoms. It would become an objective to recommend if
-it beat both on retrieval and grounding without losing classification.
+InfoNCE and the language model on ten phantoms that no choice has seen. It would become an objective
+to recommend if it beat both on retrieval and grounding without losing classification.
 """
 
     @classmethod
     def quick(cls) -> EstimatorSettings:
         """One search seed, two fresh ones."""
         found: EstimatorSettings = quick_settings(
-            EstimatorSettings, seeds=(20, 21), search_seeds=(SELECTION_SEED,)
+            EstimatorSettings, seeds=(0, 1), search_seeds=(SELECTION_SEED,)
         )
         return found
 
@@ -147,7 +147,7 @@ it beat both on retrieval and grounding without losing classification.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Share of clamped anchors and AUC of every variant; differences on fresh seeds."""
-        from medclip_debias.studies.drawing import panels
+        from medclip_debias.studies.drawing import intervals, panels
 
         search = by_method([r for r in rows if r["role"] == "search"])
         judge = by_method([r for r in rows if r["role"] == "judge"])
@@ -160,11 +160,7 @@ it beat both on retrieval and grounding without losing classification.
             one.set_yticks(range(len(names)), names if metric == "clamped" else [], fontsize=7)
         for one, metric in zip(axes[2:], ("cnr", "recall"), strict=True):
             found = differences(judge, BASELINE, metric)
-            for height, (value, (low, high), _) in enumerate(found.values()):
-                one.plot([low, high], [height, height], color="#555555", linewidth=1.2)
-                one.plot(value, height, "o", color="#000000", markersize=4.5)
-            one.axvline(0, color="#D55E00", linewidth=1)
-            one.set_yticks(range(len(found)), list(found), fontsize=7)
+            intervals(one, found, names=True)
             one.set_xlabel(f"{LABELS[metric]} minus {BASELINE}", fontsize=8)
         return figure
 

@@ -17,6 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.false_negatives import Truth
 from medclip_debias.evaluation.statistics import holm, paired_seeds
 from medclip_debias.studies.eta_tradeoff import Trigrams, tracking
+from medclip_debias.studies.false_negatives import false_rate
 from medclip_debias.studies.phantom_data import PhantomData, PhantomFolder, class_prompts
 from medclip_debias.studies.phantom_methods import ETA_GRID, LANGUAGE_MODEL, methods
 from medclip_debias.studies.phantom_run import (
@@ -43,7 +44,7 @@ from medclip_debias.studies.runner import run_study
 from medclip_debias.studies.study import find_study
 from medclip_debias.studies.table1 import Table1, Table1Settings
 
-STUDIES = ("table1", "eta-tradeoff", "noise", "x-clr", "estimator")
+STUDIES = ("table1", "eta-tradeoff", "noise", "x-clr", "estimator", "false-negatives")
 TRAIN = TrainDials(steps=3, batch_size=16, warmup_steps=1, dim=16)
 
 
@@ -147,6 +148,44 @@ def test_table1_chooses_on_a_phantom_of_its_own_and_reports_on_every_seed(inputs
     page = (out / "page.md").read_text()
     assert "difference to InfoNCE" in page
     assert json.loads((out / "results.json").read_text())["figures"]["hospital"]
+
+
+def test_table1_keeps_in_every_regime_what_it_chose_in_the_first():
+    study = Table1(Table1Settings())
+    asked = study.cells()
+    assert {cell["regime"] for cell in asked} == {"hospital"}
+    good = {metric: 1.0 if more else 0.0 for metric, more in METRICS.items()}
+    poor = {metric: 0.0 if more else 1.0 for metric, more in METRICS.items()}
+    last = {method.name: method.candidates[-1].label for method in methods()}
+    rows = [cell | (good if cell["candidate"] == last[cell["method"]] else poor) for cell in asked]
+    reported = study.follow_up(rows)
+    for regime in ("hospital", "easy"):
+        own = [cell for cell in reported if cell["regime"] == regime]
+        assert {cell["data"]["dials"]["regime"] for cell in own} == {regime}
+        assert len(own) == len(methods()) * len(study.settings.seeds)
+        assert all(cell["candidate"] == last[cell["method"]] for cell in own)
+
+
+def test_the_rate_of_false_negatives_is_that_of_the_truth(folder):
+    place = PhantomFolder(folder)
+    data, truth = PreparedSet.open(place.prepared), Truth(place.truth)
+    train = data.studies.loc[data.studies["split"] == "train", "study_id"]
+    said = data.sentences.loc[data.sentences["study_id"].isin(train), "text"].tolist()
+    each = truth.eta(said)
+    found = false_rate(place)
+    assert found["mean"] == pytest.approx(each.mean())
+    assert found["q50"] == pytest.approx(np.quantile(each, 0.5))
+    assert found["q05"] <= found["q50"] <= found["q95"]
+
+
+def test_false_negatives_runs_whole_and_says_what_it_found(inputs, tmp_path):
+    study = find_study("false-negatives")
+    settings = study.quick().model_copy(update={"train": TRAIN})
+    found = run_study("false-negatives", inputs.parent / "false", settings=settings, workers=1)
+    trained = by_method([r for r in found["rows"] if r["part"] == "train"])
+    assert all(set(own) == {0, 1} for own in trained.values())
+    assert "are false on average" in found["findings"][0]
+    assert found["findings"][1].startswith("Do false negatives hurt? true pairs removed against")
 
 
 @pytest.mark.parametrize(
