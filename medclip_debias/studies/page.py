@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,14 +31,38 @@ def page(study: Study, found: Summary, results: Mapping[str, Any]) -> str:
         "## Repeat it",
         "",
         "```",
-        f"medclip-debias study {study.name} --out runs/studies/{study.name}",
+        shlex.join(["medclip-debias", "study", study.name, *changed(study)])
+        + f" --out runs/studies/{study.name}",
         "```",
-        f"{results['cells']} cells, {results['seconds']:.0f} s of measuring in all. Settings: "
+        f"{results['cells']} cells, {results['seconds']:.0f} s of measuring in all (what another "
+        "study had measured before is not counted). Settings: "
         + ", ".join(f"`{key}` {value}" for key, value in results["settings"].items())
         + ".",
         "",
     ]
     return "\n".join(lines)
+
+
+def changed(study: Study) -> list[str]:
+    """The words ``key.path=value`` that turn the default settings into the study's.
+
+    Values are JSON, which a command line reads as YAML.
+    """
+    usual = type(study).settings_class().model_dump(mode="json")
+    return _changed(study.settings.model_dump(mode="json"), usual, "")
+
+
+def _changed(given: Mapping[str, Any], usual: Mapping[str, Any], prefix: str) -> list[str]:
+    words = []
+    for key, value in given.items():
+        known = usual.get(key)
+        if value == known:
+            continue
+        if isinstance(value, dict) and isinstance(known, dict):
+            words += _changed(value, known, f"{prefix}{key}.")
+        else:
+            words.append(f"{prefix}{key}={json.dumps(value)}")
+    return words
 
 
 def tables(given: Sequence[Table]) -> list[str]:

@@ -136,7 +136,7 @@ def measurement_key(cell: Cell) -> str:
 
 def quick_settings(kind: type[PhantomStudySettings], **more: Any) -> Any:
     """Settings of a run of a few minutes: little data, few steps, two seeds."""
-    language = {"hidden": 32, "heads": 2, "layers": 1, "vocabulary": 400, "steps": 60, "lr": 3e-3}
+    language = PhantomData().language | {"hidden": 32, "vocabulary": 400, "steps": 60}
     data = PhantomData(studies=160, test_studies=60, language=language)
     train = TrainDials(steps=8, batch_size=16, warmup_steps=2, dim=16)
     return kind(**({"seeds": (0, 1), "data": data, "train": train} | more))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.config import load_yaml, merge, validate
+from medclip_debias.config import apply_overrides, load_yaml, merge, validate
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -18,6 +18,7 @@ from medclip_debias.evaluation.false_negatives import Truth
 from medclip_debias.evaluation.statistics import holm, paired_seeds
 from medclip_debias.studies.eta_tradeoff import Trigrams, tracking
 from medclip_debias.studies.false_negatives import false_rate
+from medclip_debias.studies.page import changed
 from medclip_debias.studies.phantom_data import PhantomData, PhantomFolder, class_prompts
 from medclip_debias.studies.phantom_methods import ETA_GRID, LANGUAGE_MODEL, methods
 from medclip_debias.studies.phantom_run import (
@@ -164,6 +165,16 @@ def test_table1_keeps_in_every_regime_what_it_chose_in_the_first():
         assert {cell["data"]["dials"]["regime"] for cell in own} == {regime}
         assert len(own) == len(methods()) * len(study.settings.seeds)
         assert all(cell["candidate"] == last[cell["method"]] for cell in own)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_command_of_a_page_repeats_the_settings(name):
+    kind = find_study(name)
+    assert changed(kind(kind.settings_class())) == []
+    usual = kind.settings_class().model_dump(mode="json")
+    words = changed(kind(kind.quick()))
+    assert words
+    assert validate(kind.settings_class, apply_overrides(usual, words), "here") == kind.quick()
 
 
 def test_the_rate_of_false_negatives_is_that_of_the_truth(folder):
