@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.losses.base import Anchors, ContrastiveBatch
+from medclip_debias.losses.late_start import LateStart, LateStartSettings
 from medclip_debias.losses.negatives import NegativePolicy, PolicySettings, largest
 
+SIDES = ("text", "image", "view")
 
-class FNCSettings(PolicySettings):
+
+class FNCSettings(LateStartSettings):
     """Settings of `FalseNegativeCancellation`; ``alpha`` 0 removes nothing."""
 
     kind: Literal["fnc"] = "fnc"
@@ -19,11 +23,13 @@ class FNCSettings(PolicySettings):
     keep_mass: bool = True
 
 
-class FalseNegativeCancellation(NegativePolicy):
+class FalseNegativeCancellation(LateStart, NegativePolicy):
     """``W = 0`` above the ``1 - alpha`` quantile of the anchor's negatives in the batch.
 
     With N negatives these are the ``ceil(alpha (N - 1))`` most similar ones, at least one as
-    soon as alpha is above 0; exactly that many also among equal similarities.
+    soon as alpha is above 0; exactly that many also among equal similarities. Before ``start``
+    it removes nothing: the nearest negatives of an untrained network are not the false ones.
+    Its only state is how many training steps it has seen, for each side.
 
     Example:
         >>> import torch
@@ -41,9 +47,21 @@ class FalseNegativeCancellation(NegativePolicy):
     formula: ClassVar[str] = "W = 0 where s_jn is above the (1 - alpha) quantile of row j"
     paper: ClassVar[str] = "False negative cancellation, Huynh et al. (2022)"
     settings: FNCSettings
+    steps: Tensor
+
+    def __init__(self, settings: FNCSettings | None = None) -> None:
+        super().__init__(settings)
+        self.register_buffer("steps", torch.zeros(len(SIDES), dtype=torch.int64))
 
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:  # noqa: ARG002
         """Weights ``[A, C]``, 0 or 1."""
+        side = SIDES.index(anchors.side)
+        # Without a late start nothing has to be read back from the device.
+        early = self.start > 0 and int(self.steps[side]) < self.start
+        if self.training:
+            self.steps[side] += 1
+        if early:
+            return torch.ones_like(anchors.negatives)
         total = anchors.negatives.sum(dim=1)
         # The small term: 0.07 x 100 must be 7, not the next integer above 7.000000000000001.
         top = (self.settings.alpha * (total - 1).double() - 1e-9).ceil().long()

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.base import Anchors, ContrastiveBatch, KnowsRun, same_study
+from medclip_debias.losses.base import Anchors, ContrastiveBatch, same_study
 from medclip_debias.losses.labels import shared_present
+from medclip_debias.losses.late_start import LateStart, LateStartSettings
 from medclip_debias.losses.negatives import NegativePolicy, PolicySettings
 from medclip_debias.losses.samples import (
     Adam,
@@ -24,7 +25,7 @@ from medclip_debias.losses.samples import (
 )
 
 
-class GloFNDSettings(PolicySettings):
+class GloFNDSettings(LateStartSettings):
     """Settings of `GloFND`.
 
     ``alpha``: share of negatives to remove. ``optimizer``: ``sgd`` (equation 4) or ``adam``
@@ -43,19 +44,11 @@ class GloFNDSettings(PolicySettings):
     lr: float = Field(0.05, gt=0)
     betas: tuple[float, float] = (0.9, 0.98)
     init: Literal["one", "quantile"] = "one"
-    start_step: int = Field(0, ge=0)
-    start_epoch: int | None = Field(None, ge=0)
     filter_step: int | None = Field(None, ge=0)
     samples: int | None = Field(None, ge=1)
 
-    @model_validator(mode="after")
-    def _starts_once(self) -> GloFNDSettings:
-        if self.start_epoch is not None and self.start_step:
-            raise ValueError("give start_step or start_epoch, not both")
-        return self
 
-
-class GloFND(NegativePolicy, KnowsRun):
+class GloFND(LateStart, NegativePolicy):
     """``W = 0`` where the cosine exceeds the anchor's own threshold ``lambda``.
 
     At each training step the thresholds of the batch's samples move first, against the gradient
@@ -98,28 +91,6 @@ class GloFND(NegativePolicy, KnowsRun):
         self.tables = PerSide(lambda: SampleTable(columns, s.samples))
         self.adam = Adam(s.lr, s.betas)
         self._sums: dict[str, Tensor] = {}
-        self._steps_per_epoch: int | None = None
-
-    def begin(self, *, samples: int, steps_per_epoch: int) -> None:  # noqa: ARG002
-        """Remember how long an epoch is."""
-        self._steps_per_epoch = steps_per_epoch
-
-    @property
-    def start(self) -> int:
-        """Step from which thresholds are learned.
-
-        Raises:
-            ValueError: it is set in epochs, and nothing said how long one is.
-        """
-        s = self.settings
-        if s.start_epoch is None:
-            return s.start_step
-        if self._steps_per_epoch is None:
-            raise ValueError(
-                "'glofnd' has a start_epoch, but does not know how long an epoch is: call the "
-                "objective's begin(samples=..., steps_per_epoch=...) first, or set start_step"
-            )
-        return s.start_epoch * self._steps_per_epoch
 
     @property
     def requires(self) -> frozenset[str]:

@@ -61,9 +61,10 @@ def train_and_measure(
         folder: as `medclip_debias.studies.phantom_data.make_phantom` leaves it.
         train: of the training.
         loss: settings of the objective. A policy's or a table's ``path`` may be ``@agreement``
-            or ``@eta_true``, an ``eta`` may be of kind ``mean_of`` or ``shuffled`` with the
-            ``a`` and ``k`` of a language-model eta: its mean over the sentences for all, or its
-            values dealt out anew to the distinct sentences.
+            or ``@eta_true``; a policy's ``start_step`` may be ``@0.4``, a share of the steps; an
+            ``eta`` may be of kind ``mean_of`` or ``shuffled`` with the ``a`` and ``k`` of a
+            language-model eta: its mean over the sentences for all, or its values dealt out anew
+            to the distinct sentences.
         seed: of batches, weights and shuffling.
         aggregator: of the similarity.
 
@@ -113,7 +114,7 @@ def trainer_of(
             "dim": train.dim,
             "similarity": {"aggregator": aggregator},
         },
-        "loss": resolve(loss, place, seed, scratch),
+        "loss": resolve(loss, place, seed, scratch, train.steps),
         "train": {
             **train.model_dump(
                 include={
@@ -165,20 +166,27 @@ def _size(place: PhantomFolder) -> int:
 
 
 def resolve(
-    loss: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path
+    loss: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path, steps: int
 ) -> dict[str, Any]:
     """Settings of an objective with every place holder filled in; see `train_and_measure`."""
     result = dict(loss)
     if "core" in result:
-        result["core"] = resolve(result["core"], place, seed, scratch)
+        result["core"] = resolve(result["core"], place, seed, scratch, steps)
     eta = result.get("eta")
     if isinstance(eta, Mapping):
         result["eta"] = _eta(eta, place, seed, scratch)
     if "negatives" in result:
-        result["negatives"] = [
-            entry | ({"path": str(place.agreement)} if entry.get("path") == "@agreement" else {})
-            for entry in map(dict, result["negatives"])
-        ]
+        result["negatives"] = [_policy(entry, place, steps) for entry in result["negatives"]]
+    return result
+
+
+def _policy(entry: Mapping[str, Any], place: PhantomFolder, steps: int) -> dict[str, Any]:
+    result = dict(entry)
+    if result.get("path") == "@agreement":
+        result["path"] = str(place.agreement)
+    start = result.get("start_step")
+    if isinstance(start, str):
+        result["start_step"] = round(float(start.removeprefix("@")) * steps)
     return result
 
 

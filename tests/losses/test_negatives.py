@@ -248,6 +248,51 @@ def test_fnc_counts_exactly_also_among_equals():
         torch.testing.assert_close(after.mass, torch.full((101,), 100.0))
 
 
+def test_fnc_waits_for_its_start_and_a_resumed_one_does_not_wait_again():
+    batch = ContrastiveBatch(
+        torch.rand(8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor(14.0)
+    )
+    settings = FNCSettings(alpha=0.3, start_step=3)
+    policy = FalseNegativeCancellation(settings)
+    anchors = text_anchors(batch)
+
+    def removed(one):
+        return int((anchors.negatives & ~one.apply_to(anchors, batch).negatives).sum())
+
+    policy.eval()
+    assert [removed(policy) for _ in range(4)] == [0] * 4  # looking is not training
+    policy.train()
+    assert [removed(policy) for _ in range(2)] == [0, 0]
+    resumed = FalseNegativeCancellation(settings)
+    resumed.load_state_dict(policy.state_dict())
+    at_once = removed(FalseNegativeCancellation(FNCSettings(alpha=0.3)))
+    assert [removed(resumed) for _ in range(2)] == [0, at_once]
+    assert at_once == 8 * 2  # ceil(.3 x 6) of the seven negatives of each
+
+
+def test_fnc_counts_the_steps_of_each_side(make_batch):
+    batch = make_batch(1)
+    text, image = batch.anchors("symmetric")
+    policy = FalseNegativeCancellation(FNCSettings(alpha=0.3, start_step=1, keep_mass=False))
+    for anchors in (text, image):
+        assert policy.apply_to(anchors, batch).negatives.equal(anchors.negatives)
+    for anchors in (text, image):
+        assert not policy.apply_to(anchors, batch).negatives.equal(anchors.negatives)
+
+
+def test_fnc_can_start_at_an_epoch_once_it_knows_how_long_one_is(make_batch):
+    batch = make_batch(1)
+    anchors = text_anchors(batch)
+    policy = FalseNegativeCancellation(FNCSettings(alpha=0.3, start_epoch=2, keep_mass=False))
+    with pytest.raises(ValueError, match="'fnc' has a start_epoch"):
+        policy.apply_to(anchors, batch)
+    policy.begin(samples=10, steps_per_epoch=2)
+    kept = [policy.apply_to(anchors, batch).negatives.equal(anchors.negatives) for _ in range(6)]
+    assert kept == [True] * 4 + [False] * 2
+    with pytest.raises(ValueError, match="start_step or start_epoch, not both"):
+        FNCSettings(start_epoch=1, start_step=5)
+
+
 def test_same_study_and_identical_text_are_not_pushed_apart(make_batch):
     batch = make_batch(1)
     for side, anchors in both_sides(batch):

@@ -85,7 +85,7 @@ RUNS = {
         "kind": "debiased",
         "eta": {"kind": "constant", "value": 0.1},
         "positives": "study",
-        "negatives": [{"kind": "remove_by_label"}, {"kind": "fnc", "alpha": 0.1}],
+        "negatives": [{"kind": "remove_by_label"}, {"kind": "fnc", "alpha": 0.1, "start_step": 3}],
     },
     "supcon": {"kind": "supcon"},
     "xclr": {"kind": "xclr"},
