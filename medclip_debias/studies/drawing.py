@@ -22,14 +22,17 @@ STYLES: tuple[tuple[str, str, Any], ...] = (
 
 
 def panels(count: int, titles: Sequence[str] = (), rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """``count`` panels with plain axes, row by row in ``rows`` of equal length."""
+    """``count`` panels with plain axes, row by row; the last of ``rows`` may be shorter."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = count // rows
+    columns = -(-count // rows)
     figure = Figure(figsize=(4.4 * columns, 3.4 * rows), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[count:]:
+        spare.remove()
+    axes = axes[:count]
     for place, one in enumerate(axes):
         one.grid(True, color="#e3e6ea", linewidth=0.7)
         one.set_axisbelow(True)
@@ -65,7 +68,7 @@ def intervals(
         found: name, then difference, interval and p.
         names: whether the vertical axis has them.
     """
-    for height, (value, (low, high), p) in enumerate(reversed(found.values())):
+    for height, (value, (low, high), p) in enumerate(list(found.values())[::-1]):
         axes.plot([low, high], [height, height], color="#555555", linewidth=1.2)
         filled = "#000000" if p < 0.05 else "#ffffff"
         axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)

@@ -114,7 +114,8 @@ training sentences, each occurrence counted, boilerplate (true of every image) l
         """The sweep, the line, the tracking."""
         groups = by_method([r for r in rows if r["part"] == "train"])
         base = next(iter(groups))
-        findings = [verdict(groups, name, base, SHOWN) + "." for name in groups if name != base]
+        others = [name for name in groups if name != base]
+        findings = [verdict(groups, name, base, SHOWN, others) + "." for name in others]
         tracked = [r for r in rows if r["part"] == "estimate"]
         whole = max(r["share"] for r in tracked)
         said = {
@@ -136,7 +137,7 @@ training sentences, each occurrence counted, boilerplate (true of every image) l
         """Each metric over eta with the language model's line; tracking over the share."""
         from medclip_debias.studies.drawing import labels, line, panels
 
-        figure, axes = panels(5, [*(LABELS[m] for m in SHOWN), "tracking log eta"])
+        figure, axes = panels(5, [*(LABELS[m] for m in SHOWN), "tracking log eta"], rows=2)
         groups = by_method([r for r in rows if r["part"] == "train"])
         constants = list(self.settings.constants)
         for one, metric in zip(axes, SHOWN, strict=False):

@@ -120,7 +120,7 @@ The loss is each method's figure with noise minus its own without, paired over s
         """Each metric over the share of mismatched reports."""
         from medclip_debias.studies.drawing import labels, line, panels
 
-        figure, axes = panels(len(SHOWN), [LABELS[m] for m in SHOWN])
+        figure, axes = panels(len(SHOWN), [LABELS[m] for m in SHOWN], rows=2)
         levels = list(self.settings.noise)
         for place, (one, metric) in enumerate(zip(axes, SHOWN, strict=True)):
             for style, name in enumerate(METHODS):
