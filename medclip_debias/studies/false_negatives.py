@@ -57,8 +57,8 @@ language model's eta act by what it says of each sentence? It is held against it
 sentence, and against its own values dealt out anew over the sentences. All settings are the
 published ones (a = .2, k = .35; removal where a CheXpert label is shared); nothing is chosen.
 
-Differences are paired over seeds, with 95% t intervals; a star marks p < .05 after Holm's
-correction over the methods.
+Differences are paired over seeds, with 95% t intervals; a star, and a filled dot in the figure,
+marks p < .05 after Holm's correction over the methods.
 """
 
     @classmethod

@@ -99,8 +99,8 @@ regimes (a strength that suits only the data it was chosen on is not worth much)
 language model's chosen setting: its mean eta for every sentence, and its values dealt out anew over
 the sentences.
 Oracles know what no archive does: which image agrees with which sentence, and each sentence's
-true probability. Differences are paired over seeds, with 95% t intervals; a star marks
-p < .05 after Holm's correction over the methods.
+true probability. Differences are paired over seeds, with 95% t intervals; a star, and
+a filled dot in the figure, marks p < .05 after Holm's correction over the methods.
 """
 
     @classmethod
