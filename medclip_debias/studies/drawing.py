@@ -73,6 +73,7 @@ def intervals(
         filled = "#000000" if p < 0.05 else "#ffffff"
         axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)
     axes.axvline(0, color="#D55E00", linewidth=1)
+    axes.locator_params(axis="x", nbins=5)  # more, and small differences overlap
     axes.set_yticks(range(len(found)), [str(name) for name in reversed(found)] if names else [])
 
 
