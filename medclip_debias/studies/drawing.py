@@ -58,6 +58,40 @@ def line(axes: Axes, x: Any, y: Any, style: int, label: str | None = None, **mor
     axes.plot(x, y, **(settings | more))
 
 
+def means_with_bars(
+    axes: Axes,
+    x: Sequence[float],
+    values: Sequence[Sequence[float]],
+    style: int,
+    label: str,
+    aside: float = 0.0,
+) -> None:
+    """A line through the means of the seeds, with bars of one standard deviation.
+
+    Args:
+        axes: to draw on.
+        x: places.
+        values: those of every seed at each place.
+        style: number of colour, marker and dashes.
+        label: for the legend.
+        aside: how far to move the line, so that the bars of several do not lie on one another;
+            a share of the range of ``x``, or of its logarithm where the axis has one.
+    """
+    import numpy as np
+
+    places = np.asarray(x, dtype=float)
+    if axes.get_xscale() == "log":
+        places = places * (places.max() / places.min()) ** aside
+    else:
+        places = places + aside * (places.max() - places.min())
+    line(axes, places, [np.mean(each) for each in values], style, label)
+    if all(len(each) > 1 for each in values):
+        spread = [np.std(each, ddof=1) for each in values]
+        means = [np.mean(each) for each in values]
+        colour = STYLES[style % len(STYLES)][0]
+        axes.errorbar(places, means, spread, fmt="none", ecolor=colour, lw=0.8, capsize=2)
+
+
 def intervals(
     axes: Axes, found: Mapping[Any, tuple[float, tuple[float, float], float]], names: bool
 ) -> None:

@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from medclip_debias.config import Settings
-from medclip_debias.studies.study import Cell, Row, Study, Summary, Table
+from medclip_debias.studies.glofnd_findings import (
+    POLICIES,
+    REMOVERS,
+    RULES,
+    column,
+    detection_table,
+    findings,
+    last_distances,
+    main_alpha,
+    start_table,
+    step_ratios,
+)
+from medclip_debias.studies.study import Cell, Row, Study, Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +31,6 @@ if TYPE_CHECKING:
     from medclip_debias.losses.base import Objective
 
 Floats = NDArray[np.float64]
-RULES = ("adam, from 1", "adam, from a quantile", "sgd, from 1", "sgd, from a quantile")
 
 
 class GloFNDStudySettings(Settings):
@@ -52,7 +63,9 @@ for SGD (equation 4) and Adam (published code), started at 1 or at the quantile 
 (about a tenth of all pairs), under InfoNCE alone, with FNC, and with GloFND, same budget for all.
 At the end all pairs of the training set are judged: GloFND removes above each sample's threshold,
 FNC the top alpha of random batches, the global threshold above one quantile of all pairs, and the
-exact rule above each sample's own quantile. `start` is the share of training without filtering."""
+exact rule above each sample's own quantile, all with the vectors of the same network. `start` is
+the share of training without filtering (GloFND learns its thresholds from the first step on).
+Differences are paired over seeds, with 95% t intervals."""
 
     @classmethod
     def quick(cls) -> GloFNDStudySettings:
@@ -75,12 +88,11 @@ exact rule above each sample's own quantile. `start` is the share of training wi
             ]
             common = {"part": "train", "seed": seed, **train}
             found.append(common | {"policy": "none", "alpha": 0.0, "start": 0.0})
-            found += [common | {"policy": "fnc", "alpha": a, "start": 0.0} for a in s.alphas]
             found += [
                 common | {"policy": policy, "alpha": a, "start": start}
-                for policy in ("glofnd one", "glofnd quantile")
+                for policy in POLICIES
                 for a in s.alphas
-                for start in (s.starts if a == _main_alpha(s.alphas) else s.starts[:1])
+                for start in (s.starts if a == main_alpha(s.alphas) else s.starts[:1])
             ]
         return found
 
@@ -98,57 +110,25 @@ exact rule above each sample's own quantile. `start` is the share of training wi
         """Distance to the quantile, removal rate, detection, probe, cost."""
         fixed = [r for r in rows if r["part"] == "fixed"]
         train = [r for r in rows if r["part"] == "train"]
-        alpha = _main_alpha(sorted({r["alpha"] for r in fixed}))
-        visits = fixed[0]["visits"]
-        ends = {rule: _mean([r["mae"][-1] for r in fixed if r["rule"] == rule]) for rule in RULES}
-        best = min(ends, key=ends.__getitem__)
-        at = [r for r in train if r["alpha"] == alpha and r["start"] == 0.0]
-        finds = {
-            name: _spread([r[f"{name} f1"] for r in at if r["policy"] == "glofnd quantile"])
-            for name in ("own threshold", "batch", "global", "exact")
-        }
-        plain = [r["probe"] for r in train if r["policy"] == "none"]
-        probes = {
-            policy: _spread([r["probe"] for r in at if r["policy"] == policy])
-            for policy in ("fnc", "glofnd one", "glofnd quantile")
-        }
-        cost = {
-            policy: float(np.median([r["step_ratio"] for r in at if r["policy"] == policy]))
-            for policy in probes
-        }
-        removed = [
-            f"{a:g}: {_mean([r['removed'] for r in train if r['alpha'] == a and _quantile(r)]):.3f}"
-            for a in sorted({r["alpha"] for r in train if r["alpha"] > 0})
-        ]
-        findings = [
-            "On fixed vectors, mean distance of the thresholds to the exact quantile after "
-            f"{visits} visits a sample: "
-            + ", ".join(f"{rule} {value:.3f}" for rule, value in ends.items())
-            + f"; closest is {best}.",
-            f"In training, alpha and the share of pairs removed at the end: {'; '.join(removed)}.",
-            f"F1 of the removed pairs at alpha = {alpha:g}, GloFND started at a quantile: own "
-            f"thresholds {finds['own threshold']}, batch top-k (FNC) {finds['batch']}, one global "
-            f"threshold {finds['global']}, exact quantiles {finds['exact']}.",
-            f"Linear probe: InfoNCE {_spread(plain)}; at alpha = {alpha:g} FNC {probes['fnc']}, "
-            f"GloFND from 1 {probes['glofnd one']}, from a quantile "
-            f"{probes['glofnd quantile']}.",
-            "Time of a step against InfoNCE, timed in turn (median): "
-            + ", ".join(f"{policy} {value:.2f}" for policy, value in cost.items())
-            + "; the network here is tiny, so this is the most that the policies can cost.",
-        ]
-        tables = [_detection_table(train, alpha), _start_table(train, alpha)]
-        return Summary(findings, tables, {"mae": ends, "step_ratio": cost})
+        alpha = main_alpha(sorted({r["alpha"] for r in fixed}))
+        return Summary(
+            findings(fixed, train, alpha),
+            [detection_table(train, alpha), start_table(train, alpha)],
+            {"mae": last_distances(fixed), "step_ratio": step_ratios(train, alpha)},
+        )
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Distance to the quantile over visits; removal rate over alpha; F1 over alpha."""
-        from medclip_debias.studies.drawing import labels, line, panels
+        """Distance to the quantile; share removed and F1 over alpha; probe over the start."""
+        from medclip_debias.studies.drawing import labels, line, means_with_bars, panels
 
         fixed = [r for r in rows if r["part"] == "fixed"]
         train = [r for r in rows if r["part"] == "train"]
-        alpha = _main_alpha(sorted({r["alpha"] for r in fixed}))
+        alpha = main_alpha(sorted({r["alpha"] for r in fixed}))
         alphas = sorted({r["alpha"] for r in train if r["alpha"] > 0})
-        figure, (first, second, third) = panels(
-            3, [f"fixed vectors, alpha = {alpha:g}", "training: share removed", "training: F1"]
+        at = f"alpha = {alpha:g}"
+        titles = ["share removed", "F1 of removed pairs", f"linear probe, {at}"]
+        figure, (first, second, third, fourth) = panels(
+            4, [f"fixed vectors, {at}", *(f"training: {title}" for title in titles)], rows=2
         )
         for style, rule in enumerate(RULES):
             chosen = [r for r in fixed if r["rule"] == rule and r["alpha"] == alpha]
@@ -156,18 +136,22 @@ exact rule above each sample's own quantile. `start` is the share of training wi
             line(first, chosen[0]["at"], curve, style, rule, markevery=max(1, len(curve) // 8))
         first.set_yscale("log")
         labels(first, "visits a sample", "mean |lambda - quantile|")
-        for style, policy in enumerate(("glofnd one", "glofnd quantile")):
-            values = [_mean([r["removed"] for r in train if _is(r, policy, a)]) for a in alphas]
-            line(second, alphas, values, style, policy)
         second.plot(alphas, alphas, color="#777777", linewidth=1, label="alpha")
+        for style, policy in enumerate(("glofnd one", "glofnd quantile")):
+            own = [list(column(train, "removed", policy, a).values()) for a in alphas]
+            means_with_bars(second, alphas, own, style, POLICIES[policy], 0.012 * (style - 1))
         labels(second, "alpha", "share of pairs removed")
-        for style, name in enumerate(("own threshold", "batch", "global", "exact")):
-            values = [
-                _mean([r[f"{name} f1"] for r in train if _is(r, "glofnd quantile", a)])
-                for a in alphas
-            ]
-            line(third, alphas, values, style, name)
-        labels(third, "alpha", "F1 of removed pairs")
+        for style, name in enumerate(REMOVERS):
+            own = [list(column(train, f"{name} f1", "glofnd quantile", a).values()) for a in alphas]
+            means_with_bars(third, alphas, own, style, REMOVERS[name], 0.012 * (style - 1))
+        labels(third, "alpha", "F1")
+        starts = sorted({r["start"] for r in train})
+        plain = float(np.mean(list(column(train, "probe", "none", 0.0).values())))
+        fourth.axhline(plain, color="#777777", linewidth=1, label="InfoNCE")
+        for style, policy in enumerate(POLICIES):
+            own = [list(column(train, "probe", policy, alpha, start).values()) for start in starts]
+            means_with_bars(fourth, starts, own, style, POLICIES[policy], 0.012 * (style - 1))
+        labels(fourth, "share of training before filtering", "accuracy of the probe")
         return figure
 
 
@@ -279,10 +263,10 @@ def _objective(cell: Cell, samples: int) -> Objective:
 
     kind, _, init = cell["policy"].partition(" ")
     negatives: list[dict[str, Any]] = []
+    start = round(cell["start"] * cell["steps"])
     if kind == "fnc":
-        negatives = [{"kind": "fnc", "alpha": cell["alpha"]}]
+        negatives = [{"kind": "fnc", "alpha": cell["alpha"], "start_step": start}]
     elif kind == "glofnd":
-        start = round(cell["start"] * cell["steps"])
         negatives = [
             {"kind": "glofnd", "alpha": cell["alpha"], "init": init, "filter_step": start}
             | {"samples": samples}
@@ -347,62 +331,3 @@ def _scores(removed: NDArray[np.bool_], false: NDArray[np.bool_]) -> dict[str, f
     precision, recall = hits / max(removed.sum(), 1), hits / max(false.sum(), 1)
     f1 = 2 * hits / max(removed.sum() + false.sum(), 1)
     return {"precision": precision, "recall": recall, "f1": f1}
-
-
-# ---------------------------------------------------------------------------------- tables
-
-
-def _main_alpha(alphas: Sequence[float]) -> float:
-    """The alpha nearest to the digits' true rate of false negatives."""
-    return min(alphas, key=lambda a: abs(a - 0.1))
-
-
-def _quantile(row: Row) -> bool:
-    return row["policy"] == "glofnd quantile" and row["start"] == 0.0
-
-
-def _is(row: Row, policy: str, alpha: float) -> bool:
-    return (row["policy"], row["alpha"], row["start"]) == (policy, alpha, 0.0)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
-
-
-def _spread(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return f"{_mean(values):.3f}"
-    return f"{np.mean(values):.3f} ({np.std(values, ddof=1):.3f})"
-
-
-def _detection_table(train: Sequence[Row], alpha: float) -> Table:
-    body = []
-    for name in ("own threshold", "batch", "global", "exact"):
-        chosen = [r for r in train if _is(r, "glofnd quantile", alpha)]
-        figures = [
-            _spread([r[f"{name} {k}"] for r in chosen]) for k in ("precision", "recall", "f1")
-        ]
-        body.append([name, *figures])
-    return Table(
-        f"Removed pairs at the end of training, alpha = {alpha:g}",
-        ["rule", "precision", "recall", "F1"],
-        body,
-    )
-
-
-def _start_table(train: Sequence[Row], alpha: float) -> Table:
-    body = []
-    for policy in ("glofnd one", "glofnd quantile"):
-        for start in sorted({r["start"] for r in train}):
-            chosen = [
-                r for r in train if (r["policy"], r["alpha"], r["start"]) == (policy, alpha, start)
-            ]
-            if chosen:
-                names = ("removed", "mae", "own threshold f1", "probe")
-                figures = [_spread([r[name] for r in chosen]) for name in names]
-                body.append([policy, f"{start:g}", *figures])
-    return Table(
-        f"When filtering starts, alpha = {alpha:g}",
-        ["policy", "start", "share removed", "distance to the quantile", "F1", "probe"],
-        body,
-    )

@@ -165,9 +165,9 @@ and SimCLR may tell images by those.
         return Summary(findings, tables, {"difference from CL": differences})
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Accuracy over r for each share of labels, and on the rare types."""
+        """Accuracy over r for each share of labels and on the rare types; bars are sd."""
         from medclip_debias.studies.drawing import labels as named
-        from medclip_debias.studies.drawing import line, panels
+        from medclip_debias.studies.drawing import means_with_bars, panels
 
         shares = sorted({r["share"] for r in rows})
         labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
@@ -178,8 +178,8 @@ and SimCLR may tell images by those.
             one.axhline(1 / len(TYPES), color="#aaaaaa", linewidth=0.8)
             for style, kind in enumerate(k for k in KINDS if any(r["kind"] == k for r in rows)):
                 name = f"{part} at {share:g}"
-                means = [float(np.mean(_values(rows, name, kind, r))) for r in shares]
-                line(one, shares, means, style, KINDS[kind])
+                own = [_values(rows, name, kind, r) for r in shares]
+                means_with_bars(one, shares, own, style, KINDS[kind], 0.01 * (style - 1.5))
             named(one, "share r kept of the subsampled types", "accuracy", legend=place == 0)
         return figure
 

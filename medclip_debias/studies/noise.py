@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from medclip_debias.config import Settings
 from medclip_debias.studies.phantom_methods import BASELINE, LANGUAGE_MODEL, methods
 from medclip_debias.studies.phantom_study import (
@@ -19,6 +17,7 @@ from medclip_debias.studies.phantom_study import (
     digits_of,
     figure_table,
     quick_settings,
+    verdict,
 )
 from medclip_debias.studies.study import Row, Summary, Table
 
@@ -54,7 +53,8 @@ class Noise(PhantomStudy):
 A share of the training studies carries a report that was written for other findings; test studies
 are clean. Hospital-like phantom, the same training for all methods, each with its published or
 first setting. Each seed is a phantom of its own; at one seed all shares have the same images.
-The loss is each method's figure with noise minus its own without, paired over seeds.
+What noise takes is each method's figure with noise minus its own without, paired over seeds; that
+of each method is then held against that of InfoNCE, with Holm's correction over the methods.
 """
 
     @classmethod
@@ -114,21 +114,26 @@ The loss is each method's figure with noise minus its own without, paired over s
                 + ("; their intervals overlap." if _overlap(found[least], found[most]) else ".")
             )
         tables.append(_loss_table(losses, worst))
+        lost = _lost(rows, levels[0], worst)
+        others = [name for name in lost if name != BASELINE]
+        findings += [
+            f"What noise takes, {verdict(lost, name, BASELINE, SHOWN, others)}." for name in others
+        ]
         return Summary(findings, tables)
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Each metric over the share of mismatched reports."""
-        from medclip_debias.studies.drawing import labels, line, panels
+        """Each metric over the share of mismatched reports; bars are sd over seeds."""
+        from medclip_debias.studies.drawing import labels, means_with_bars, panels
 
         figure, axes = panels(len(SHOWN), [LABELS[m] for m in SHOWN], rows=2)
         levels = list(self.settings.noise)
         for place, (one, metric) in enumerate(zip(axes, SHOWN, strict=True)):
             for style, name in enumerate(METHODS):
-                means = [
-                    np.mean([r[metric] for r in rows if (r["method"], r["noise"]) == (name, level)])
+                each = [
+                    [r[metric] for r in rows if (r["method"], r["noise"]) == (name, level)]
                     for level in levels
                 ]
-                line(one, levels, means, style, name)
+                means_with_bars(one, levels, each, style, name, 0.012 * (style - 2.5))
             labels(one, "share of mismatched reports", LABELS[metric], legend=place == 0)
         return figure
 
@@ -142,6 +147,18 @@ def _loss(rows: Sequence[Row], name: str, clean: float, noisy: float) -> dict[st
     groups = by_method(own, "noise")
     found = {metric: differences(groups, clean, metric).get(noisy) for metric in SHOWN}
     return {metric: value for metric, value in found.items() if value is not None}
+
+
+def _lost(rows: Sequence[Row], clean: float, noisy: float) -> dict[str, dict[int, Row]]:
+    """Of each method and seed: every figure at ``noisy`` minus that at ``clean``."""
+    levels = [by_method([r for r in rows if r["noise"] == level]) for level in (clean, noisy)]
+    return {
+        name: {
+            seed: {metric: row[metric] - levels[0][name][seed][metric] for metric in SHOWN}
+            for seed, row in own.items()
+        }
+        for name, own in levels[1].items()
+    }
 
 
 def _with_interval(found: Loss, digits: int) -> str:

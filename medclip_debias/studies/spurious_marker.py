@@ -172,24 +172,18 @@ each arm, is the fairer comparison; the findings state both.
         return Summary(findings(rows, drops, ties), tables, figures)
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Four figures over the tie, a line for each arm."""
-        from medclip_debias.studies.drawing import labels, line, panels
+        """Four figures over the tie, a line for each arm; bars are sd over seeds."""
+        from medclip_debias.studies.drawing import labels, means_with_bars, panels
 
         shown = ("auc", "auc_against", "auc_marker", "worst_group")
-        figure, axes = panels(len(shown), [SHOWN[metric] for metric in shown])
+        figure, axes = panels(len(shown), [SHOWN[metric] for metric in shown], rows=2)
         ties = list(self.settings.ties)
         for place, (one, metric) in enumerate(zip(axes, shown, strict=True)):
             if metric != "worst_group":
                 one.axhline(0.5, color="#aaaaaa", linewidth=0.8)
             for style, arm in enumerate((SUPERVISED, CONTRASTIVE, EXCLUDED)):
                 each = [_values(rows, arm, tie, metric) for tie in ties]
-                # Moved aside a little, so that the bars (sd over seeds) do not lie on one another.
-                x = [tie + 0.012 * (style - 1) for tie in ties]
-                line(one, x, [values.mean() for values in each], style, arm)
-                if all(len(values) > 1 for values in each):
-                    spread = [values.std(ddof=1) for values in each]
-                    mean = [values.mean() for values in each]
-                    one.errorbar(x, mean, spread, fmt="none", ecolor="#777777", lw=0.8, capsize=2)
+                means_with_bars(one, ties, each, style, arm, 0.012 * (style - 1))
             labels(one, "tie c of marker and finding in training", "", legend=place == 0)
         return figure
 

@@ -112,6 +112,13 @@ of the training studies. Hospital-like phantom; each seed is a phantom of its ow
             _temperature(sources): sources[TEXT]
         }
         tables.append(figure_table("Temperature of the targets, text graph: mean (sd)", taus))
+        taus = dict(sorted(taus.items(), key=lambda each: float(str(each[0]).split()[-1])))
+        against = {IDENTITY: sources[IDENTITY]} | taus
+        findings += [
+            verdict(against, tau, IDENTITY, SHOWN, list(taus)) + "."
+            for tau in taus
+            if tau != _temperature(sources)  # said above
+        ]
         for share in sorted({r["share"] for r in rows if r["part"] == "share"}):
             groups = by_method([r for r in rows if r["part"] == "share" and r["share"] == share])
             findings.append(
@@ -121,32 +128,38 @@ of the training studies. Hospital-like phantom; each seed is a phantom of its ow
         return Summary(findings, tables)
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """AUC and Recall over tau_s and over the amount of data."""
-        from medclip_debias.studies.drawing import labels, line, panels
+        """AUC and Recall over tau_s and over the amount of data; bars are sd over seeds."""
+        from medclip_debias.studies.drawing import labels, means_with_bars, panels
 
-        figure, axes = panels(4, ["tau_s", "tau_s", "amount of data", "amount of data"])
+        figure, axes = panels(4, ["temperature of the targets"] * 2 + ["little data"] * 2, rows=2)
         sources = by_method([r for r in rows if r["part"] == "source"])
+        taus = {
+            float(next(iter(own.values()))["loss"]["target_temperature"]): own
+            for own in [
+                *by_method([r for r in rows if r["part"] == "tau"]).values(),
+                sources[TEXT],
+            ]
+        }
+        x = sorted(taus)
         for place, metric in enumerate(("auc", "recall")):
-            taus = {
-                float(next(iter(own.values()))["loss"]["target_temperature"]): own
-                for own in [
-                    *by_method([r for r in rows if r["part"] == "tau"]).values(),
-                    sources[TEXT],
-                ]
-            }
-            x = sorted(taus)
-            means = [np.mean([r[metric] for r in taus[tau].values()]) for tau in x]
-            line(axes[place], x, means, 0, "text graph")
-            level = float(np.mean([r[metric] for r in sources[IDENTITY].values()]))
-            axes[place].axhline(level, color="#D55E00", linestyle="--", label=IDENTITY)
             axes[place].set_xscale("log")
+            plain = float(np.mean([r[metric] for r in sources[IDENTITY].values()]))
+            axes[place].axhline(plain, color="#777777", linewidth=1, label=IDENTITY)
+            own = [[r[metric] for r in taus[tau].values()] for tau in x]
+            means_with_bars(axes[place], x, own, 1, TEXT)
+            axes[place].set_xticks(x, [f"{tau:g}" for tau in x])
+            axes[place].minorticks_off()
             labels(axes[place], "tau_s", LABELS[metric])
-            for style, name in enumerate((IDENTITY, TEXT)):
-                own = [r for r in rows if r["method"] == name and r["part"] in ("share", "source")]
-                shares = sorted({r["share"] for r in own})
-                means = [np.mean([r[metric] for r in own if r["share"] == v]) for v in shares]
-                line(axes[2 + place], shares, means, style, name)
             axes[2 + place].set_xscale("log")
+            for style, name in enumerate((IDENTITY, TEXT)):
+                own_rows = [
+                    r for r in rows if r["method"] == name and r["part"] in ("share", "source")
+                ]
+                shares = sorted({r["share"] for r in own_rows})
+                own = [[r[metric] for r in own_rows if r["share"] == share] for share in shares]
+                means_with_bars(axes[2 + place], shares, own, style, name, 0.01 * (2 * style - 1))
+            axes[2 + place].set_xticks(shares, [f"{share:.0%}" for share in shares])
+            axes[2 + place].minorticks_off()
             labels(axes[2 + place], "share of the training studies", LABELS[metric])
         return figure
 

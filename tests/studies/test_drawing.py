@@ -1,0 +1,30 @@
+"""Drawing helpers of the studies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.studies.drawing import means_with_bars, panels
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_bars_are_one_standard_deviation_about_the_mean_and_lines_stand_aside(scale):
+    _, (axes,) = panels(1)
+    axes.set_xscale(scale)
+    means_with_bars(axes, [1.0, 100.0], [[1.0, 3.0], [5.0, 5.0]], 0, "one", aside=0.1)
+    drawn = axes.lines[0]
+    expected = [10.9, 109.9] if scale == "linear" else [100**0.1, 100**1.1]
+    np.testing.assert_allclose(drawn.get_xdata(), expected)
+    np.testing.assert_allclose(drawn.get_ydata(), [2.0, 5.0])
+    (bars,) = axes.collections
+    np.testing.assert_allclose(
+        [segment[:, 1] for segment in bars.get_segments()],
+        [[2 - 2**0.5, 2 + 2**0.5], [5.0, 5.0]],
+    )
+
+
+def test_one_seed_has_no_bars():
+    _, (axes,) = panels(1)
+    means_with_bars(axes, [0.0, 1.0], [[1.0], [2.0]], 0, "one")
+    assert not axes.collections

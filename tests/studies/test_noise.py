@@ -1,0 +1,39 @@
+"""What the study of mismatched reports says of figures that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.studies.noise import Noise, NoiseSettings
+from medclip_debias.studies.phantom_run import METRICS
+
+FIVE = NoiseSettings(seeds=(0, 1, 2, 3, 4))
+
+
+def rows(worse, by, settings=FIVE):
+    """Noise takes .1 of everything, and ``by`` more from the AUC of ``worse``; a little jitter."""
+    rng = np.random.default_rng(5)
+    found = []
+    for cell in Noise(settings).cells():
+        noisy = cell["noise"] > 0
+        row = cell | {m: 0.8 - 0.1 * noisy + 0.002 * rng.normal() for m in METRICS}
+        row["auc"] -= by * (noisy and cell["method"] == worse)
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize(("by", "said"), [(0.05, "worse in AUC"), (-0.05, "better in AUC")])
+def test_a_method_that_noise_hurts_more_than_infonce_is_named(by, said):
+    found = Noise(FIVE).summary(rows("FNC", by)).findings
+    sentences = {f.split(" against")[0]: f for f in found if f.startswith("What noise takes")}
+    assert len(sentences) == 5
+    assert said in sentences["What noise takes, FNC"]
+    assert "no difference" in sentences["What noise takes, constant .05"]
+
+
+def test_one_seed_is_too_few_to_say_anything_and_is_drawn():
+    settings = NoiseSettings(seeds=(0,), noise=(0.0, 0.3))
+    study, own = Noise(settings), rows("FNC", 0.05, settings)
+    assert all("too few seeds" in sentence.lower() for sentence in study.summary(own).findings)
+    assert len(study.figure(own).axes) == 5
