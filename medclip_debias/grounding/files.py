@@ -214,13 +214,15 @@ def _folders(out: Path, images: Sequence[Path]) -> list[Path]:
 
     if len(images) == 1:
         return [out]
-    names: dict[str, int] = {}
-    folders = []
+    taken: dict[str, None] = {}
+    counts: dict[str, int] = {}
     for image in images:
-        stem = file_stem(image.name) or "image"
-        names[stem] = number = names.get(stem, 0) + 1
-        folders.append(out / (stem if number == 1 else f"{stem}_{number}"))
-    return folders
+        stem = name = file_stem(image.name) or "image"
+        while name in taken:  # also by a file that is itself called like this
+            counts[stem] = counts.get(stem, 1) + 1
+            name = f"{stem}_{counts[stem]}"
+        taken[name] = None
+    return [out / name for name in taken]
 
 
 def write_groundings(

@@ -26,7 +26,8 @@ MOST_PIXELS = 1200
 SMALLEST_SIDE = 440
 BOX_COLOUR = "#35e0ff"
 FOUND_COLOUR = "white"
-CAPTION: dict[str, Any] = {"fontsize": 9, "va": "bottom"}
+# A sentence with two dollar signs is no formula.
+CAPTION: dict[str, Any] = {"fontsize": 9, "va": "bottom", "parse_math": False}
 
 Extent = tuple[float, float, float, float]
 Number = TypeVar("Number", bound=np.generic)

@@ -80,7 +80,8 @@ def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool)
     reach = reach * 1.12 or 1.0
     axes.set_xlim(-reach, reach)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_yticks(range(len(labels)), labels if named else [""] * len(labels))
+    names = labels if named else [""] * len(labels)
+    axes.set_yticks(range(len(labels)), names, parse_math=False)
     arrow = (
         "\N{LEFTWARDS ARROW} better" if row["lower_is_better"] else "better \N{RIGHTWARDS ARROW}"
     )

@@ -137,10 +137,11 @@ def test_several_images_get_folders_and_bad_ones_are_listed(model, film, tmp_pat
 
 
 def test_images_of_one_name_do_not_overwrite_each_other(model, film, tmp_path):
-    files = [film("p1/a.png", 40, 50), film("p2/a.png", 50, 40)]
+    sizes = {"p1/a.png": (40, 50), "p2/a.png": (50, 40), "p3/a_2.png": (44, 40)}
+    files = [film(name, *size) for name, size in sizes.items()]
     result = ground_files(model, files, ["Left lung."], tmp_path / "out")
     shapes = [np.load(entry["sentences"][0]["map"]).shape for entry in result["images"]]
-    assert shapes == [(40, 50), (50, 40)]
+    assert shapes == list(sizes.values())
 
 
 def test_a_list_names_images_relative_to_itself(film, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import numpy as np
@@ -239,6 +240,11 @@ def test_a_page_stands_alone_and_escapes_names(tmp_path):
     assert "<more>" not in page
     addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert all(address.startswith("data:") for address in addresses)
+
+
+def test_dollar_signs_in_a_label_are_no_formula():
+    text = json.dumps(content()).replace("ours & <more>", "$\\\\frac$")
+    assert b"frac" in forest(json.loads(text))
 
 
 def test_the_plot_is_the_same_each_time_and_fills_only_what_is_real():
