@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,8 @@ class ClipTokenizer:
         """Build it from ``bpe_simple_vocab_16e6.txt.gz`` (or the unpacked text)."""
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-        with explained(f"{path}: cannot be read as CLIP's merges file", OSError, ValueError):
+        damaged = (OSError, ValueError, EOFError, zlib.error)
+        with explained(f"{path}: cannot be read as CLIP's merges file", *damaged):
             content = path.read_bytes()
             text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
         lines = [line.split() for line in text.split("\n")[1 : MERGES + 1]]

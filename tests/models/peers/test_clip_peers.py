@@ -173,6 +173,20 @@ def merged(word, ranks):
         parts[best : best + 2] = [parts[best] + parts[best + 1]]
 
 
+@pytest.mark.parametrize("damage", ["cut", "flipped", "other words"])
+def test_a_damaged_merges_file_is_named(merges_file, tmp_path, damage):
+    content = merges_file.read_bytes()
+    damaged = {
+        "cut": content[: len(content) // 2],
+        "flipped": content[:1000] + bytes(255 - b for b in content[1000:1100]) + content[1100:],
+        "other words": b"a b\n" * 20,
+    }[damage]
+    path = tmp_path / "merges.txt.gz"
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match=r"merges\.txt\.gz: "):
+        ClipTokenizer.from_merges(path)
+
+
 def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
     lines = gzip.decompress(merges_file.read_bytes()).decode().split("\n")[1:48895]
     ranks = {tuple(line.split()): n for n, line in enumerate(lines)}
