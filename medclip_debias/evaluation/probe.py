@@ -366,9 +366,9 @@ def _picture(
     from matplotlib.figure import Figure
     from sklearn.manifold import TSNE
 
-    if len(vectors) < 5:
-        return
     chosen = np.random.default_rng(seed).permutation(len(vectors))[: options.picture]
+    if len(chosen) < 5:  # too few to have neighbours
+        return
     names = [name for name in labels if name != "No Finding"]
     positive = np.stack([labels[name][rows[chosen]] == 1 for name in names], axis=1)
     single = positive.sum(axis=1) == 1

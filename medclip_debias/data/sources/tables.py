@@ -7,7 +7,9 @@ import gzip
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from medclip_debias.errors import UserError
@@ -105,16 +107,20 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         frame = pd.read_parquet(path)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; check the path.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotImplementedError) as error:
         raise UserError(f"{path}: is not a readable Parquet table; export it again.") from error
     table = pd.DataFrame(
         {
-            str(name).strip(): pd.Series(
-                ["" if pd.isna(value) else str(value).strip() for value in frame[name]],
-                dtype=object,
-            )
+            str(name).strip(): pd.Series([_as_text(value) for value in frame[name]], dtype=object)
             for name in frame.columns
         }
     )
     table.index = pd.RangeIndex(1, len(frame) + 1)
     return table
+
+
+def _as_text(value: Any) -> str:
+    """A cell as text; lists and the like, which a Parquet table can hold, are not blank."""
+    if pd.api.types.is_scalar(value):
+        return "" if pd.isna(value) else str(value).strip()
+    return str(value.tolist() if isinstance(value, np.ndarray) else value)

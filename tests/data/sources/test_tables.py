@@ -84,3 +84,12 @@ def test_parquet_rows_count_from_one_and_blank_cells_are_empty(tmp_path):
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"b\.parquet: is not a readable Parquet table"):
         read_table(tmp_path / "b.parquet")
+
+
+def test_lists_in_a_parquet_table_are_text_like_all_else(tmp_path):
+    path = tmp_path / "manifest.parquet"
+    frame = pd.DataFrame({"image": ["a.png", "b.png"], "tags": [["x", "y"], None]})
+    frame.to_parquet(path)
+    table = read_table(path)
+    assert table["image"].tolist() == ["a.png", "b.png"]
+    assert table["tags"].tolist() == ["['x', 'y']", ""]
