@@ -218,6 +218,8 @@ class _Coco:
         image = annotation.get("image_id")
         if not isinstance(image, int | str) or image not in self.images:
             raise UserError(f"{where}: its image_id is not among the file's images.")
+        if not isinstance(annotation.get("category_id"), int | str | None):
+            raise UserError(f"{where}: its category_id must be the id of a category.")
         if not str(annotation.get("label_text") or "").strip():
             raise UserError(f"{where}: has no 'label_text'; give the phrase that the box shows.")
         box = annotation.get("bbox")

@@ -85,6 +85,7 @@ def annotation(**changes):
         (annotation(bbox=[1, 2, 0, 4]), "annotation 8: its 'bbox' must be"),
         (annotation(bbox=None), "annotation 8: its 'bbox' must be"),
         (annotation(image_id=2), "annotation 8: its image_id is not among"),
+        (annotation(category_id=[3]), "annotation 8: its category_id must be"),
         ({"images": {}}, "has no list 'images'"),
         ({"annotations": [{}]}, "an entry of 'annotations' has no 'id'"),
         ({"annotations": [{"id": [1]}]}, "an entry of 'annotations' has no 'id'"),
