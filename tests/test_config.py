@@ -89,6 +89,11 @@ def test_changing_the_kind_of_a_choice_drops_the_other_kinds_settings():
         (MINIMAL + "preprocessing: {input_size: 600}\n", ["preprocessing", "600", "512"]),
         ("- a\n- b\n", ["key: value", "list"]),
         ("a: [1\nb: 2\n", ["not valid YAML", "line 2"]),
+        ("train:\n  lr: 1\nloss: {}\ntrain: {}\n", ["line 4", "'train' is already there"]),
+        ("train: {lr: 1, lr: 2}\n", ["line 1", "'lr' is already there"]),
+        ("train: 2024-13-01\n", ["not valid YAML", "month"]),
+        ("train: &a [*a]\n", ["nested without end"]),
+        ("train: " + 5000 * "[" + "\n", ["nested without end"]),
         ("extends: run.yaml\n", ["circle"]),
         ("extends: nowhere.yaml\n", ["nowhere.yaml", "no such file"]),
     ],
@@ -97,6 +102,11 @@ def test_a_wrong_file_is_one_sentence_naming_key_and_file(write, text, words):
     told = sentence(write(text))
     for word in ["run.yaml" if "nowhere" not in text else "nowhere.yaml", *words]:
         assert word in told
+
+
+def test_anchors_and_merged_keys_may_be_overridden(write):
+    text = "x: &usual {a: 1, b: 2}\ny: {<<: *usual, b: 3}\nz: *usual\n"
+    assert load_yaml(write(text))["y"] == {"a": 1, "b": 3}
 
 
 def test_a_missing_file_and_a_wrong_override_are_named(write, tmp_path):
