@@ -124,15 +124,35 @@ class _Table:
         if not self.path.is_file() or step == 0:
             self.path.unlink(missing_ok=True)
             return []
-        with self.path.open(newline="", encoding="utf-8") as stream:
-            reader = csv.DictReader(stream)
-            columns = list(reader.fieldnames or [])
-            rows = [row for row in reader if row["step"].isdigit() and int(row["step"]) <= step]
+        columns, found = _whole_rows(self.path)
+        rows = [row for row in found if int(row["step"]) <= step]
         with atomic_file(self.path) as temporary, temporary.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, columns)
             writer.writeheader()
             writer.writerows(rows)
         return columns
+
+
+def last_loss(path: Path) -> float:
+    """The ``loss`` of the last row of a table; nan where there is none."""
+    rows = _whole_rows(path)[1] if path.is_file() else []
+    return float(rows[-1]["loss"]) if rows else math.nan
+
+
+def _whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns, and the rows but for one that was cut off when the machine stopped."""
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        reader = csv.DictReader(stream)
+        rows = [row for row in reader if all(map(_is_number, row.values()))]
+    return list(reader.fieldnames or []), rows
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class Window:

@@ -7,7 +7,6 @@ importing Fabric takes longer here than all other imports of a run together, and
 
 from __future__ import annotations
 
-import csv
 import logging
 import math
 import time
@@ -38,7 +37,7 @@ from medclip_debias.training.folder import (
     open_folder,
     unmark_finished,
 )
-from medclip_debias.training.logs import RunLog, Window, memory
+from medclip_debias.training.logs import RunLog, Window, last_loss, memory
 from medclip_debias.training.processes import Place, share_from_first, together
 from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
@@ -181,7 +180,7 @@ class _Run:
         train = self.settings.train
         began = time.perf_counter()
         done = start
-        self._loss = _last_loss(self.out / "metrics.csv") if start else math.nan
+        self._loss = last_loss(self.out / "metrics.csv") if start else math.nan
         over = start == train.steps or bool(start and self.best.gives_up)
         if over and self.first and is_finished(self.out, start):
             return self._result(start, start, 0.0, finished_before=True)
@@ -348,11 +347,3 @@ def _timed(batches: Iterator[Batch], pace: _Pace) -> Iterator[Batch]:
         pace.waited += time.perf_counter() - asked
         pace.steps += 1
         yield batch
-
-
-def _last_loss(path: Path) -> float:
-    if not path.is_file():
-        return math.nan
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    return float(rows[-1]["loss"]) if rows else math.nan
