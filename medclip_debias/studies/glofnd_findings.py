@@ -20,6 +20,9 @@ REMOVERS = {
     "exact": "exact quantiles",
 }
 RULES = ("adam, from 1", "adam, from a quantile", "sgd, from 1", "sgd, from a quantile")
+# A rule's F1 with the vectors of its own network; FNC has no thresholds.
+OWN_F1 = dict.fromkeys(POLICIES, "own threshold f1") | {"fnc": "batch f1"}
+WORDS = {1: "better", 0: "no difference that chance rules out", -1: "worse"}
 
 Values = dict[int, float]
 
@@ -60,7 +63,7 @@ def findings(fixed: Sequence[Row], train: Sequence[Row], alpha: float) -> list[s
         _about_share(train),
         *_about_f1(train, alpha),
         *_about_probe(train, alpha),
-        _about_start(train, alpha),
+        *_about_start(train, alpha),
         _about_cost(train, alpha),
     ]
 
@@ -103,6 +106,7 @@ def _about_f1(train: Sequence[Row], alpha: float) -> list[str]:
     each = ", ".join(f"{label} {_spread(own[name])}" for name, label in REMOVERS.items())
     gap, sign = _gap(own["own threshold"], own["batch"])
     best, above = _gap(own["exact"], own["batch"])
+    against_one, apart = _gap(own["own threshold"], own["global"])
     agrees = {
         1: "as the paper says, GloFND finds false negatives better than FNC",
         0: "it is not shown here that GloFND finds false negatives better than FNC, as the paper "
@@ -115,6 +119,7 @@ def _about_f1(train: Sequence[Row], alpha: float) -> list[str]:
         f"Own thresholds minus batch top-k: {gap}: {agrees}. The quantiles that the thresholds "
         f"are after are {limit} batch top-k ({best}), so that is the most to be had by learning "
         "them longer.",
+        f"Own thresholds minus one global threshold: {against_one}: {WORDS[apart]}.",
     ]
 
 
@@ -122,32 +127,35 @@ def _about_probe(train: Sequence[Row], alpha: float) -> list[str]:
     """Each policy against InfoNCE, then GloFND against FNC."""
     plain = column(train, "probe", "none", 0.0)
     own = {policy: column(train, "probe", policy, alpha) for policy in POLICIES}
-    word = {1: "better", 0: "no difference that chance rules out", -1: "worse"}
     parts = []
     for policy, label in POLICIES.items():
         gap, sign = _gap(own[policy], plain)
-        parts.append(f"{label} {_spread(own[policy])}, {gap}, {word[sign]}")
+        parts.append(f"{label} {_spread(own[policy])}, {gap}, {WORDS[sign]}")
     gap, sign = _gap(own["glofnd quantile"], own["fnc"])
     return [
         f"Linear probe: InfoNCE {_spread(plain)}; at alpha = {alpha:g}, filtering from the first "
         f"step, against InfoNCE: {'; '.join(parts)}.",
-        f"{POLICIES['glofnd quantile']} minus FNC: {gap}: {word[sign]}.",
+        f"{POLICIES['glofnd quantile']} minus FNC: {gap}: {WORDS[sign]}.",
     ]
 
 
-def _about_start(train: Sequence[Row], alpha: float) -> str:
-    """The latest start against the first step."""
+def _about_start(train: Sequence[Row], alpha: float) -> list[str]:
+    """The latest start against the first step: the probe, and the F1 of what is removed."""
     last = max(r["start"] for r in train)
     if last == 0:
-        return "One start only: nothing to say of when to begin."
-    parts = [
-        f"{label} {_gap(*(column(train, 'probe', policy, alpha, at) for at in (last, 0.0)))[0]}"
-        for policy, label in POLICIES.items()
-    ]
-    return (
-        f"Linear probe when filtering starts after {last:.0%} of training instead of at once: "
-        f"{'; '.join(parts)}. The paper's peak is at 70 of 200 epochs (figure 5)."
-    )
+        return ["One start only: nothing to say of when to begin."]
+    said = []
+    for what, paper in (("Linear probe", " The paper's peak is at 70 of 200 epochs."), ("F1", "")):
+        parts = []
+        for policy, label in POLICIES.items():
+            name = "probe" if what == "Linear probe" else OWN_F1[policy]
+            late, at_once = (column(train, name, policy, alpha, at) for at in (last, 0.0))
+            parts.append(f"{label} {_gap(late, at_once)[0]}")
+        said.append(
+            f"{what} when filtering starts after {last:.0%} of training instead of at once: "
+            f"{'; '.join(parts)}.{paper}"
+        )
+    return said
 
 
 def _about_cost(train: Sequence[Row], alpha: float) -> str:
@@ -176,12 +184,11 @@ def detection_table(train: Sequence[Row], alpha: float) -> Table:
 
 
 def start_table(train: Sequence[Row], alpha: float) -> Table:
-    """FNC has no thresholds: its F1 is that of batch top-k with its own network."""
+    """Share removed, distance, F1 and probe of every policy and start; FNC has no thresholds."""
     body = []
     for policy, label in POLICIES.items():
-        own = {"fnc": "batch f1"}.get(policy, "own threshold f1")
         for start in sorted({r["start"] for r in train}):
-            names = ("removed", "mae", own, "probe")
+            names = ("removed", "mae", OWN_F1[policy], "probe")
             chosen = [r for r in train if (r["policy"], r["alpha"]) == (policy, alpha)]
             each = [
                 _spread(column(chosen, name, policy, alpha, start)) if name in chosen[0] else ""
