@@ -19,13 +19,11 @@ from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import cut_sentences
-from medclip_debias.evaluation.evaluate import ON_TRAINING, EvaluationOptions, evaluate, plain
+from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
 from medclip_debias.evaluation.phrases import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
-from medclip_debias.evaluation.schema import check_results
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
-from medclip_debias.reporting.tables import results_table
 
 SIZE, INPUT = 48, 40  # of the fixtures' images and model
 
@@ -386,113 +384,6 @@ def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_p
     assert grounding["without_image"] == 1
     assert list(grounding["categories"]) == ["Opacity"]
     assert "at least two phrases" in found["skipped"]["retrieval"]
-
-
-def listed(path, rows):
-    path.write_text("\n".join(["Path,class", *rows]) + "\n")
-    return path
-
-
-def test_the_verb_takes_labels_phrases_and_class_images(
-    small_prepared, write_prepared, small_model, tmp_path, capsys
-):
-    """Every file at once, on one command line, as a user gives them."""
-    labels = tmp_path / "labels.csv.gz"
-    table = pd.DataFrame({"Path": [f"CheXpert/valid/i{i:02d}.jpg" for i in range(36)]})
-    table["Pleural Effusion"] = [float(i % 2) for i in range(36)]
-    table["Edema"] = [(i // 2) % 2 for i in range(36)]
-    table.to_csv(labels, index=False)
-    boxes = tmp_path / "boxes.csv"
-    boxes.write_text(
-        "dicom_id,category_name,label_text,x,y,w,h,image_width,image_height,split\n"
-        "i00,Edema,Mild edema,5,5,20,20,90,60,test\n"
-        "i06,Edema,Left edema,5,5,30,20,70,70,test\n"
-        "i07,Edema,Edema,5,5,30,20,60,90,val\n"
-    )
-    classes = listed(
-        tmp_path / "5x200.csv",
-        [*(f"x/i{i:02d}.jpg,{('Edema', 'Pleural Effusion')[i % 2]}" for i in range(9)), "no,Edema"],
-    )
-    words = ["evaluate", small_model, small_prepared.folder, "--bootstrap", 10, "--heatmaps", 0]
-    out = tmp_path / "all"
-    more = ["--labels", labels, "--phrases", boxes, "--class-images", classes, "--out", out]
-    more += ["--classes", "Edema,Pleural Effusion"]
-    assert run([str(word) for word in [*words, *more]]) == 0
-    assert "zero_shot.multiclass.accuracy" in capsys.readouterr().out
-    found = json.loads((out / "results.json").read_text())
-    zero = found["zero_shot"]
-    assert zero["source"]["key"] == "path"
-    assert zero["source"]["rows_not_in_set"] == 0
-    items = pd.read_parquet(out / "items" / "zero_shot.parquet")
-    assert zero["classes"]["Pleural Effusion"]["positive"] == 6
-    assert len(items) == 12
-    several = zero["multiclass"]
-    # i00 to i03, i06 to i08 are of test or held out; i04 and i05 in training.
-    assert several["images"] == 7
-    told = {"list": "5x200.csv", "rows": 10, "rows_not_in_set": 1, "images_in_training": 2}
-    assert several["source"].items() >= told.items()
-    assert found["grounding"]["phrases"] == 2
-    assert found["grounding"]["other_annotation_splits"] == 1
-    assert found["grounding"]["source"]["annotation_splits"] == {"test": 2, "validate": 1}
-    assert check_results(found, "results") is None
-    # A set without labels: the list is the labels.
-    bare = write_prepared(tmp_path / "bare", labels=False)
-    words[2], out = bare, tmp_path / "bare_run"
-    words += ["--class-images", classes, "--out", out, "--classes", "Edema,Pleural Effusion"]
-    assert run([str(word) for word in words]) == 0
-    found = json.loads((out / "results.json").read_text())["zero_shot"]
-    assert found["source"]["made_of"].startswith("the list of classes")
-    assert found["multiclass"]["accuracy"] is not None
-    assert (
-        found["classes"]["Edema"]["positive"] == found["multiclass"]["classes"]["Edema"]["images"]
-    )
-    assert found["images"] == 7
-
-
-def test_training_images_are_measured_only_when_it_is_wanted(
-    small_prepared, small_model, tmp_path, capsys
-):
-    words = ["evaluate", small_model, small_prepared.folder, "--bootstrap", 0, "--heatmaps", 0]
-    words += ["--out", tmp_path / "run", "--split", "train"]
-    assert run([str(word) for word in words]) == 2
-    assert "give --allow-train" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-    assert run([str(word) for word in [*words, "--allow-train"]]) == 0
-    assert "Measured on training images" in capsys.readouterr().out
-    found = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert found["notes"] == [ON_TRAINING]
-    assert ON_TRAINING in results_table({"a": found}).caption
-    assert run(["report", str(tmp_path / "run")]) == 0
-    assert ON_TRAINING in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model, tmp_path, capsys):
-    boxes = tmp_path / "boxes.json"
-    boxes.write_text(
-        '{"images": [{"id": 1, "file_name": "a.dcm"}], "annotations": [{"id": 7, "image_id": 1, '
-        '"bbox": [1, 2, 3, 4], "label_text": " "}], "categories": []}'
-    )
-    (tmp_path / "labels.csv").write_text("study_id,Eedema\ns00,1\n")
-    (tmp_path / "options.yaml").write_text("smoothin: 1\n")
-    (tmp_path / "empty.yaml").write_text("# smoothing: 1\n")
-    (tmp_path / "own.yaml").write_text("name: a\nclasses: {Edema: {positive: [wet]}}\n")
-    out = tmp_path / "run"
-    for words, sentence in (
-        (["--phrases", boxes], "annotation 7: has no 'label_text'"),
-        (["--labels", tmp_path / "labels.csv"], "has no column for"),
-        (["--labels", tmp_path / "none.csv"], "there is no such file"),
-        (["--classes", "Edem"], "has no prompts for the class 'Edem'"),
-        (["--options", tmp_path / "options.yaml"], "smoothin"),
-        (["--prompts", tmp_path / "own.yaml"], "classes.Edema.negative"),
-        (["--options", tmp_path / "empty.yaml"], "holds no option"),
-        (["--split", "tset"], "There is no split 'tset' (did you mean 'test'?)"),
-    ):
-        command = ["evaluate", small_model, small_prepared.folder, "--out", out, *words]
-        assert run([str(word) for word in command]) == 2
-        told = capsys.readouterr().err.splitlines()
-        assert sentence in told[-1]
-        assert not any("Traceback" in line for line in told)
-    assert not out.exists()
 
 
 def test_sentences_longer_than_the_encoder_are_counted(small_model):

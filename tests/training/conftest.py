@@ -105,3 +105,10 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
     assert a.keys() == b.keys()
     pairs = [(a[k].double(), b[k].double()) for k in a if a[k].numel() or b[k].numel()]
     return max(float((x - y).abs().max()) for x, y in pairs)
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

@@ -28,7 +28,7 @@ from medclip_debias.training.precision import advice
 from medclip_debias.training.run import Trainer
 from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.train import train
-from tests.training.conftest import in_processes, largest_difference
+from tests.training.conftest import flip, in_processes, largest_difference
 
 KILLS = 20
 # Everything a checkpoint must hold: state of samples, a moving average, a best validation.
@@ -247,63 +247,6 @@ def test_the_rows_of_a_run_that_went_on_are_those_of_the_whole_run(run, cut):
     assert rows(broken.out) == rows(settings.out)
 
 
-# ----------------------------------------------------------------------------- finished runs
-
-
-def stamps(folder):
-    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
-
-
-def test_a_finished_run_leaves_its_model_folder_alone(run):
-    settings = run(steps=2)
-    assert not train(settings).finished_before
-    before = stamps(settings.out / "model")
-    log = (settings.out / "metrics.csv").read_bytes()
-    again = train(settings)
-    assert again.finished_before
-    assert (again.steps, again.resumed_at) == (2, 2)
-    assert stamps(settings.out / "model") == before
-    assert (settings.out / "metrics.csv").read_bytes() == log
-
-
-@pytest.mark.parametrize("harm", ["damaged", "missing", "gone", "more", "unknown"])
-def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(run, harm):
-    settings = run(steps=2)
-    train(settings)
-    folder = settings.out / "model"
-    before = {name: content for name, (_, content) in stamps(folder).items()}
-    if harm == "damaged":
-        flip(folder / "model.safetensors")
-    elif harm == "missing":
-        (folder / "tokenizer.json").unlink()
-    elif harm == "gone":
-        shutil.rmtree(folder)
-    elif harm == "more":
-        (folder / "peer.yaml").write_text("kind: other")
-    else:
-        (settings.out / "finished.json").write_text("[")
-    assert not train(settings).finished_before
-    assert {name: content for name, (_, content) in stamps(folder).items()} == before
-    assert train(settings).finished_before
-
-
-def test_a_run_that_starts_over_is_not_taken_for_finished(run):
-    """Killed between its last checkpoint and its model, beside the model of the run before."""
-    settings = run(steps=2)
-    train(settings)
-    old = stamps(settings.out / "model")
-
-    def stop(done, total, loss):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, fresh=True, progress=stop)
-    assert checkpoints(settings.out / "checkpoints")
-    assert not train(settings).finished_before
-    assert stamps(settings.out / "model") != old
-
-
 # ----------------------------------------------------------------------------- damaged files
 
 
@@ -319,12 +262,6 @@ def begun(run):
     with pytest.raises(KeyboardInterrupt):
         train(settings, progress=at_five)
     return settings
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(begun, tmp_path):
