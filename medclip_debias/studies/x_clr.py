@@ -111,9 +111,12 @@ of the training studies. Hospital-like phantom; each seed is a phantom of its ow
         taus = by_method([r for r in rows if r["part"] == "tau"]) | {
             _temperature(sources): sources[TEXT]
         }
-        tables.append(figure_table("Temperature of the targets, text graph: mean (sd)", taus))
-        taus = dict(sorted(taus.items(), key=lambda each: float(str(each[0]).split()[-1])))
+        taus = dict(sorted(taus.items(), key=lambda each: _tau(each[0])))
         against = {IDENTITY: sources[IDENTITY]} | taus
+        tables += [
+            figure_table("Temperature of the targets, text graph: mean (sd)", against),
+            difference_table(f"Temperature: difference to {IDENTITY}", against, IDENTITY),
+        ]
         findings += [
             verdict(against, tau, IDENTITY, SHOWN, list(taus)) + "."
             for tau in taus
@@ -134,7 +137,7 @@ of the training studies. Hospital-like phantom; each seed is a phantom of its ow
         figure, axes = panels(4, ["temperature of the targets"] * 2 + ["little data"] * 2, rows=2)
         sources = by_method([r for r in rows if r["part"] == "source"])
         taus = {
-            float(next(iter(own.values()))["loss"]["target_temperature"]): own
+            _tau(next(iter(own.values()))["candidate"]): own
             for own in [
                 *by_method([r for r in rows if r["part"] == "tau"]).values(),
                 sources[TEXT],
@@ -167,6 +170,11 @@ of the training studies. Hospital-like phantom; each seed is a phantom of its ow
 def _graph(graph: str, tau: float) -> Candidate:
     loss = {"kind": "xclr", "graph": graph, "target_temperature": tau}
     return Candidate(f"tau_s {tau:g}", loss)
+
+
+def _tau(label: Any) -> float:
+    """The number in ``tau_s 0.1``: a row keeps the loss it came to, not the loss's settings."""
+    return float(str(label).split()[-1])
 
 
 def _temperature(sources: dict[Any, dict[int, Row]]) -> str:
