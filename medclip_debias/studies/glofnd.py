@@ -65,7 +65,7 @@ At the end all pairs of the training set are judged: GloFND removes above each s
 FNC the top alpha of random batches, the global threshold above one quantile of all pairs, and the
 exact rule above each sample's own quantile, all with the vectors of the same network. `start` is
 the share of training without filtering (GloFND learns its thresholds from the first step on).
-Differences are paired over seeds, with 95% t intervals."""
+Differences are paired over seeds, with 95% t intervals, not corrected for their number."""
 
     @classmethod
     def quick(cls) -> GloFNDStudySettings:

@@ -72,7 +72,8 @@ type probability (true). With K = 8 types, eta_low = (2 / K) r / (1 + r) and eta
 
 A linear probe on all or a tenth of the labels is scored on the test images; chance is 1 / 8. Same
 budget for all; a seed fixes the subset, the views and the start, so differences are paired; all
-seeds have the same phantom, so intervals are over training and subsets, not over phantoms. A type
+seeds have the same phantom, so intervals (not corrected for their number) are over training and
+subsets, not over phantoms. A type
 is not all there is to see in such an image: side, size and the patient's build differ within it,
 and SimCLR may tell images by those.
 """

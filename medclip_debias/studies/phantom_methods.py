@@ -8,7 +8,9 @@ what differs is the correction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 BASELINE = "InfoNCE"
@@ -61,10 +63,14 @@ def _only(loss: dict[str, Any], aggregator: str = "lse_nl") -> tuple[Candidate, 
     return (Candidate("as it is", loss, aggregator),)
 
 
-def _policies(kind: str, **grid: Any) -> tuple[Candidate, ...]:
-    """One candidate for each entry of the lists in ``grid``, taken side by side."""
+def _policies(
+    kind: str, always: Mapping[str, Any] = MappingProxyType({}), **grid: Any
+) -> tuple[Candidate, ...]:
+    """One candidate for each entry of the lists in ``grid``, side by side; all with ``always``."""
     entries = [dict(zip(grid, values, strict=True)) for values in zip(*grid.values(), strict=True)]
-    return tuple(Candidate(_label(entry), infonce({"kind": kind} | entry)) for entry in entries)
+    return tuple(
+        Candidate(_label(entry), infonce({"kind": kind, **entry, **always})) for entry in entries
+    )
 
 
 def _label(entry: dict[str, Any]) -> str:
@@ -116,22 +122,8 @@ def methods() -> list[Method]:
         Method("constant .05", "debiased", _only(debiased({"kind": "constant", "value": 0.05}))),
         Method("constant .1", "debiased", _only(debiased({"kind": "constant", "value": 0.1}))),
         Method(LANGUAGE_MODEL, "debiased", _eta_of("language_model")),
-        Method(
-            "FNC",
-            "rival",
-            tuple(
-                Candidate(f"alpha {alpha}", infonce({"kind": "fnc", "alpha": alpha} | LATE))
-                for alpha in alphas
-            ),
-        ),
-        Method(
-            "GloFND",
-            "rival",
-            tuple(
-                Candidate(f"alpha {alpha}", infonce({"kind": "glofnd", "alpha": alpha} | glofnd))
-                for alpha in alphas
-            ),
-        ),
+        Method("FNC", "rival", _policies("fnc", LATE, alpha=alphas)),
+        Method("GloFND", "rival", _policies("glofnd", glofnd, alpha=alphas)),
         Method(
             "X-CLR",
             "rival",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from medclip_debias import __version__
 from medclip_debias.config import (
     Settings,
@@ -107,8 +109,9 @@ def run_study(
 
     Args:
         name: of a study.
-        out: folder; gets ``cells/``, ``results.json``, ``figure.png``, ``figure.svg``,
-            ``page.md`` and, for the index, perhaps ``overview.md``.
+        out: folder; gets ``cells/``, ``results.json``, ``settings.yaml`` (for ``--config``),
+            ``figure.png``, ``figure.svg``, ``page.md`` and, for the index, perhaps
+            ``overview.md``.
         settings: other than the study's own.
         workers: processes; default as many cores as are worth it.
         progress: called with cells done and cells to do.
@@ -155,6 +158,7 @@ def run_study(
     write_text(out / "page.md", page(study, found, results))
     if found.overview:
         write_text(out / "overview.md", "\n".join(tables(found.overview)))
+    write_text(out / "settings.yaml", yaml.safe_dump(results["settings"], sort_keys=False))
     write_json(out / "results.json", results)
     return results
 
@@ -175,9 +179,15 @@ def _measured(
             progress(done, len(jobs))
     rows = [_read(_path(study, out, cell)) for cell in ahead.cells]
     return [
-        (dict(cell) | row["values"], row["seconds"])
+        (_joined(cell, row["values"]), row["seconds"])
         for cell, row in zip(ahead.cells, rows, strict=True)
     ]
+
+
+def _joined(cell: Cell, values: Row) -> Row:
+    """What a cell is and what it gave; a value that has the name of a setting makes room."""
+    named = {f"measured {name}" if name in cell else name: v for name, v in values.items()}
+    return dict(cell) | named
 
 
 def _make_shared(job: tuple[str, Cell, str]) -> None:

@@ -173,7 +173,7 @@ def _graph(graph: str, tau: float) -> Candidate:
 
 
 def _tau(label: Any) -> float:
-    """The number in ``tau_s 0.1``: a row keeps the loss it came to, not the loss's settings."""
+    """The number in ``tau_s 0.1``."""
     return float(str(label).split()[-1])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
-from medclip_debias.studies.runner import plan, run_named, run_study
+from medclip_debias.studies.runner import _joined, plan, run_named, run_study
 from medclip_debias.studies.study import find_study, studies
 
 SMALL = ["starts=4", "angles=401", "rare=[0.01, 0.1]", "temperatures=[0.05, 0.1]"]
@@ -115,3 +115,18 @@ def test_publishing_puts_page_and_figure_into_the_docs(tmp_path, capsys):
     assert (docs / "fine-grained.svg").is_file()
     assert run([*words, "--publish", str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+def test_what_is_measured_does_not_take_the_place_of_a_setting():
+    row = _joined({"loss": {"kind": "infonce"}, "seed": 1}, {"loss": 2.5, "auc": 0.8})
+    assert row == {"loss": {"kind": "infonce"}, "seed": 1, "measured loss": 2.5, "auc": 0.8}
+
+
+def test_the_settings_of_a_run_are_a_file_that_repeats_it(tmp_path):
+    words = ["study", "fine-grained", *SMALL, "--out", str(tmp_path / "a")]
+    assert run(words) == 0
+    config = str(tmp_path / "a" / "settings.yaml")
+    assert run(["study", "fine-grained", "--config", config, "--out", str(tmp_path / "b")]) == 0
+    first, again = (json.loads((tmp_path / n / "results.json").read_text()) for n in "ab")
+    assert again["settings"] == first["settings"]
+    assert again["rows"] == first["rows"]

@@ -12,8 +12,7 @@ def test_every_temperature_is_held_against_identity_and_the_figure_has_them_all(
     for cell in study.cells():
         tau = cell["loss"].get("target_temperature", 0.0)
         value = 0.8 - 0.2 * (tau == 0.5) + 0.001 * cell["seed"] ** 2 * (1 + tau)
-        # As measured: the loss that training came to takes the place of the objective's settings.
-        rows.append(cell | dict.fromkeys(METRICS, value) | {"loss": 2.5})
+        rows.append(cell | dict.fromkeys(METRICS, value))
     found = study.summary(rows).findings
     said = {f.split(" against")[0]: f for f in found}
     assert "worse in AUC -0.199" in said["tau_s 0.5"]
