@@ -45,7 +45,15 @@ from medclip_debias.studies.runner import run_study
 from medclip_debias.studies.study import find_study
 from medclip_debias.studies.table1 import Table1, Table1Settings
 
-STUDIES = ("table1", "eta-tradeoff", "noise", "x-clr", "estimator", "false-negatives")
+STUDIES = (
+    "table1",
+    "eta-tradeoff",
+    "noise",
+    "x-clr",
+    "estimator",
+    "false-negatives",
+    "training-length",
+)
 STEPS = 1000
 TRAIN = TrainDials(steps=3, batch_size=16, warmup_steps=1, dim=16)
 
