@@ -30,6 +30,19 @@ def test_a_method_that_noise_hurts_more_than_infonce_is_named(by, said):
     assert len(sentences) == 5
     assert said in sentences["What noise takes, FNC"]
     assert "no difference" in sentences["What noise takes, constant .05"]
+    at_worst = {f.split(" against")[0]: f for f in found if f.startswith("At 30% mismatched")}
+    assert len(at_worst) == 5
+    assert said in at_worst["At 30% mismatched, FNC"]
+
+
+def test_what_is_lost_stands_beside_what_is_left():
+    found = Noise(FIVE).summary(rows("FNC", 0.05)).findings
+    auc = next(f for f in found if f.startswith("AUC at 30%"))
+    most = auc.split("most by FNC ")[1]
+    was, left = map(float, most.split("from ")[1].split(")")[0].split(" to "))
+    assert was == pytest.approx(0.8, abs=0.005)
+    assert left == pytest.approx(0.65, abs=0.005)
+    assert float(most.split(" ")[0].strip("(")) == pytest.approx(left - was, abs=0.0011)
 
 
 def test_one_seed_is_too_few_to_say_anything_and_is_drawn():
