@@ -39,7 +39,7 @@ def study(
         show(titles(), as_json)
         return
     folder = out or Path("runs/studies") / (f"{name}-quick" if quick else name)
-    with progress("Cells") as advance:
+    with progress("Inputs and cells") as advance:
         results = run_named(
             name,
             folder,

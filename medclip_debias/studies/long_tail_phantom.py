@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from medclip_debias.config import PrepareSettings, Settings
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file
+from medclip_debias.files import atomic_folder
 from medclip_debias.studies.long_tail import KINDS
 from medclip_debias.studies.long_tail_images import Floats, Integers
 from medclip_debias.studies.phantom_study import mean_sd
@@ -195,7 +195,7 @@ def make_images(data: Mapping[str, Any], folder: Path) -> None:
         data: ``studies``, ``test_studies``, ``size`` and ``regime``.
         folder: gets the file; it is there whole or not at all.
     """
-    if (folder / "images.npz").is_file():
+    if folder.is_dir():
         return
     import pandas as pd
 
@@ -210,21 +210,19 @@ def make_images(data: Mapping[str, Any], folder: Path) -> None:
         **{"min_side": 128, "max_side": 160, "format": "jpg"},
     }
     settings = validate(PhantomSettings, dials, "the study's data")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        tree = Path(work) / "tree"
+    with atomic_folder(folder) as work:
+        tree, made = work / "tree", work / "prepared"
         generate(tree, settings, workers=1)
-        prepared = prepare(
-            tree, Path(work) / "prepared", PrepareSettings(size=data["size"]), workers=1
-        )
+        prepared = prepare(tree, made, PrepareSettings(size=data["size"]), workers=1)
         truth = pd.read_parquet(tree / "truth" / "images.parquet").set_index("dicom_id")
         parts: dict[str, NDArray[Any]] = {}
         for name in ("train", "test"):
             rows, types = one_type(prepared, truth, name)
             parts[f"{name}_pixels"] = np.asarray(prepared.pixels[rows])
             parts[f"{name}_types"] = types
-        with atomic_file(folder / "images.npz") as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **parts)  # type: ignore[arg-type]
+        np.savez_compressed(work / "images.npz", **parts)  # type: ignore[arg-type]
+        shutil.rmtree(tree)
+        shutil.rmtree(made)
 
 
 def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.int64], Integers]:

@@ -40,6 +40,8 @@ SELECTION_SEED = 1000
 """First seed of the phantoms on which settings are chosen; no reported cell has it."""
 CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
 """What settings are chosen by: the paper's six figures, all of them by rank."""
+SECONDS_PER_STUDY = 0.027
+"""Of making a phantom and its language model; only for the prediction."""
 SEEDS_NEEDED = {"cnr": 10}
 """Seeds without which no sentence and no star speaks of a metric: CNR varies most of all."""
 
@@ -110,6 +112,10 @@ class PhantomStudy(Study):
     def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Make the phantom."""
         make_phantom(PhantomData(**wanted), folder)
+
+    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:
+        """By the number of studies."""
+        return float(SECONDS_PER_STUDY * (wanted["studies"] + wanted["test_studies"]))
 
     def measure(self, cell: Cell) -> Row:
         """Train and measure, unless another study has measured the same."""

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,15 @@ class Plan:
     Attributes:
         cells: the whole grid.
         missing: places in ``cells`` of those not measured yet.
-        seconds: predicted for the missing ones, and for the cells that follow from them, with
+        inputs: of all that the missing ones share and that is not there yet, one cell each.
+        seconds: predicted for inputs, missing ones and the cells that follow from them, with
             ``workers`` processes.
         workers: processes.
     """
 
     cells: list[dict[str, Any]]
     missing: list[int]
+    inputs: list[Cell]
     seconds: float
     workers: int
 
@@ -66,10 +69,25 @@ def plan(
     missing = [n for n, cell in enumerate(cells) if not _path(study, out, cell).is_file()]
     each = [study.seconds(cells[n]) for n in missing]
     total = sum(each) + (later if missing else 0.0)
+    inputs = _inputs_to_make(study, [cells[n] for n in missing])
+    before = [study.shared_seconds(study.shared(cell) or {}) for cell in inputs]
     # A process costs its imports; short studies are faster in this one.
-    chosen = workers or (min(cpus(), len(missing)) if total > 60 else 1)
+    chosen = workers or (min(cpus(), len(missing)) if total + sum(before) > 60 else 1)
     chosen = max(1, chosen)
-    return Plan(cells, missing, max([total / chosen, *each]), chosen)
+    seconds = max([sum(before) / chosen, *before]) + max([total / chosen, *each])
+    return Plan(cells, missing, inputs, seconds, chosen)
+
+
+def _inputs_to_make(study: Study, cells: Sequence[Cell]) -> list[Cell]:
+    """One cell for each thing that ``cells`` share and that is not there."""
+    if study.inputs is None:
+        return []
+    found: dict[Path, Cell] = {}
+    for cell in cells:
+        wanted = study.shared(cell)
+        if wanted is not None and not (folder := study.shared_path(wanted)).is_dir():
+            found.setdefault(folder, cell)
+    return list(found.values())
 
 
 def titles() -> dict[str, str]:
@@ -114,7 +132,7 @@ def run_study(
             ``overview.md``.
         settings: other than the study's own.
         workers: processes; default as many cores as are worth it.
-        progress: called with cells done and cells to do.
+        progress: called with what is done and what there is to do, of inputs and cells.
         say: called with one line: the predicted time.
 
     Returns:
@@ -130,8 +148,9 @@ def run_study(
     ahead = plan(study, out, workers)
     if say:
         done = len(ahead.cells) - len(ahead.missing)
+        first = f"{len(ahead.inputs)} inputs to make first, " if ahead.inputs else ""
         say(
-            f"{name}: {len(ahead.cells)} cells, {done} measured already, about "
+            f"{name}: {len(ahead.cells)} cells, {done} measured already, {first}about "
             f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
         )
     joined = _measured(study, out, ahead, progress)
@@ -169,14 +188,15 @@ def _measured(
     """Measure what is missing of a plan; every cell joined with its values, and its seconds."""
     missing = [ahead.cells[n] for n in ahead.missing]
     inputs = str(study.inputs)
-    wanted = {json_hash(dict(found)): cell for cell in missing if (found := study.shared(cell))}
-    sharing = [(study.name, cell, inputs) for cell in wanted.values()]
-    for _ in ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))):
-        pass
+    sharing = [(study.name, cell, inputs) for cell in ahead.inputs]
     jobs = [(study.name, cell, str(_path(study, out, cell)), inputs) for cell in missing]
-    for done, _ in enumerate(ordered(_measure, jobs, ahead.workers), start=1):
+    work = chain(
+        ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))),
+        ordered(_measure, jobs, ahead.workers),
+    )
+    for done, _ in enumerate(work, start=1):
         if progress:
-            progress(done, len(jobs))
+            progress(done, len(sharing) + len(jobs))
     rows = [_read(_path(study, out, cell)) for cell in ahead.cells]
     return [
         (_joined(cell, row["values"]), row["seconds"])

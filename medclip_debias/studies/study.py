@@ -115,12 +115,20 @@ class Study(ABC):
         """Make ``folder``, atomically, from what `shared` gave; nothing if it is there."""
         raise NotImplementedError
 
+    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:  # noqa: ARG002
+        """About how long `make_shared` takes on one core; part of the predicted time."""
+        return 0.0
+
+    def shared_path(self, wanted: Mapping[str, Any]) -> Path:
+        """Where that lies, made or not."""
+        assert self.inputs is not None
+        return self.inputs / json_hash([type(self).inputs_version, dict(wanted)])
+
     def shared_folder(self, cell: Cell) -> Path:
         """The folder of what ``cell`` shares with others; made if it is not there."""
         wanted = self.shared(cell)
         assert wanted is not None
-        assert self.inputs is not None
-        folder = self.inputs / json_hash([type(self).inputs_version, dict(wanted)])
+        folder = self.shared_path(wanted)
         self.make_shared(wanted, folder)
         return folder
 

@@ -41,7 +41,7 @@ from medclip_debias.studies.phantom_study import (
     quick_settings,
     verdict,
 )
-from medclip_debias.studies.runner import run_study
+from medclip_debias.studies.runner import plan, run_study
 from medclip_debias.studies.study import find_study
 from medclip_debias.studies.table1 import Table1, Table1Settings
 
@@ -207,7 +207,22 @@ def test_the_rate_of_false_negatives_is_that_of_the_truth(folder):
 def test_false_negatives_runs_whole_and_says_what_it_found(inputs, tmp_path):
     study = find_study("false-negatives")
     settings = study.quick().model_copy(update={"train": TRAIN})
-    found = run_study("false-negatives", inputs.parent / "false", settings=settings, workers=1)
+    out = inputs.parent / "false"
+    ahead = plan(study(settings, inputs), out, 1)
+    said: list[str] = []
+    steps: list[tuple[int, int]] = []
+    found = run_study(
+        "false-negatives",
+        out,
+        settings=settings,
+        workers=1,
+        progress=lambda *each: steps.append(each),
+        say=said.append,
+    )
+    parts = len(ahead.inputs) + len(ahead.missing)
+    assert steps == [(done, parts) for done in range(1, parts + 1)]
+    assert ("inputs to make first" in said[0]) == bool(ahead.inputs)
+    assert not plan(study(settings, inputs), out, 1).inputs
     trained = by_method([r for r in found["rows"] if r["part"] == "train"])
     assert all(set(own) == {0, 1} for own in trained.values())
     assert "are false on average" in found["findings"][0]

@@ -9,7 +9,7 @@ import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.studies.phantom_run import METRICS
-from medclip_debias.studies.phantom_study import measurement_key
+from medclip_debias.studies.phantom_study import SECONDS_PER_STUDY, measurement_key
 from medclip_debias.studies.runner import plan, run_named
 from medclip_debias.studies.study import find_study
 from medclip_debias.studies.training_length import (
@@ -73,6 +73,17 @@ def test_what_another_study_has_measured_is_not_counted_in_the_predicted_time(tm
     path.write_text(json.dumps({}))
     after = plan(study, tmp_path / "out", 1).seconds
     assert before - after == pytest.approx(study.settings.seconds_per_step * 3000 + 6, abs=0.2)
+
+
+def test_a_phantom_to_be_made_counts_once_in_the_predicted_time(tmp_path):
+    study = TrainingLength(TrainingLengthSettings(seeds=(0, 1)), tmp_path / "inputs")
+    before = plan(study, tmp_path / "out", 1)
+    assert [cell["seed"] for cell in before.inputs] == [0, 1]
+    study.shared_path(study.shared(before.inputs[0])).mkdir(parents=True)
+    after = plan(study, tmp_path / "out", 1)
+    assert [cell["seed"] for cell in after.inputs] == [1]
+    assert before.seconds - after.seconds == pytest.approx(SECONDS_PER_STUDY * 3900)
+    assert plan(study, tmp_path / "out", 2).seconds < after.seconds
 
 
 @pytest.mark.parametrize(
