@@ -79,17 +79,54 @@ def means_with_bars(
     """
     import numpy as np
 
-    places = np.asarray(x, dtype=float)
-    if axes.get_xscale() == "log":
-        places = places * (places.max() / places.min()) ** aside
-    else:
-        places = places + aside * (places.max() - places.min())
+    places = _aside(axes, x, aside)
     line(axes, places, [np.mean(each) for each in values], style, label)
     if all(len(each) > 1 for each in values):
         spread = [np.std(each, ddof=1) for each in values]
         means = [np.mean(each) for each in values]
         colour = STYLES[style % len(STYLES)][0]
         axes.errorbar(places, means, spread, fmt="none", ecolor=colour, lw=0.8, capsize=2)
+
+
+def means_with_seeds(
+    axes: Axes,
+    x: Sequence[float],
+    values: Sequence[Sequence[float]],
+    style: int,
+    label: str,
+    aside: float = 0.0,
+) -> None:
+    """A line through the means, and a hollow mark for every seed: for what falls into two heaps.
+
+    Args:
+        axes: to draw on.
+        x: places.
+        values: those of every seed at each place.
+        style: number of colour, marker and dashes.
+        label: for the legend.
+        aside: as of `means_with_bars`.
+    """
+    import numpy as np
+
+    places = _aside(axes, x, aside)
+    line(axes, places, [np.mean(each) for each in values], style, label)
+    hollow: dict[str, Any] = {
+        "linestyle": "none",
+        "markerfacecolor": "none",
+        "markeredgewidth": 0.7,
+    }
+    spots = [place for place, each in zip(places, values, strict=True) for _ in each]
+    seeds = [value for each in values for value in each]
+    line(axes, spots, seeds, style, markersize=5, **hollow)
+
+
+def _aside(axes: Axes, x: Sequence[float], aside: float) -> Any:
+    import numpy as np
+
+    places = np.asarray(x, dtype=float)
+    if axes.get_xscale() == "log":
+        return places * (places.max() / places.min()) ** aside
+    return places + aside * (places.max() - places.min())
 
 
 def intervals(

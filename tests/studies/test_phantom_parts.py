@@ -35,6 +35,7 @@ from medclip_debias.studies.runner import run_study
 from medclip_debias.studies.spurious_marker import (
     CONTRASTIVE,
     EXCLUDED,
+    SHOWN,
     SUPERVISED,
     SpuriousMarker,
     SpuriousMarkerSettings,
@@ -136,6 +137,35 @@ def test_every_arm_is_finite_repeats_and_differs(marked):
     values = list(rows.values())
     assert values[0] != values[1]
     assert values[1] != values[2]
+
+
+def made_up(settings, taken):
+    """Figures in which supervision loses .1 at tie .8, and ``taken`` seeds all at tie .95."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for cell in SpuriousMarker(settings).cells():
+        values = dict.fromkeys(SHOWN, 0.95)
+        if cell["method"] == SUPERVISED and cell["tie"] == 0.8:
+            values["auc_against"] = 0.85
+        if cell["method"] == CONTRASTIVE and cell["tie"] == 0.95 and cell["seed"] < taken:
+            values["auc_against"] = 0.1
+        rows.append(cell | {name: v + 0.002 * rng.normal() for name, v in values.items()})
+    return rows
+
+
+def test_arms_are_compared_at_every_tie_and_seeds_that_take_the_marker_are_counted():
+    settings = SpuriousMarkerSettings()
+    study, rows = SpuriousMarker(settings), made_up(settings, taken=2)
+    found = study.summary(rows).findings
+    (own,) = [f for f in found if f.startswith("contrastive: from tie 0 to 0.95")]
+    assert own.endswith("in 2 of 10 seeds.")
+    against = [f for f in found if f.startswith("contrastive minus supervised, AUC against")]
+    assert len(against) == 2
+    assert "at tie 0.8" in against[0]
+    assert "as the paper says" in against[0]
+    assert "at tie 0.95" in against[1]
+    assert "chance is not ruled out" in against[1]
+    assert len(study.figure(rows).axes) == 4
 
 
 def test_a_tie_beyond_one_is_refused():
