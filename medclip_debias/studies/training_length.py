@@ -29,7 +29,7 @@ from medclip_debias.studies.study import Row, Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = ("auc", "fine_auc", "miou", "recall")
+DRAWN = ("auc", "accuracy", "fine_auc", "tail_auc", "miou", "recall")
 
 
 class TrainingLengthSettings(PhantomStudySettings):
@@ -113,7 +113,7 @@ correction over the methods of one length.
         """Every arm's figures over the steps; bars are sd over seeds."""
         from medclip_debias.studies.drawing import labels, means_with_bars, panels
 
-        figure, axes = panels(len(DRAWN), [LABELS[metric] for metric in DRAWN])
+        figure, axes = panels(len(DRAWN), [LABELS[metric] for metric in DRAWN], rows=2)
         lengths = self.settings.steps()
         for place, (one, metric) in enumerate(zip(axes, DRAWN, strict=True)):
             one.set_xscale("log")
@@ -125,7 +125,7 @@ correction over the methods of one length.
                 means_with_bars(one, lengths, each, style, arm, 0.015 * (style - 2.5))
             one.set_xticks(lengths, [f"{steps:,}" for steps in lengths])
             one.minorticks_off()
-            labels(one, "steps", LABELS[metric], legend=place == 0)
+            labels(one, "steps", "", legend=place == 0)
         return figure
 
 

@@ -52,7 +52,7 @@ def test_one_seed_is_too_few_to_say_anything_and_is_drawn():
     own = rows("language model", 0.05, settings)
     study = TrainingLength(settings)
     assert all("too few seeds" in line for line in study.summary(own).findings)
-    assert len(study.figure(own).axes) == 4
+    assert len(study.figure(own).axes) == 6
 
 
 def test_the_usual_length_is_what_the_study_of_false_negatives_measures():
