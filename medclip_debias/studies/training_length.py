@@ -29,6 +29,8 @@ from medclip_debias.studies.study import Row, Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SAID = (ORACLE, "remove by label", LANGUAGE_MODEL)
+"""The arms of which there are sentences; the controls have their rows."""
 DRAWN = ("auc", "accuracy", "fine_auc", "tail_auc", "miou", "recall")
 
 
@@ -97,8 +99,7 @@ correction over the methods of one length.
         for steps in lengths:
             groups = by_method([r for r in rows if r["steps"] == steps])
             findings += [
-                f"{steps:,} steps: {verdict(groups, arm, BASELINE, SHOWN, others)}."
-                for arm in (ORACLE, "remove by label", LANGUAGE_MODEL)
+                f"{steps:,} steps: {verdict(groups, arm, BASELINE, SHOWN, others)}." for arm in SAID
             ]
             count = len(self.settings.seeds)
             tables += [
@@ -106,7 +107,7 @@ correction over the methods of one length.
                 difference_table(f"{steps:,} steps: difference to {BASELINE}", groups, BASELINE),
             ]
         first, last = lengths[0], lengths[-1]
-        findings += [_change(rows, arm, first, last) for arm in (ORACLE, LANGUAGE_MODEL)]
+        findings += [_change(rows, arm, first, last) for arm in SAID]
         return Summary(findings, tables)
 
     def figure(self, rows: Sequence[Row]) -> Figure:

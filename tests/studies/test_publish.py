@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.studies.publish import publish
+from medclip_debias.studies.study import studies
 
 INDEX = "# Studies\n\n<!-- made -->\nold\n<!-- /made -->\n\nend\n"
 
@@ -50,3 +53,14 @@ def test_without_a_place_for_it_nothing_is_written(out, docs, tmp_path):
     assert [path.name for path in docs.iterdir()] == ["index.md"]
     with pytest.raises(UserError, match="is not a folder"):
         publish("made", out, tmp_path / "nowhere")
+
+
+def test_the_index_has_a_row_with_page_and_figure_for_every_study():
+    docs = Path(__file__).parents[2] / "docs/studies"
+    index = (docs / "index.md").read_text()
+    for name in studies():
+        assert f"| [{name}]({name}.md) |" in index
+        page = (docs / f"{name}.md").read_text()
+        assert f"]({name}.svg)" in page
+        assert (docs / f"{name}.svg").is_file()
+        assert f"medclip-debias study {name} " in page

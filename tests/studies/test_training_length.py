@@ -35,12 +35,12 @@ def test_a_gain_that_comes_with_longer_training_is_said_at_that_length_and_as_a_
     settings = TrainingLengthSettings()
     own = rows("true pairs removed", 0.05, settings)
     found = TrainingLength(settings).summary(own).findings
-    assert len(found) == 3 * len(settings.steps()) + 2
+    assert len(found) == 3 * len(settings.steps()) + 3
     starts = {line.split(" against")[0]: line for line in found[:9]}
     assert "better in AUC" in starts["3,000 steps: true pairs removed"]
     assert "better in AUC" not in starts["1,000 steps: true pairs removed"]
     assert "better in AUC" not in starts["3,000 steps: language model"]
-    assert "after 3,000 steps minus that after 300: AUC +0.05" in found[-2]
+    assert "after 3,000 steps minus that after 300: AUC +0.05" in found[-3]
     assert ": AUC" not in found[-1]
     each = gains(own, "true pairs removed")
     assert np.mean([row["auc"] for row in each[3000].values()]) == pytest.approx(0.05, abs=0.005)
