@@ -195,7 +195,7 @@ def make_images(data: Mapping[str, Any], folder: Path) -> None:
         data: ``studies``, ``test_studies``, ``size`` and ``regime``.
         folder: gets the file; it is there whole or not at all.
     """
-    if folder.is_dir():
+    if (folder / "images.npz").is_file():
         return
     import pandas as pd
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -42,7 +42,9 @@ class TrainingLengthSettings(PhantomStudySettings):
             its own, with the learning rate falling to zero at its end.
     """
 
-    lengths: tuple[float, ...] = Field((0.3, 1, 3), min_length=2)
+    lengths: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
+        (0.3, 1, 3), min_length=2
+    )
 
     @model_validator(mode="after")
     def _ascending(self) -> TrainingLengthSettings:
@@ -70,7 +72,8 @@ trained for other lengths too, on the same phantoms of the hospital-like regime.
 needs a network that has learned, the longest training is where it shows.
 
 Differences are paired over seeds, with 95% t intervals; a star marks p < .05 after Holm's
-correction over the methods of one length.
+correction over the methods of one length. The change from the shortest to the longest training is
+not corrected for the number of figures.
 """
 
     @classmethod

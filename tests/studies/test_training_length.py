@@ -87,7 +87,15 @@ def test_a_phantom_to_be_made_counts_once_in_the_predicted_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", ["lengths=[1]", "lengths=[1,.3]", "lengths=[1,1]", "lengths=[0,1]"]
+    "words",
+    [
+        "lengths=[1]",
+        "lengths=[1,.3]",
+        "lengths=[1,1]",
+        "lengths=[0,1]",
+        "lengths=[1,.inf]",
+        "lengths=[.nan,1]",
+    ],
 )
 def test_lengths_that_do_not_grow_are_refused(words, tmp_path):
     with pytest.raises(UserError, match="lengths"):
