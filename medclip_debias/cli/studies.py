@@ -26,7 +26,9 @@ def study(
     workers: Annotated[int | None, typer.Option(help="Processes.", min=1)] = None,
     publish_to: Annotated[
         Path | None,
-        typer.Option("--publish", help="Put page and figure there, as docs/studies."),
+        typer.Option(
+            "--publish", help="Put page, figure, results and settings there, as docs/studies."
+        ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
     as_json: AsJson = False,

@@ -79,8 +79,7 @@ def means_with_bars(
     """
     import numpy as np
 
-    places = _aside(axes, x, aside)
-    line(axes, places, [np.mean(each) for each in values], style, label)
+    places = _means(axes, x, values, style, label, aside)
     if all(len(each) > 1 for each in values):
         spread = [np.std(each, ddof=1) for each in values]
         means = [np.mean(each) for each in values]
@@ -96,37 +95,32 @@ def means_with_seeds(
     label: str,
     aside: float = 0.0,
 ) -> None:
-    """A line through the means, and a hollow mark for every seed: for what falls into two heaps.
-
-    Args:
-        axes: to draw on.
-        x: places.
-        values: those of every seed at each place.
-        style: number of colour, marker and dashes.
-        label: for the legend.
-        aside: as of `means_with_bars`.
-    """
-    import numpy as np
-
-    places = _aside(axes, x, aside)
-    line(axes, places, [np.mean(each) for each in values], style, label)
-    hollow: dict[str, Any] = {
-        "linestyle": "none",
-        "markerfacecolor": "none",
-        "markeredgewidth": 0.7,
-    }
+    """As `means_with_bars`, with a hollow mark for each seed: for what falls into two heaps."""
+    places = _means(axes, x, values, style, label, aside)
     spots = [place for place, each in zip(places, values, strict=True) for _ in each]
     seeds = [value for each in values for value in each]
-    line(axes, spots, seeds, style, markersize=5, **hollow)
+    hollow: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none"}
+    line(axes, spots, seeds, style, markersize=5, markeredgewidth=0.7, **hollow)
 
 
-def _aside(axes: Axes, x: Sequence[float], aside: float) -> Any:
+def _means(
+    axes: Axes,
+    x: Sequence[float],
+    values: Sequence[Sequence[float]],
+    style: int,
+    label: str,
+    aside: float,
+) -> Any:
+    """Draw the line through the means; the places it has been moved to."""
     import numpy as np
 
     places = np.asarray(x, dtype=float)
     if axes.get_xscale() == "log":
-        return places * (places.max() / places.min()) ** aside
-    return places + aside * (places.max() - places.min())
+        places = places * (places.max() / places.min()) ** aside
+    else:
+        places = places + aside * (places.max() - places.min())
+    line(axes, places, [np.mean(each) for each in values], style, label)
+    return places
 
 
 def intervals(

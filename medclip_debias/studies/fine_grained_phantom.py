@@ -21,6 +21,7 @@ from medclip_debias.studies.phantom_study import (
     mean_sd,
     quick_settings,
     star_note,
+    with_interval,
 )
 from medclip_debias.studies.study import Cell, Row, Summary, Table
 
@@ -264,14 +265,14 @@ def findings(
     found = gaps["severity_auc"]
     if not found:
         return [*said, "Too few seeds to say what L_g changes."]
-    for name, (value, (low, high), p) in found.items():
+    for name, (value, interval, p) in found.items():
         judged = "no difference that chance rules out"
         if p < 0.05 and value != 0:
             judged = "better" if value > 0 else "worse"
         costs = [f"{LABELS[m]} {gaps[m][name][0]:+.3f}" for m in GENERAL if gaps[m][name][2] < 0.05]
         other = ", ".join(costs) or "no change that chance rules out"
         said.append(
-            f"{name}: severity AUC {value:+.3f} [{low:+.3f}, {high:+.3f}], {judged}; "
+            f"{name}: severity AUC {with_interval(value, interval)}, {judged}; "
             f"other figures: {other}."
         )
     better = [name for name, (value, _, p) in found.items() if p < 0.05 and value > 0]
@@ -295,8 +296,8 @@ def _gap_table(gaps: Mapping[str, Mapping[str, Gap]], names: Sequence[str], seed
             if name not in gaps[metric]:
                 cells.append("")
                 continue
-            value, (low, high), p = gaps[metric][name]
-            cells.append(f"{value:+.3f} [{low:+.3f}, {high:+.3f}]{' *' if p < 0.05 else ''}")
+            value, interval, p = gaps[metric][name]
+            cells.append(with_interval(value, interval) + (" *" if p < 0.05 else ""))
         body.append([name, *cells])
     heads = ["severity AUC" if m == "severity_auc" else LABELS[m] for m in gaps]
     title = "Difference to weight 0; a star where Holm's p < .05" + star_note(gaps, seeds)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from medclip_debias.studies.phantom_study import with_interval
 from medclip_debias.studies.study import Row, Table
 
 POLICIES = {
@@ -53,7 +54,7 @@ def _gap(one: Values, other: Values) -> tuple[str, int]:
     if found is None:
         return "too few seeds to say anything", 0
     value, (low, high), _, _ = found
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]", int(low > 0) - int(high < 0)
+    return with_interval(value, (low, high)), int(low > 0) - int(high < 0)
 
 
 def findings(fixed: Sequence[Row], train: Sequence[Row], alpha: float) -> list[str]:

@@ -16,7 +16,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder
 from medclip_debias.studies.long_tail import KINDS
 from medclip_debias.studies.long_tail_images import Floats, Integers
-from medclip_debias.studies.phantom_study import mean_sd
+from medclip_debias.studies.phantom_study import mean_sd, with_interval
 from medclip_debias.studies.study import Cell, Row, Study, Summary, Table
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _differences(
                     continue
                 value, (low, high), _, _ = gap
                 found[f"{kind}, {part} at {share:g}"] = [value, low, high]
-                parts.append(f"{KINDS[kind]} {value:+.4f} [{low:+.4f}, {high:+.4f}]")
+                parts.append(f"{KINDS[kind]} {with_interval(value, (low, high), 4)}")
             if parts:
                 said.append(
                     f"With {share:.0%} of the labels, {where}, accuracy against CL, mean over r: "

@@ -20,6 +20,7 @@ from medclip_debias.studies.phantom_study import (
     figure_table,
     quick_settings,
     verdict,
+    with_interval,
 )
 from medclip_debias.studies.study import Row, Summary, Table
 
@@ -114,9 +115,9 @@ model's with a = .2 and k = .35, FNC with alpha .05 from 40% of the steps, X-CLR
             d = digits_of(metric)
             findings.append(
                 f"{LABELS[metric]} at {worst:.0%} mismatched against none: least lost by {least} "
-                f"({_with_interval(found[least], d)}, {_from_to(rows, least, metric, levels)}), "
-                f"most by {most} "
-                f"({_with_interval(found[most], d)}, {_from_to(rows, most, metric, levels)})"
+                f"({with_interval(*found[least][:2], d)}, "
+                f"{_from_to(rows, least, metric, levels)}), most by {most} "
+                f"({with_interval(*found[most][:2], d)}, {_from_to(rows, most, metric, levels)})"
                 + ("; their intervals overlap." if _overlap(found[least], found[most]) else ".")
             )
         tables.append(_loss_table(losses, worst))
@@ -172,11 +173,6 @@ def _lost(rows: Sequence[Row], clean: float, noisy: float) -> dict[str, dict[int
     }
 
 
-def _with_interval(found: Loss, digits: int) -> str:
-    value, (low, high), _ = found
-    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-
-
 def _from_to(rows: Sequence[Row], name: str, metric: str, levels: Sequence[float]) -> str:
     """The means at the first and the last share."""
     first, last = (
@@ -193,7 +189,7 @@ def _overlap(one: Loss, other: Loss) -> bool:
 
 def _loss_table(losses: dict[str, dict[str, Loss]], worst: float) -> Table:
     body = [
-        [name, *(_with_interval(own[m], digits_of(m)) if m in own else "" for m in SHOWN)]
+        [name, *(with_interval(*own[m][:2], digits_of(m)) if m in own else "" for m in SHOWN)]
         for name, own in losses.items()
     ]
     return Table(

@@ -39,6 +39,9 @@ def page(study: Study, found: Summary, results: Mapping[str, Any]) -> str:
         + ", ".join(f"`{key}` {value}" for key, value in results["settings"].items())
         + ".",
         "",
+        f"Every cell: [{study.name}.json]({study.name}.json) (`results.json` of the run); settings "
+        f"for `--config`: [{study.name}.yaml]({study.name}.yaml).",
+        "",
     ]
     return "\n".join(lines)
 

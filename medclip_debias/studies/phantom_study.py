@@ -189,6 +189,12 @@ def mean_sd(values: Sequence[float], digits: int = 3) -> str:
     return f"{np.mean(values):.{digits}f} ({np.std(values, ddof=1):.{digits}f})"
 
 
+def with_interval(value: float, interval: tuple[float, float], digits: int = 3) -> str:
+    """A difference and its interval, all signed: ``+0.046 [+0.024, +0.068]``."""
+    low, high = interval
+    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
 def digits_of(metric: str) -> int:
     """Digits after the point that a table shows."""
     return {"cnr": 2, "median_rank": 0}.get(metric, 3)
@@ -268,10 +274,9 @@ def difference_table(
             if name not in columns[metric]:
                 cells.append("")
                 continue
-            value, (low, high), p = columns[metric][name]
-            d = digits_of(metric)
+            value, interval, p = columns[metric][name]
             star = " *" if p < 0.05 else ""
-            cells.append(f"{value:+.{d}f} [{low:+.{d}f}, {high:+.{d}f}]{star}")
+            cells.append(with_interval(value, interval, digits_of(metric)) + star)
         body.append([str(name), *cells])
     title += star_note(metrics, len(groups[baseline]))
     return Table(title, [f"minus {baseline}", *(LABELS[m] for m in metrics)], body)

@@ -1,4 +1,4 @@
-"""Put a study's page, figure and overview where the documentation is."""
+"""Put what a study found where the documentation is: page, figure, results, settings, overview."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pathlib import Path
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, write_text
 
+FILES = {"page.md": "md", "figure.svg": "svg", "results.json": "json", "settings.yaml": "yaml"}
+"""What is copied, and what it ends with behind the study's name."""
+
 
 def publish(name: str, out: Path, docs: Path) -> list[Path]:
-    """Copy the page and the figure of a study that ran; renew its part of the index.
+    """Copy page, figure, results and settings of a study that ran; renew its part of the index.
 
     Args:
         name: of the study.
@@ -31,10 +34,11 @@ def publish(name: str, out: Path, docs: Path) -> list[Path]:
     overview, index = out / "overview.md", docs / "index.md"
     renewed = _renewed(name, overview, index) if overview.is_file() else None
     written = []
-    for source, target in (("page.md", f"{name}.md"), ("figure.svg", f"{name}.svg")):
-        with atomic_file(docs / target) as temporary:
+    for source, suffix in FILES.items():
+        target = docs / f"{name}.{suffix}"
+        with atomic_file(target) as temporary:
             shutil.copyfile(out / source, temporary)
-        written.append(docs / target)
+        written.append(target)
     if renewed is not None:
         write_text(index, renewed)
         written.append(index)

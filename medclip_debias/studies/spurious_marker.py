@@ -18,6 +18,7 @@ from medclip_debias.studies.phantom_study import (
     by_method,
     mean_sd,
     quick_settings,
+    with_interval,
 )
 from medclip_debias.studies.study import Cell, Row, Summary, Table
 
@@ -225,8 +226,7 @@ def _drop(rows: Sequence[Row], arm: str, ties: Sequence[float]) -> dict[str, Gap
 
 
 def _said(found: Gap) -> str:
-    value, (low, high), _ = found
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return with_interval(*found[:2])
 
 
 def _drop_table(drops: Mapping[str, Mapping[str, Gap]], ties: Sequence[float]) -> Table:

@@ -23,6 +23,7 @@ from medclip_debias.studies.phantom_study import (
     figure_table,
     quick_settings,
     verdict,
+    with_interval,
 )
 from medclip_debias.studies.study import Row, Summary
 
@@ -155,10 +156,9 @@ def _change(rows: Sequence[Row], arm: str, first: int, last: int) -> str:
         found = differences(both, first, metric).get(last)
         if found is None:
             return f"{arm}: too few seeds to say what longer training changes."
-        value, (low, high), p = found
+        value, interval, p = found
         if p < 0.05 and value != 0:
-            d = digits_of(metric)
-            said.append(f"{LABELS[metric]} {value:+.{d}f} [{low:+.{d}f}, {high:+.{d}f}]")
+            said.append(f"{LABELS[metric]} {with_interval(value, interval, digits_of(metric))}")
     return (
         f"{arm}: its difference to {BASELINE} after {last:,} steps minus that after {first:,}: "
         + ("; ".join(said) or "no change that chance rules out")

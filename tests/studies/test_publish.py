@@ -19,6 +19,8 @@ def out(tmp_path):
     folder.mkdir()
     (folder / "page.md").write_text("# Page\n")
     (folder / "figure.svg").write_text("<svg/>")
+    (folder / "results.json").write_text('{"rows": []}\n')
+    (folder / "settings.yaml").write_text("seeds: 5\n")
     return folder
 
 
@@ -30,8 +32,11 @@ def docs(tmp_path):
     return folder
 
 
-def test_page_and_figure_take_the_name_of_the_study(out, docs):
-    publish("made", out, docs)
+def test_page_figure_results_and_settings_take_the_name_of_the_study(out, docs):
+    written = publish("made", out, docs)
+    assert [path.name for path in written] == ["made.md", "made.svg", "made.json", "made.yaml"]
+    assert (docs / "made.json").read_text() == '{"rows": []}\n'
+    assert (docs / "made.yaml").read_text() == "seeds: 5\n"
     assert (docs / "made.md").read_text() == "# Page\n"
     assert (docs / "made.svg").read_text() == "<svg/>"
     assert (docs / "index.md").read_text() == INDEX
