@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from medclip_debias.config import load_yaml, validate
 from medclip_debias.errors import UserError
 from medclip_debias.studies.publish import publish
 from medclip_debias.studies.study import studies
@@ -63,9 +64,11 @@ def test_without_a_place_for_it_nothing_is_written(out, docs, tmp_path):
 def test_the_index_has_a_row_with_page_and_figure_for_every_study():
     docs = Path(__file__).parents[2] / "docs/studies"
     index = (docs / "index.md").read_text()
-    for name in studies():
+    for name, kind in studies().items():
         assert f"| [{name}]({name}.md) |" in index
         page = (docs / f"{name}.md").read_text()
         assert f"]({name}.svg)" in page
         assert (docs / f"{name}.svg").is_file()
         assert f"medclip-debias study {name} " in page
+        settings = load_yaml(docs / f"{name}.yaml")
+        assert validate(kind.settings_class, settings, name) == kind.settings_class()
