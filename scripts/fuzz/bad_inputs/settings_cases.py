@@ -1,0 +1,217 @@
+"""Settings files, prompts and options: YAML by hand, and YAML of somebody who means harm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from case import case
+from world import World
+
+AREA = "settings of a run"
+
+
+def _text(text: str) -> Callable[[World], list[str]]:
+    return lambda world: ["train", str(world.config(text))]
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
+)
+for what, text in {
+    "an empty file": "",
+    "a list": "- a\n- b\n",
+    "a tab as indentation": "train:\n\tsteps: 3\n",
+    "a bracket that is not closed": "train: [1, 2\n",
+    "a key twice": "out: a\nout: b\n",
+    "an object of Python (!!python/object)": "out: !!python/object/apply:os.system ['true']\n",
+    "aliases that grow to billions": BOMB,
+    "an alias that holds itself": "a: &a [*a]\n",
+    "lists 20,000 deep": "a: " + "[" * 20_000 + "]" * 20_000 + "\n",
+    "bytes that are no text": "\x00\x01\x02",
+    "a file that extends itself": "extends: run.yaml\nout: x\n",
+    "a file it extends that is not there": "extends: nowhere.yaml\nout: x\n",
+}.items():
+    case(AREA, what, "refused")(_text(text))
+
+
+def _setting(**changes: Any) -> Callable[[World], list[str]]:
+    return lambda world: world.train(**changes)
+
+
+for what, changes in {
+    "a misspelt key": {"train_stepps": 3},
+    "steps of 0": {"train_steps": 0},
+    "steps that are text": {"train_steps": "many"},
+    "a learning rate that is no number": {"train_lr": "nan"},
+    "an unknown loss": {"loss": {"kind": "infonse"}},
+    "a setting of another loss": {"loss": {"kind": "infonce", "eta": {"kind": "constant"}}},
+    "a prepared set that is not there": {"prepared": "nowhere"},
+    "a batch larger than the set": {"train_batch_size": 4096},
+    "accumulate that does not divide the batch": {"train_accumulate": 3},
+    "a GPU where there is none": {"train_device": "cuda"},
+    "a device of an unknown name": {"train_device": "tpu9"},
+    "a crop larger than the stored image": {
+        "preprocessing": {"prepare": {"size": 48}, "input_size": 64}
+    },
+    "another size than the set was prepared at": {
+        "preprocessing": {"prepare": {"size": 64}, "input_size": 32}
+    },
+    "the language model's scores, which were never made": {
+        "loss": {"kind": "debiased", "eta": {"kind": "language_model"}}
+    },
+}.items():
+    case(AREA, what, "refused")(_setting(**changes))
+
+
+@case(AREA, "an output that is a file", "refused")
+def _output_is_a_file(world: World) -> list[str]:
+    world.out.write_text("something of the user's")
+    return world.train()
+
+
+@case(AREA, "an output inside a file", "refused")
+def _output_in_a_file(world: World) -> list[str]:
+    (world.here / "file").write_text("x")
+    return world.train(out=str(world.here / "file" / "run"))
+
+
+PROMPTS = "prompts and options (evaluate)"
+
+
+def _file(option: str, text: str) -> Callable[[World], list[str]]:
+    def build(world: World) -> list[str]:
+        path = world.here / "words.yaml"
+        path.write_text(text, encoding="utf-8")
+        return world.evaluate(option, str(path))
+
+    return build
+
+
+for what, text in {
+    "an empty file": "",
+    "a class without negative prompts": "name: x\nclasses: {Edema: {positive: [Edema.]}}\n",
+    "a prompt that is a number": "name: x\nclasses: {Edema: {positive: [3], negative: [No.]}}\n",
+    "an empty prompt": "name: x\nclasses: {Edema: {positive: [''], negative: [No edema.]}}\n",
+    "aliases that grow to billions": BOMB,
+}.items():
+    case(PROMPTS, "prompts: " + what, "refused")(_file("--prompts", text))
+GOUT = "name: x\nclasses: {Gout: {positive: [Gout.], negative: [No gout.]}}\n"
+case(PROMPTS, "prompts: a class without labels", "refused", "counted", shows="Gout|no labels")(
+    _file("--prompts", GOUT)
+)
+for what, text in {
+    "an unknown key": "smothing: 1\n",
+    "smoothing below 0": "smoothing: -1\n",
+    "a list": "- 1\n",
+}.items():
+    case(PROMPTS, "options: " + what, "refused")(_file("--options", text))
+case(PROMPTS, "an unknown class", "refused")(lambda world: world.evaluate("--classes", "Goutt"))
+case(PROMPTS, "an unknown split", "refused")(lambda world: world.evaluate("--split", "tset"))
+case(PROMPTS, "the training split, unasked", "refused")(
+    lambda world: world.evaluate("--split", "train")
+)
+
+# ----------------------------------------------------------------------------------- boxes
+
+BOXES = "boxes (COCO)"
+
+
+def _boxes(change: Callable[[dict[str, Any]], None]) -> Callable[[World], list[str]]:
+    def build(world: World) -> list[str]:
+        content = _coco(world)
+        change(content)
+        path = world.here / "boxes.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return world.evaluate("--phrases", str(path))
+
+    return build
+
+
+def _coco(world: World) -> dict[str, Any]:
+    """Boxes on four test images of the prepared set."""
+    from medclip_debias.data.store import PreparedSet
+
+    images = PreparedSet.open(world.base.prepared).images
+    chosen = images[images["split"] == "test"].head(4)
+    return {
+        "images": [
+            {
+                "id": number,
+                "file_name": f"{row.image_id}.jpg",
+                "width": int(row.width),
+                "height": int(row.height),
+            }
+            for number, row in enumerate(chosen.itertuples())
+        ],
+        "annotations": [
+            {
+                "id": n,
+                "image_id": n,
+                "category_id": 1,
+                "bbox": [9, 9, 20, 20],
+                "label_text": "Edema.",
+            }
+            for n in range(len(chosen))
+        ],
+        "categories": [{"id": 1, "name": "Edema"}],
+    }
+
+
+def _box(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        content["annotations"][0] |= changes
+
+    return change
+
+
+def _image(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        content["images"][0] |= changes
+
+    return change
+
+
+def _without(key: str) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        del content[key]
+
+    return change
+
+
+for what, change in {
+    "no annotations": _without("annotations"),
+    "no images": _without("images"),
+    "a box of three numbers": _box(bbox=[1, 2, 3]),
+    "a box of text": _box(bbox=["a", "b", "c", "d"]),
+    "a box with an infinite side": _box(bbox=[1, 2, 1e400, 3]),
+    "a phrase that is a number": _box(label_text=3),
+    "an annotation of an image that is not listed": _box(image_id=99),
+    "an image of width 0": _image(width=0),
+    "an id that is a list": _box(category_id=[1]),
+}.items():
+    case(BOXES, what, "refused")(_boxes(change))
+case(BOXES, "a box without area", "counted", shows='"zero_area_boxes": 1')(
+    _boxes(_box(bbox=[5, 5, 0, 9]))
+)
+case(BOXES, "a box outside its image", "counted", shows='"outside_boxes": 1')(
+    _boxes(_box(bbox=[9000, 9000, 9, 9]))
+)
+case(BOXES, "a box over the edge", "counted", shows='"clipped_boxes": 1')(
+    _boxes(_box(bbox=[-5, -5, 30, 30]))
+)
+case(BOXES, "an image of another shape", "refused", "counted", shows='"other_shape": 1')(
+    _boxes(_image(width=4000, height=900))
+)
+
+
+def _other_images(content: dict[str, Any]) -> None:
+    for row in content["images"]:
+        row["file_name"] = "x.jpg"
+
+
+case(BOXES, "images that are not in the set", "refused", "counted", shows="not in the set")(
+    _boxes(_other_images)
+)

@@ -1,0 +1,217 @@
+"""A small source, prepared set, model and run, made once; every case gets copies of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from case import stored
+
+REPORT = (
+    "EXAMINATION: Chest.\n\nINDICATION: Mr. Zebulon Quackenbush, cough.\n\n"
+    "FINDINGS: The lungs are clear. No pleural effusion.\n\nIMPRESSION: Normal chest.\n"
+)
+PATIENT, STUDY = "19876543", "59876543"
+
+
+class Base:
+    """What is made once for all cases, in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def tree(self) -> Path:
+        """A phantom of 40 studies in MIMIC-CXR's layout (JPG)."""
+        out = self.folder / "tree"
+        self._do(["phantom", str(out), "--studies", "40", "--format", "jpg", "--workers", "1"])
+        return out
+
+    @cached_property
+    def prepared(self) -> Path:
+        """The phantom, prepared at 48 pixels."""
+        out = self.folder / "prepared"
+        self._do(["prepare", str(self.tree), str(out), "--size", "48", "--workers", "1"])
+        return out
+
+    @cached_property
+    def language_model(self) -> Path:
+        """A tiny BERT of the phantom's sentences."""
+        out = self.folder / "language_model"
+        words = ["hidden=16", "layers=1", "heads=2", "steps=2", "batch_size=8", "vocabulary=300"]
+        self._do(["language-model", str(self.prepared), str(out), *words, "max_tokens=32"])
+        return out
+
+    def settings(self, **train: Any) -> dict[str, Any]:
+        """Settings of a run of four steps."""
+        plain = {"steps": 4, "batch_size": 4, "lr": 1e-3, "warmup_steps": 1, "workers": 0}
+        return {
+            "prepared": str(self.prepared),
+            "out": str(self.folder / "run"),
+            "preprocessing": {"prepare": {"size": 48}, "input_size": 32},
+            "model": {
+                "image": {"arch": "resnet_small"},
+                "text": {"folder": str(self.language_model), "max_tokens": 32},
+                "dim": 8,
+            },
+            "loss": {"kind": "infonce"},
+            "train": plain | {"log_every": 1, "checkpoint_every": 2} | train,
+        }
+
+    @cached_property
+    def run(self) -> Path:
+        """A finished run with its results."""
+        settings = self.settings()
+        config = self.folder / "run.yaml"
+        config.write_text(json.dumps(settings), encoding="utf-8")
+        self._do(["train", str(config)])
+        out = Path(settings["out"])
+        few = ["--bootstrap", "20", "--heatmaps", "1"]
+        self._do(["evaluate", str(out / "model"), str(self.prepared), "--out", str(out), *few])
+        return out
+
+    @cached_property
+    def index(self) -> Path:
+        """A search index of the prepared set."""
+        out = self.folder / "index"
+        words = [str(self.run / "model"), str(self.prepared), "--out", str(out)]
+        self._do(["index", *words, "--set", "landmarks=8"])
+        return out
+
+    @staticmethod
+    def _do(words: list[str]) -> None:
+        from medclip_debias.cli import run
+
+        code = run(words)
+        if code:
+            raise SystemExit(f"the script's own inputs could not be made: {' '.join(words)}")
+
+
+class World:
+    """The folder of one case.
+
+    Attributes:
+        base: what the cases share; cases only read it, or copy from it.
+        here: the case's own folder.
+        out: where the case's verb is to write.
+    """
+
+    def __init__(self, base: Base, here: Path) -> None:
+        self.base = base
+        self.here = here
+        self.out = here / "out"
+        here.mkdir(parents=True)
+
+    # ------------------------------------------------------------------------- copies
+
+    def copy(self, name: str) -> Path:
+        """A copy of ``tree``, ``prepared``, ``language_model``, ``run`` or ``index``."""
+        place = self.here / name
+        shutil.copytree(getattr(self.base, name), place, symlinks=True)
+        return place
+
+    def model(self) -> Path:
+        """A copy of the run's model folder."""
+        place = self.here / "model"
+        shutil.copytree(self.base.run / "model", place)
+        return place
+
+    def picture(self, name: str, side: int = 40, seed: int = 0) -> Path:
+        """An image file that can be read."""
+        from PIL import Image
+
+        rng = np.random.default_rng(seed)
+        coarse = rng.integers(0, 255, (side // 4, side // 4), dtype=np.uint8)
+        path = self.here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.kron(coarse, np.ones((4, 4), dtype=np.uint8))).save(path)
+        return path
+
+    def rows(self, count: int = 6) -> list[dict[str, str]]:
+        """Rows of a manifest, with their images; the first is the canary's."""
+        result = []
+        for number in range(count):
+            self.picture(f"images/{number}.png", seed=number)
+            splits = ("train", "train", "train", "validate", "test", "test")
+            result.append(
+                {
+                    "image": f"images/{number}.png",
+                    "report": REPORT.replace("clear", f"clear at {number} cm"),
+                    "patient_id": f"{int(PATIENT) + number}",
+                    "study_id": f"{int(STUDY) + number}",
+                    "view": "PA",
+                    "split": splits[number % 6],
+                    "Edema": str(number % 2),
+                }
+            )
+        return result
+
+    def manifest(self, rows: list[dict[str, str]] | None = None, **first: str) -> Path:
+        """A manifest; keywords change cells of its first row."""
+        import pandas as pd
+
+        rows = self.rows() if rows is None else rows
+        rows[0] |= first
+        path = self.here / "manifest.csv"
+        pd.DataFrame(rows).to_csv(path, index=False)
+        return path
+
+    # --------------------------------------------------------------------------- verbs
+
+    def prepare(self, source: Path, *words: str) -> list[str]:
+        """The command line that prepares ``source``."""
+        return ["prepare", str(source), str(self.out), "--size", "32", "--workers", "1", *words]
+
+    def train(self, **changes: Any) -> list[str]:
+        """The command line of a run; keywords of the whole settings, or of ``train_*``."""
+        train = {k.removeprefix("train_"): v for k, v in changes.items() if k[:6] == "train_"}
+        rest = {k: v for k, v in changes.items() if k[:6] != "train_"}
+        settings = self.base.settings(**train) | {"out": str(self.out)} | rest
+        return ["train", str(self.config(json.dumps(settings)))]
+
+    def resume(self, run: Path, **changes: Any) -> list[str]:
+        """The command line that takes up ``run``, a copy, for two steps more."""
+        (run / "finished.json").unlink(missing_ok=True)
+        settings = self.base.settings() | {"out": str(run)} | changes
+        return ["train", str(self.config(json.dumps(settings)))]
+
+    def config(self, text: str) -> Path:
+        """A settings file."""
+        path = self.here / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def evaluate(self, *words: str, model: Path | None = None) -> list[str]:
+        """The command line that evaluates the model on the prepared set."""
+        model = model or self.base.run / "model"
+        fixed = ["--out", str(self.out), "--bootstrap", "0", "--heatmaps", "0"]
+        return ["evaluate", str(model), str(self.base.prepared), *fixed, *words]
+
+    def ground(self, *images: Path, words: tuple[str, ...] = ()) -> list[str]:
+        """The command line that grounds a sentence in images."""
+        given = {"--text", "--sentences"} & set(words)
+        text = () if given else ("--text", "Edema.")
+        model = self.base.run / "model"
+        return ["ground", str(model), *map(str, images), "--out", str(self.out), *text, *words]
+
+    # -------------------------------------------------------------------------- looking
+
+    def listing(self) -> set[str]:
+        """Names of all that lies in the case's folder; locks and logs of a run aside."""
+        names = (path.relative_to(self.here).as_posix() for path in self.here.rglob("*"))
+        return {n for n in names if not n.endswith(".lock") and "/tensorboard/" not in n}
+
+    def stored(self) -> str:
+        """What the verb stored of what it left aside."""
+        return stored(self.here)
+
+    def anonymous(self, sentence: str) -> str:
+        """The sentence without this machine's paths."""
+        sentence = sentence.replace(f"{self.here}/", "").replace(str(self.here), ".")
+        sentence = sentence.replace(f"{self.base.folder}/", "")
+        return re.sub(r"\s+", " ", sentence)
