@@ -127,7 +127,7 @@ def check(text: str, settings: ReportSettings) -> str:
         return "an empty section"
     if any(name != name.lower() or " " in name for name in found):
         return "a name that is not normal"
-    kept, dropped = report_sentences_counted(text, settings)
+    kept, dropped, _used, _aside = report_sentences_counted(text, settings)
     if set(dropped) - set(DROPPED) or min(dropped.values(), default=1) < 1:
         return "an unknown count"
     for name, sentence in kept:
