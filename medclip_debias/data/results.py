@@ -13,6 +13,7 @@ from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.journal import Journal, journals
 from medclip_debias.data.selection import TRAINING
+from medclip_debias.errors import UserError
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""
@@ -126,6 +127,9 @@ class Results:
         labels: names of the labels; a study holds a value or ``None`` for each of the first.
         rejected: ``(image_id, reason)``, those whose report is to blame first; a study without
             images is named by its own id.
+
+    Raises:
+        UserError: an earlier version made a part.
     """
 
     def __init__(self, parts: Sequence[Part], selection: SelectionSettings) -> None:
@@ -141,6 +145,11 @@ class Results:
         self.labels: list[str] = []
         for number, part in enumerate(parts):
             for offset, _, entry in part.reports.entries():
+                if "words" not in entry:
+                    raise UserError(
+                        f"{part.reports.path}: was made by an earlier version, which did not count"
+                        " the words of sections left aside; make this part again."
+                    )
                 study = self._study(number, offset, entry, selection)
                 self.studies.append(study)
                 self.heads.add(entry["head"])
@@ -194,11 +203,11 @@ class Results:
     def _count_sections(self, funnel: Funnel) -> None:
         """Count the words of each section that is left aside, so that a loss can be seen."""
         left = self._words_used + self._aside.total()
-        funnel.step("words below a heading", "words", left)
+        funnel.step("words of the reports, headings aside", "words", left)
         for name, words in sorted(self._aside.items(), key=lambda pair: (-pair[1], pair[0])):
             reports = self._aside_reports[name]
             unit = f"words ({reports:,} report{'s' * (reports != 1)})"
-            funnel.step(f"section is not left aside: {name}", unit, left - words, left)
+            funnel.step(f"left aside: section '{name}'", unit, left - words, left)
             left -= words
 
     def _listed(self, funnel: Funnel, step: _Steps) -> list[Study]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 # Nobody ends a sentence with these; what follows belongs to them.
 _ALWAYS_WORDS = (
     *("dr", "drs", "mr", "mrs", "prof", "approx", "vs", "incl", "esp", "fig", "figs", "ser", "img"),
+    *("meas", "avg"),
 )
 # These end a sentence as well; they do not where the next word is in lower case.
 _SOMETIMES_WORDS = (
@@ -22,6 +23,10 @@ _SOMETIMES_WORDS = (
     *("dx", "fx", "tx", "sx", "rx", "etc", "exam", "comp", "atel", "pneumo", "incr", "decr"),
     *("susp", "eval", "diam", "vol", "loc", "assoc", "consol", "neg", "pos", "norm", "cont", "st"),
     *("lab", "degen", "calc", "cath", "clin", "resp"),
+    *("pulm", "cardiopulm", "cardiomed", "cardiomeg", "mediast", "subclav", "jug", "vert", "thor"),
+    *("lumb", "cerv", "esoph", "diaph", "hemidiaph", "vasc", "interst", "infil", "effus", "opac"),
+    *("atelect", "emphys", "fib", "fract", "calcif", "segm", "periph", "vols", "resid", "subseg"),
+    *("symm", "rad", "abn", "abnl", "nl", "enl", "inc", "dec", "sm", "lg", "sl", "slt", "freq"),
 )
 ABBREVIATIONS = frozenset((*_ALWAYS_WORDS, *_SOMETIMES_WORDS, "ms", "no", "nos"))
 """Words, in lower case, whose full stop may not end a sentence."""
@@ -44,6 +49,26 @@ _STARTS = (
     *("Bilateral", "Trachea", "Aorta", "An", "A", "It", "Is", "Was", "Impression", "Findings"),
     *("Otherwise", "Left", "Right", "Again", "Interval", "New", "Old", "Minimal", "Multiple"),
     "Recommend",
+)
+# No sentence starts with these in lower case; what stands before is an abbreviation in no list.
+_CONTINUES = frozenset(
+    (
+        "of",
+        "as",
+        "at",
+        "in",
+        "on",
+        "with",
+        "to",
+        "from",
+        "for",
+        "by",
+        "and",
+        "or",
+        "than",
+        "is",
+        "are",
+    )
 )
 _SURE_STARTS = frozenset(("no", "the", "there", "this", "these", "heart", "lungs", "cardiac"))
 
@@ -107,8 +132,12 @@ def _belongs(group: list[str], part: str) -> bool:
         return True
     if _NUMBER.search(end):
         return bool(_COUNTED.match(part))
-    if not part[0].islower() or not _SOMETIMES.search(end):
+    if part[0] in "/,;)":
+        return True
+    if not part.lstrip("(")[0:1].islower():
         return False
+    first = part.split(maxsplit=1)[0]
     # In notes without capitals "3 cm. no effusion" is two sentences.
-    lower = group[0].lstrip()[0].islower()
-    return not (lower and part.split(maxsplit=1)[0] in _SURE_STARTS)
+    if group[0].lstrip()[0].islower():
+        return bool(_SOMETIMES.search(end)) and first not in _SURE_STARTS
+    return first in _CONTINUES or bool(_SOMETIMES.search(end))

@@ -49,8 +49,10 @@ _LIST_LINE = re.compile(
 )
 _SIGNATURE = re.compile(_SIGNED)
 _SIGNATURE_REST = re.compile(r"(?:[A-Z\d_][\w.,:/\-]*|on|at|by|and|am|pm|a\.m\.|p\.m\.|[,:/\-])+")
-_LIST_NUMBER = re.compile(r"(?:^|(?<=[.;:!?] ))\(?(\d{1,2})[.)](?: +(?=[A-Za-z_(])|(?=[A-Z][a-z]))")
-_LIST_PREFIX = re.compile(r"^(?:\(?\d{1,2}[.)]|[-*•])(?:\s+(?=[^\W\d]|_|\()|(?=[A-Z][a-z]))")
+# What a list number stands before: a word, or a count and a word ("1. 6 mm nodule").
+_ITEM = r" +(?=[^\W\d]|[_(?]|\d+(?:\.\d+)?[ -]?[a-z])|(?=[A-Z][a-z])"
+_LIST_NUMBER = re.compile(rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})")
+_LIST_PREFIX = re.compile(rf"^(?:\(?\d{{1,2}}[.)]|[-*•])(?:{_ITEM})")
 _LIST_MARK = re.compile(r"(?:\(?\d{1,2}[.)]?|[-*•])+")
 _DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
 _PLAIN = re.compile(

@@ -38,10 +38,10 @@ def test_sentences(text, expected):
 
 
 def test_judged_sections_are_cut_as_judged():
-    """The cuts of PySBD alone, with lists and titles repaired, were wrong 265 times in 1,000."""
+    """PySBD with lists and titles repaired was wrong 292 times in 1,000 sentences."""
     pairs = judged()
     sentences = sum(len(expected) for _, expected in pairs)
-    assert sentences >= 300
+    assert sentences >= 480
     wrong = sum(wrong_cuts(expected, split_sentences(text)) for text, expected in pairs)
     assert 1_000 * wrong / sentences < 20
 
