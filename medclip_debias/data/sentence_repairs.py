@@ -52,23 +52,7 @@ _STARTS = (
 )
 # No sentence starts with these in lower case; what stands before is an abbreviation in no list.
 _CONTINUES = frozenset(
-    (
-        "of",
-        "as",
-        "at",
-        "in",
-        "on",
-        "with",
-        "to",
-        "from",
-        "for",
-        "by",
-        "and",
-        "or",
-        "than",
-        "is",
-        "are",
-    )
+    ("of", "as", "at", "in", "on", "with", "to", "from", "for", "by", "and", "or", "than")
 )
 _SURE_STARTS = frozenset(("no", "the", "there", "this", "these", "heart", "lungs", "cardiac"))
 
