@@ -247,9 +247,11 @@ def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study])
             "id": [study.study_id for study in studies],
             "stamp": [study.stamp for study in studies],
             "dropped": [json.dumps(study.dropped, sort_keys=True) for study in studies],
+            "words": [json.dumps(study.words, sort_keys=True) for study in studies],
         },
     )
-    frames = [pd.DataFrame(part, columns=["what", "id", "stamp", "dropped"]) for part in parts]
+    columns = ["what", "id", "stamp", "dropped", "words"]
+    frames = [pd.DataFrame(part, columns=columns) for part in parts]
     return pd.concat(frames, ignore_index=True).fillna("").astype("str")
 
 

@@ -28,8 +28,12 @@ class Funnel:
         self.rows.append({"step": name, "kept": kept, "dropped": dropped, "unit": unit})
 
     def worst(self) -> dict[str, Any]:
-        """Return the step that dropped the largest share of what reached it."""
-        return max(self.rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
+        """Return the step that dropped the largest share of what reached it.
+
+        Words of sections that are left aside empty no set, so they are not looked at.
+        """
+        rows = [row for row in self.rows if not row["unit"].startswith("words")]
+        return max(rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
 
     def stop_if_empty(self, kept: int, example: str = "") -> None:
         """Stop when a step kept nothing, naming the step that dropped most.

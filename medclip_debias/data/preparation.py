@@ -312,10 +312,12 @@ def _cut_reports(jobs: list[Job]) -> list[dict[str, Any]]:
     entries = []
     for head, given in jobs:
         if isinstance(given, str):
-            sentences, dropped = report_sentences_counted(given, _text_settings)
+            sentences, dropped, used, aside = report_sentences_counted(given, _text_settings)
+            words = {"used": used, "aside": aside}
         else:
-            sentences, dropped = given
-        entries.append({"head": head, "sentences": sentences, "dropped": dict(dropped)})
+            sentences, dropped, words = given
+        entry = {"head": head, "sentences": sentences, "dropped": dict(dropped), "words": words}
+        entries.append(entry)
     return entries
 
 

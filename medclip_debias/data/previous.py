@@ -15,6 +15,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
 Sentences = list[list[str]]
+Counts = dict[str, Any]
 
 
 class Previous:
@@ -57,7 +58,7 @@ class Previous:
             and (out / INPUTS).is_file()
         )
         self._images: dict[str, tuple[str, tuple[int, int, int]]] = {}
-        self._reports: dict[str, tuple[str, dict[str, int]]] = {}
+        self._reports: dict[str, tuple[str, Counts, Counts]] = {}
         self._places: dict[str, tuple[int, int]] = {}
         if self.usable:
             self._read(found)
@@ -67,15 +68,18 @@ class Previous:
         found = self._images.get(image_id)
         return found[1] if found is not None and found[0] == stamp else None
 
-    def sentences(self, study_id: str, stamp: str) -> tuple[Sentences, dict[str, int]] | None:
-        """Return the sentences, and counts of those dropped, of a report that has not changed."""
+    def sentences(self, study_id: str, stamp: str) -> tuple[Sentences, Counts, Counts] | None:
+        """Return the sentences of a report that has not changed, and what was left aside.
+
+        The counts are of dropped sentences, and of words used and left aside.
+        """
         found = self._reports.get(study_id)
         if found is None or found[0] != stamp:
             return None
         start, stop = self._places.get(study_id, (0, 0))
         table = self._table.slice(start, stop - start)
         columns = (table.column(name).to_pylist() for name in ("section", "text"))
-        return [list(pair) for pair in zip(*columns, strict=True)], found[1]
+        return [list(pair) for pair in zip(*columns, strict=True)], *found[1:]
 
     def _read(self, found: PreparedSet) -> None:
         import pyarrow.parquet as pq
@@ -89,10 +93,9 @@ class Previous:
         ):
             self._images[name] = (stamps.get(name, ""), (int(height), int(width), row))
         reports = inputs[~images]
-        for name, stamp, dropped in zip(
-            reports["id"], reports["stamp"], reports["dropped"], strict=True
-        ):
-            self._reports[name] = (stamp, json.loads(dropped))
+        columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))
+        for name, stamp, dropped, words in zip(*columns, strict=True):
+            self._reports[name] = (stamp, json.loads(dropped), json.loads(words))
         # As Arrow: a data frame of two million strings needs ten times the memory.
         self._table = pq.read_table(found.folder / "sentences.parquet").combine_chunks()
         if not self._table.num_rows:

@@ -1,22 +1,33 @@
 """From the text of a report to its sentences.
 
 `sections` cuts a report at its headers. It agrees with the public MIMIC-CXR section parser on
-well-formed reports (names normalised; the last section of a name wins; without findings and
-impression, what follows the last section's first paragraph is ``last_paragraph``). It also reads
-mixed case, digits, ``FINDINGS:Lungs``, headers on the first line or inside one, and keeps wet
-reads and addenda apart. `report_sentences` cuts the sections that `ReportSettings` names into
-sentences (`medclip_debias.data.sentences`).
+well-formed reports (names normalised by its list, `medclip_debias.data.headings`; the last section
+of a name wins; without findings and impression, what follows the last section's first paragraph is
+``last_paragraph``). It also reads mixed case, digits, ``FINDINGS:Lungs``, headers on the first line
+or inside one, and keeps wet reads and addenda apart. Unlike that parser it loses no findings below
+sub-headings (``LUNGS:``, ``ETT:``, a title of the study) or behind an inline ``Comparison:``.
+`report_sentences` cuts the sections that `ReportSettings` names into sentences
+(`medclip_debias.data.sentences`). Words that are left aside are counted by section.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
 from medclip_debias.config import Settings
+from medclip_debias.data.headings import (
+    CAPITALS_ONLY,
+    NAMES,
+    SPELLINGS,
+    STRUCTURE,
+    is_title_only,
+    kind_of,
+)
 from medclip_debias.data.sentences import split_sentences_counted
 
 NOTE = "note"
@@ -25,56 +36,21 @@ NOTE = "note"
 FALLBACK = ("last_paragraph", NOTE, "comparison")
 """Where sentences come from, first match, when there is neither findings nor impression."""
 
-_ALIASES: dict[str, tuple[str, ...]] = {
-    "findings": ("finding", "pertinent findings", "findins", "finidngs", "findnigs", "fidings"),
-    "impression": (
-        *("impressions", "final impression", "conclusion", "conclusions", "opinion", "summary"),
-        *("impresson", "imprssion", "impresion", "imression", "impressoin"),
-    ),
-    "indication": (
-        *("indications", "clinical indication", "clinical information", "clinical data"),
-        *("reason for exam", "reason for examination", "reason for study", "reason for the exam"),
-        *("reason for this examination", "reason for the study", "inidcation", "indcation"),
-    ),
-    "history": ("clinical history", "medical history", "patient history", "clinical"),
-    "technique": ("techniques", "procedure", "protocol"),
-    "comparison": ("comparisons", "comparison studies", "comparision", "comparsion", "compared to"),
-    "examination": ("exam", "examinations", "study", "type of examination", "type of exam"),
-    "recommendation": ("recommendations",),
-    "notification": ("notifications",),
-    "addendum": ("addenda", "final addendum"),
-    "wet read": ("preliminary report", "preliminary read", "wet reading"),
-}
-_NAMES = {alias: name for name, others in _ALIASES.items() for alias in (name, *others)}
+OTHER = "other heading"
+"""Counts what stands below headings that are in no list; a heading may hold what is private."""
 
-# Names that make a text a structured report; a wet read alone may precede a plain note.
-_STRUCTURE = frozenset(_ALIASES) - {"recommendation", "notification", "addendum", "wet read"}
-
-# Capital headers that no alias names are normalised by the first of these words they hold.
-_SUBSTRINGS = (
-    *("impression", "finding", "comparison", "addendum", "wet read", "indication", "reason"),
-    *("history", "technique", "recommendation", "notification", "exam", "chest", "radiograph"),
+# A colon between digits belongs to a time, not to a heading.
+_LINE_HEADER = re.compile(
+    r"^[ \t]*([A-Za-z](?:[^:\n]|(?<=\d):(?=\d)){0,69}?)[ \t]*(?:(?<!\d):|:(?!\d))", re.MULTILINE
 )
-_BY_SUBSTRING = {
-    "finding": "findings",
-    "reason": "indication",
-    "exam": "examination",
-    "chest": "examination",
-    "radiograph": "examination",
-}
-
-# "LUNGS: Clear." inside findings is a sub-heading, not a section of its own.
-_ANATOMY = re.compile(
-    r"\b(?:lungs?|pleura|pleural|heart|cardiac|cardiomediastinal|mediastin(?:um|al)|hila|hilar"
-    r"|hilum|bones?|bony|osseous|skeletal|soft tissues|airways?|trachea|diaphragm|abdomen|tubes"
-    r"|lines|devices|catheters|vessels|vasculature|spine|ribs|thorax|other)\b"
-)
-
-_LINE_HEADER = re.compile(r"^[ \t]*([A-Za-z][^:\n]{0,69}?)[ \t]*:", re.MULTILINE)
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9 ()/,.\-&'#_]*[A-Z)][A-Z0-9 ()/,.\-&'#_]*|[A-Z]{2,}")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9 ()/,.:\-&'#_]*[A-Z)][A-Z0-9 ()/,.:\-&'#_]*|[A-Z]{2,}")
 _MAIN = "|".join(
     sorted(
-        (alias for alias, name in _NAMES.items() if name in _STRUCTURE and alias != "clinical"),
+        (
+            re.escape(written)
+            for written, name in NAMES.items()
+            if name in STRUCTURE and written != "clinical" and written not in CAPITALS_ONLY
+        ),
         key=len,
         reverse=True,
     )
@@ -84,20 +60,52 @@ _INLINE_HEADER = re.compile(
     rf"(?<=[^\S\n])({_MAIN.upper()})[ \t]*:"
     rf"|(?<=[.!?;])[ \t]+((?=[A-Z])(?i:{_MAIN}))[ \t]*:"
 )
+_INLINE_TITLE = re.compile(r"(?<=[.!?;_])[ \t]+([A-Z][A-Z0-9 ()/,&\-]{3,60})(?<! ):(?=\s)")
 _BARE_HEADER = re.compile(
     rf"^[ \t]*({'|'.join(('FINDINGS', 'IMPRESSION', 'FINAL ADDENDUM', 'ADDENDUM'))})[ \t]*$"
     r"|^[ \t]*(WET READ|PRELIMINARY REPORT)\b[^\n:]*(?::(?=\d)[^\n]*)?$",
     re.MULTILINE,
 )
+# A title without a colon is a paragraph of its own.
+_BARE_TITLE = re.compile(
+    r"^[ \t]*\n[ \t]*([A-Z][A-Z0-9 ()/,&_\-]{3,69})$(?=\n[ \t]*\n)", re.MULTILINE
+)
 # Ends a section without naming the next one. A full-width line of underscores, not "___".
 _SEPARATOR = re.compile(r"^[ \t]*(?:_{10,}|FINAL REPORT)[ \t]*$", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
+# Where what an inline "Comparison:" says is over, and the findings around it go on.
+_END_OF_REMARK = re.compile(
+    r"(?<!\bDr)(?<!\bNo)(?<!\bvs)(?<!\bSt)[.!?](?=\s+[A-Z(])|\n[ \t]*(?=\n)"
+)
+_ALNUM = re.compile(r"[^\W_]")
+_BODY = ("findings", "impression")
 
 
 class _Header(NamedTuple):
     start: int
     end: int
     name: str | None  # None: a separator
+    kind: str = "section"  # or "title", "organ", "other"; "more": goes on with the section
+    inline: bool = False
+    structural: bool = True
+
+
+class _Piece(NamedTuple):
+    name: str
+    text: str
+    kind: str = "section"
+
+
+class Sections(NamedTuple):
+    """The sections of a report, and what is in none of them.
+
+    Attributes:
+        found: text of each section by its normalised name, in reading order.
+        aside: words that are in no section of ``found``, by the section they were in.
+    """
+
+    found: dict[str, str]
+    aside: Counter[str]
 
 
 def sections(text: str) -> dict[str, str]:
@@ -109,23 +117,47 @@ def sections(text: str) -> dict[str, str]:
     >>> sections("FINDINGS:Clear lungs.\\n Impression: Normal.")
     {'findings': 'Clear lungs.', 'impression': 'Normal.'}
     """
+    return sections_counted(text).found
+
+
+def sections_counted(text: str, own: Collection[str] = ()) -> Sections:
+    """Return the sections as `sections` does, and the words that are in none of them.
+
+    Args:
+        text: the report.
+        own: names that are sections even inside findings and impression, where capitals that no
+            list knows are sub-headings.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
-    headers = _headers(text)
-    structured = any(header.name in _STRUCTURE for header in headers)
+    candidates = _candidates(text, frozenset(own))
+    structured = any(h.name in STRUCTURE and h.structural for h in candidates)
     if not structured:  # unknown capitals such as "CXR:" are then part of the note
-        headers = [h for h in headers if h.name is None or h.name in _ALIASES]
-    pieces = _pieces(text, headers)
-    if structured and not any(name in ("findings", "impression") for name, _ in pieces):
-        pieces = _with_last_paragraph(pieces)
-    result: dict[str, str] = {}
-    if not structured:
-        rest = "\n\n".join(piece for name, piece in pieces if name == "preamble" and piece)
-        pieces = [(name, piece) for name, piece in pieces if name != "preamble"] + [(NOTE, rest)]
-    for name, piece in pieces:
-        if piece or name not in result:
-            result.pop(name, None)  # the winner takes its own place in the order
-            result[name] = piece
-    return {name.replace(" ", "_"): piece for name, piece in result.items() if piece}
+        candidates = [
+            h for h in candidates if h.name is None or (h.name in NAMES and h.kind == "section")
+        ]
+    pieces = _pieces(text, _kept(text, candidates))
+    aside: Counter[str] = Counter()
+    if structured:
+        found = _joined(pieces, aside)
+        if not any(name in found for name in _BODY):
+            found = _joined(_with_last_paragraph(pieces), aside := Counter())
+    else:
+        rest = "\n\n".join(piece.text for piece in pieces if piece.name == "preamble")
+        found = _joined([piece for piece in pieces if piece.name != "preamble"], aside)
+        if rest.strip():
+            found[NOTE] = rest.strip()
+    return Sections({name.replace(" ", "_"): piece for name, piece in found.items()}, aside)
+
+
+def _shown(name: str) -> str:
+    """Return the name under which words are counted: one for all headings that no list knows."""
+    known = name in SPELLINGS or name in ("preamble", NOTE, "last paragraph")
+    return name.replace(" ", "_") if known else OTHER
+
+
+def words_in(text: str) -> int:
+    """Count the words of a text; ``___`` and other marks are none."""
+    return sum(map(bool, map(_ALNUM.search, text.split())))
 
 
 class ReportSettings(Settings):
@@ -151,7 +183,7 @@ class ReportSettings(Settings):
     def _normal_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         plain = tuple("_".join(name.replace("_", " ").lower().split()) for name in names)
         # An alias stands for the section that it is read as.
-        plain = tuple(_NAMES.get(n.replace("_", " "), n).replace(" ", "_") for n in plain)
+        plain = tuple(NAMES.get(n.replace("_", " "), n).replace(" ", "_") for n in plain)
         if not all(plain) or len(set(plain)) < len(plain):
             raise ValueError("name each section once, as in findings, impression")
         return plain
@@ -175,19 +207,33 @@ def report_sentences(text: str, settings: ReportSettings = _DEFAULTS) -> list[tu
     return report_sentences_counted(text, settings)[0]
 
 
-def report_sentences_counted(
-    text: str, settings: ReportSettings = _DEFAULTS
-) -> tuple[list[tuple[str, str]], Counter[str]]:
-    """Return ``(section, sentence)`` pairs, and how many sentences were dropped for each reason.
+class Cut(NamedTuple):
+    """A report, cut.
 
-    The reasons are those of `medclip_debias.data.sentences.DROPPED`.
+    Attributes:
+        sentences: ``(section, sentence)`` pairs.
+        dropped: how many sentences were dropped, by reason
+            (`medclip_debias.data.sentences.DROPPED`).
+        used: words of the sections that were cut into sentences.
+        aside: words of the sections that were left aside, by section.
     """
-    found = sections(text)
+
+    sentences: list[tuple[str, str]]
+    dropped: Counter[str]
+    used: int
+    aside: Counter[str]
+
+
+def report_sentences_counted(text: str, settings: ReportSettings = _DEFAULTS) -> Cut:
+    """Return the sentences as `report_sentences` does, and counts of what was left aside."""
+    found, aside = sections_counted(text, (*settings.sections, *settings.fallback))
     wanted = [name for name in found if name in settings.sections]
     if settings.order == "settings":
         wanted = [name for name in settings.sections if name in found]
     if not wanted:
         wanted = [name for name in settings.fallback if name in found][:1]
+    for name in (name for name in found if name not in wanted):
+        aside[_shown(name.replace("_", " "))] += words_in(found[name])
     kept: list[tuple[str, str]] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
@@ -201,7 +247,8 @@ def report_sentences_counted(
             else:
                 seen.add(sentence)
                 kept.append((name, sentence))
-    return kept, dropped
+    used = sum(words_in(found[name]) for name in wanted)
+    return Cut(kept, dropped, used, +aside)
 
 
 def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str:
@@ -213,42 +260,49 @@ def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str
     return "repeated" if settings.drop_repeated and sentence in seen else ""
 
 
-def _headers(text: str) -> list[_Header]:
-    """Return headers and separators in reading order, none inside another."""
+def _candidates(text: str, own: frozenset[str]) -> list[_Header]:
+    """Return all that may be a header or a separator, in reading order."""
     candidates = [_Header(m.start(), m.end(), None) for m in _SEPARATOR.finditer(text)]
     for match in _BARE_HEADER.finditer(text):
-        name = _NAMES[(match[1] or match[2]).lower()]
+        name = NAMES[(match[1] or match[2]).lower()]
         candidates.append(_Header(match.start(), match.end(), name))
     for match in _INLINE_HEADER.finditer(text):
         word = match[1] or match[2]
-        name = _NAMES[word.lower()]
-        candidates.append(_Header(match.start(1 if match[1] else 2), match.end(), name))
+        start = match.start(1 if match[1] else 2)
+        candidates.append(_Header(start, match.end(), NAMES[word.lower()], inline=True))
+    for match in _INLINE_TITLE.finditer(text):
+        if kind_of(match[1], capitals=True) == ("title", "findings"):
+            at = match.start(1), match.end()
+            candidates.append(_Header(*at, "findings", "title", inline=True, structural=False))
+    for match in _BARE_TITLE.finditer(text):
+        if is_title_only(match[1]) and kind_of(match[1], capitals=True) == ("title", "findings"):
+            at = match.start(1), match.end()
+            candidates.append(_Header(*at, "findings", "bare title", structural=False))
     for match in _LINE_HEADER.finditer(text):
-        line_name = _line_header_name(text, match)
-        if line_name is not None:
-            candidates.append(_Header(match.start(), match.end(), line_name))
+        header = _line_header(text, match, own)
+        if header is not None:
+            candidates.append(header)
     candidates.sort(key=lambda header: (header.start, -header.end))
-    kept: list[_Header] = []
-    for header in candidates:
-        inside = kept and header.start < kept[-1].end
-        if not inside and not _is_subheading(header, kept[-1].name if kept else None):
-            kept.append(header)
-    return kept
+    return candidates
 
 
-def _line_header_name(text: str, match: re.Match[str]) -> str | None:
-    """Name the header at the start of a line, or ``None`` where it is ordinary text."""
+def _line_header(text: str, match: re.Match[str], own: frozenset[str]) -> _Header | None:
+    """Read the header at the start of a line; ``None`` where it is ordinary text."""
     written = " ".join(match[1].split())
-    known = _NAMES.get(written.lower())
-    if known is not None:
-        # Wrapped prose can start a line with "comparison:"; a header has its own paragraph.
-        return known if written[0].isupper() or _starts_paragraph(text, match.start()) else None
+    known = written.lower() in NAMES
     spaced = match.end() == len(text) or text[match.end()].isspace()
-    if not spaced or not _CAPITALS.fullmatch(written):
+    capitals = (known and written.isupper()) or (spaced and bool(_CAPITALS.fullmatch(written)))
+    found = kind_of(written, capitals)
+    if found is None:
         return None
-    lower = written.lower()
-    part = next((part for part in _SUBSTRINGS if part in lower), None)
-    return lower if part is None else _BY_SUBSTRING.get(part, part)
+    # Wrapped prose can start a line with "comparison:"; a header has its own paragraph.
+    if not written[0].isupper() and not _starts_paragraph(text, match.start()):
+        return None
+    kind, name = found
+    if kind in ("organ", "other") and written.lower().replace(" ", "_") in own:
+        kind, name = "section", written.lower()
+    structural = kind != "title" or capitals
+    return _Header(match.start(), match.end(), name, kind, structural=structural)
 
 
 def _starts_paragraph(text: str, line: int) -> bool:
@@ -257,25 +311,102 @@ def _starts_paragraph(text: str, line: int) -> bool:
     return line == 0 or not text[before:line].strip()
 
 
-def _is_subheading(header: _Header, current: str | None) -> bool:
-    if header.name is None or header.name in _ALIASES or current not in ("findings", "impression"):
+def _kept(text: str, candidates: list[_Header]) -> list[_Header]:
+    """Return the headers that start a section: none inside another, and no sub-heading."""
+    kept: list[_Header] = []
+    host: str | None = None  # the section around an inline remark such as "Comparison: none."
+    for index, header in enumerate(candidates):
+        last = kept[-1] if kept else _Header(0, 0, None)
+        if kept and header.start < last.end:
+            continue
+        current = host or last.name
+        if _is_subheading(text, header, current, last.end):
+            if host:
+                kept.append(_Header(header.start, header.start, host, "more"))
+                host = None
+            continue
+        if not (header.inline and current in _BODY and header.kind == "section"):
+            kept.append(header)
+            host = None
+        elif header.name == current:
+            kept.append(header._replace(kind="more"))
+            host = None
+        elif header.name in _BODY:
+            kept.append(header)
+            host = None
+        else:
+            kept.append(header)
+            following = index + 1
+            while following < len(candidates) and candidates[following].start < header.end:
+                following += 1
+            limit = candidates[following].start + 1 if following < len(candidates) else len(text)
+            end = _END_OF_REMARK.search(text, header.end, limit)
+            host = current
+            if end is not None:
+                kept.append(_Header(end.end(), end.end(), current, "more"))
+                host = None
+    return kept
+
+
+def _is_subheading(text: str, header: _Header, current: str | None, end: int) -> bool:
+    """Tell whether a header stays text of the section ``current``, whose header ends at ``end``."""
+    if header.kind == "bare title":
+        # On top of a report, or of a section, it is followed by anything.
+        return current is None or current in _BODY or not text[end : header.start].strip()
+    if header.kind == "section":
         return False
-    return bool(_ANATOMY.search(header.name))
+    if current in _BODY:
+        return True
+    return header.kind != "title" and current in ("wet read", "addendum")
 
 
-def _pieces(text: str, headers: list[_Header]) -> list[tuple[str, str]]:
+def _pieces(text: str, headers: list[_Header]) -> list[_Piece]:
     starts = [_Header(0, 0, None), *headers]
     ends = [*(header.start for header in headers), len(text)]
     return [
-        (header.name or "preamble", text[header.end : end].strip())
+        _Piece(
+            header.name or "preamble",
+            # "LUNGS: Clear." says nothing without its first word.
+            text[header.start if header.kind == "organ" else header.end : end].strip(),
+            header.kind,
+        )
         for header, end in zip(starts, ends, strict=True)
     ]
 
 
-def _with_last_paragraph(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    named = [index for index, (name, _) in enumerate(pieces) if name != "preamble"]
-    name, piece = pieces[named[-1]]
+def _joined(pieces: list[_Piece], aside: Counter[str]) -> dict[str, str]:
+    """Return the text of each section; what another one replaced is counted in ``aside``."""
+    result: dict[str, str] = {}
+    below_title = False  # the findings so far stand below a title; a heading of their own wins
+    for name, piece, kind in pieces:
+        if not piece:
+            continue
+        if kind == "more" or (kind == "organ" and name in result):
+            result[name] = f"{result[name]}\n{piece}" if name in result else piece
+        elif kind in ("title", "bare title"):
+            if is_title_only(piece):
+                aside["examination"] += words_in(piece)
+            elif name in result:
+                result[name] = f"{result[name]}\n\n{piece}"
+            else:
+                result[name] = piece
+                below_title = True
+        else:
+            replaced = result.pop(name, "")  # the winner takes its own place in the order
+            if name == "findings" and below_title:
+                aside["examination"] += words_in(replaced)
+                below_title = False
+            elif replaced:
+                aside[f"{_shown(name)} (replaced)"] += words_in(replaced)
+            result[name] = piece
+    return result
+
+
+def _with_last_paragraph(pieces: list[_Piece]) -> list[_Piece]:
+    named = [index for index, piece in enumerate(pieces) if piece.name != "preamble"]
+    name, piece, kind = pieces[named[-1]]
     first, *rest = _BLANK_LINE.split(piece, maxsplit=1)
     if not rest:
         return pieces
-    return [*pieces[: named[-1]], (name, first.strip()), ("last_paragraph", rest[0].strip())]
+    last = _Piece("last_paragraph", rest[0].strip())
+    return [*pieces[: named[-1]], _Piece(name, first.strip(), kind), last]

@@ -13,6 +13,7 @@ from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.journal import Journal, journals
 from medclip_debias.data.selection import TRAINING
+from medclip_debias.errors import UserError
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""
@@ -79,6 +80,7 @@ class Study(NamedTuple):
     images: list[Image]
     labels: tuple[float | None, ...]
     dropped: dict[str, int]
+    words: dict[str, Any]
 
 
 class Row(NamedTuple):
@@ -125,23 +127,37 @@ class Results:
         labels: names of the labels; a study holds a value or ``None`` for each of the first.
         rejected: ``(image_id, reason)``, those whose report is to blame first; a study without
             images is named by its own id.
+
+    Raises:
+        UserError: an earlier version made a part.
     """
 
     def __init__(self, parts: Sequence[Part], selection: SelectionSettings) -> None:
         self.parts = parts
         self._images_listed = 0
         self._cut: Counter[str] = Counter()
+        self._words_used = 0
+        self._aside: Counter[str] = Counter()
+        self._aside_reports: Counter[str] = Counter()
         blamed: list[tuple[int, str, str]] = []
         self.studies: list[Study] = []
         self.heads = Heads()
         self.labels: list[str] = []
         for number, part in enumerate(parts):
             for offset, _, entry in part.reports.entries():
+                if "words" not in entry:
+                    raise UserError(
+                        f"{part.reports.path}: was made by an earlier version, which did not count"
+                        " the words of sections left aside; make this part again."
+                    )
                 study = self._study(number, offset, entry, selection)
                 self.studies.append(study)
                 self.heads.add(entry["head"])
                 self._images_listed += len(entry["head"]["images"])
                 self._cut.update(entry["dropped"])
+                self._words_used += entry["words"]["used"]
+                self._aside.update(entry["words"]["aside"])
+                self._aside_reports.update(entry["words"]["aside"].keys())
                 if entry["head"]["problem"]:
                     blamed += _blamed(entry["head"], study)
         self.studies.sort()
@@ -165,6 +181,7 @@ class Results:
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
         step.stop_if_empty(len(left))
+        self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()
         funnel.step("sentences cut", "sentences", before)
@@ -182,6 +199,16 @@ class Results:
         wanted = [study for study in self.studies if study.images]
         step_name = "study has a readable image"
         return step(wanted, step_name, lambda s: any(i.at in readable for i in s.images))
+
+    def _count_sections(self, funnel: Funnel) -> None:
+        """Count the words of each section that is left aside, so that a loss can be seen."""
+        left = self._words_used + self._aside.total()
+        funnel.step("words of the reports, headings aside", "words", left)
+        for name, words in sorted(self._aside.items(), key=lambda pair: (-pair[1], pair[0])):
+            reports = self._aside_reports[name]
+            unit = f"words ({reports:,} report{'s' * (reports != 1)})"
+            funnel.step(f"left aside: section '{name}'", unit, left - words, left)
+            left -= words
 
     def _listed(self, funnel: Funnel, step: _Steps) -> list[Study]:
         """Count what the selection counts by images where there are some."""
@@ -213,6 +240,7 @@ class Results:
             images=wanted_images(head, entry["sentences"], selection),
             labels=tuple(head["labels"].get(name) for name in self.labels),
             dropped=entry["dropped"],
+            words=entry["words"],
         )
 
 

@@ -1,8 +1,9 @@
 """From a section of a report to its sentences: PySBD, repaired for radiology.
 
-PySBD alone leaves "1. No acute disease. 2. Stable nodule." uncut at "1.", cuts behind "Dr." and
+PySBD alone leaves "1. No acute disease. 2. Stable nodule." uncut at "1.", cuts behind "cm." and
 loses text around some symbols. Here items of a list are sentences of their own without their
-numbers, titles stay with their names, and text that PySBD would lose is cut by a plain rule.
+numbers, abbreviations stay with what they belong to (`medclip_debias.data.sentence_repairs`), text
+that PySBD would lose is cut by a plain rule, and who signed the report is no sentence.
 """
 
 from __future__ import annotations
@@ -10,23 +11,55 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
-DROPPED = ("list number only", "de-identified only", "no word", "too short", "too long", "repeated")
+from medclip_debias.data.sentence_repairs import ABBREVIATIONS, repaired
+
+DROPPED = (
+    *("list number only", "de-identified only", "no word", "signature"),
+    *("too short", "too long", "repeated"),
+)
 """Why a sentence may be dropped; the last three by `medclip_debias.data.reports.ReportSettings`."""
 
 MAX_SEGMENTER_LENGTH = 5_000
 """PySBD's time grows faster than the text; a longer item is cut by the plain rule."""
 
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
-_LIST_LINE = re.compile(r"\n[ \t]*(?=(?:\(?\d{1,2}[.)]|[-*•])[ \t]+\S)")
-_LIST_NUMBER = re.compile(r"(?:^|(?<=[.;:!?] ))\(?(\d{1,2})[.)] +(?=[A-Za-z_(])")
-_LIST_PREFIX = re.compile(r"^(?:\(?\d{1,2}[.)]|[-*•])\s+(?=[^\W\d]|_|\()")
+_SIGNED = (
+    r"(?i:(?:electronically|digitally)[ -]+(?:signed|approved|verified|authenticated|finalized)\b)"
+    r"|(?i:(?:dictated|transcribed|signed|e-signed|finalized|verified|authenticated|typed|edited"
+    r"|approved|interpreted|prepared|released|read|reviewed|reported)"
+    r"(?: (?:and|&) (?:signed|approved|reviewed|finalized|authenticated|verified))?"
+    r"(?: electronically)? (?:by|on)\b)"
+    r"(?:\s*:|(?= (?:Drs?|M\.?D|[A-Z][a-z]+,? [A-Z]|_|X{3}|[A-Z]{3})))"
+    r"|(?i:(?:attending|reading|interpreting|signing)(?: physician| radiologist)?\s*:)"
+    r"|(?i:(?:radiologist|resident|fellow|transcriptionist|signature|electronic signature)\s*:)"
+    r"|(?i:i,? (?:the|as) (?:attending|teaching) (?:physician|radiologist),? )"
+    r"|(?i:i have (?:personally )?reviewed the (?:images?|films?|study|examination|resident))"
+)
+"""How lines start that say who dictated, signed or approved the report, and when."""
+
+# A list, a sub-heading in capitals or a signature starts anew even where no full stop precedes.
+_LIST_LINE = re.compile(
+    r"\n[ \t]*(?=(?:\(?\d{1,2}[.)]|[-*•])[ \t]+\S|\d{1,2}[.)][A-Z][a-z]"
+    rf"|[A-Z][A-Z /&,()\-]{{1,60}}:\s|{_SIGNED})"
+)
+_SIGNATURE = re.compile(_SIGNED)
+_SIGNATURE_REST = re.compile(r"(?:[A-Z\d_][\w.,:/\-]*|on|at|by|and|am|pm|a\.m\.|p\.m\.|[,:/\-])+")
+# What a list number stands before: a word, or a count and a word ("1. 6 mm nodule").
+_ITEM = r" +(?=[^\W\d]|[_(?]|\d+(?:\.\d+)?[ -]?[a-z])|(?=[A-Z][a-z])"
+_LIST_NUMBER = re.compile(rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})")
+_LIST_PREFIX = re.compile(rf"^(?:\(?\d{{1,2}}[.)]|[-*•])(?:{_ITEM})")
 _LIST_MARK = re.compile(r"(?:\(?\d{1,2}[.)]?|[-*•])+")
 _DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
+_PLAIN = re.compile(
+    r"(?:[A-Za-z0-9 ,;:/%+_-]|(?<=\d)\.(?=\d)|(?<=[A-Za-z]{3})\.(?= [A-Z][a-z]|\Z))+"
+)
+_PLAIN_END = re.compile(r"(?<=[A-Za-z]\.) ")
 _ROUGH_END = re.compile(r"(?<=[a-z)\]_][.!?])\s+(?=[A-Z_])")
-_TITLE = re.compile(r"\b(?:Drs?|Mr|Ms|Mrs)\.$")
 
 
 def split_sentences(text: str) -> list[str]:
@@ -51,14 +84,23 @@ def split_sentences_counted(text: str) -> tuple[list[str], Counter[str]]:
     dropped: Counter[str] = Counter()
     for paragraph in _BLANK_LINE.split(text.replace("\r\n", "\n")):
         for block in _LIST_LINE.split("\n" + paragraph):
+            signed = False
             for item in _list_items(" ".join(block.split())):
                 for sentence in map(_without_mark, _segment(item)):
-                    reason = _wordless(sentence)
+                    signed = _signs(sentence, signed)
+                    reason = "signature" if signed else _wordless(sentence)
                     if reason:
                         dropped[reason] += 1
                     elif sentence:
                         found.append(sentence)
     return found, dropped
+
+
+def _signs(sentence: str, before: bool) -> bool:
+    """Tell whether a sentence is a signature, or the name and date behind the one ``before``."""
+    if _SIGNATURE.match(sentence):
+        return True
+    return before and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
 
 
 def _without_mark(sentence: str) -> str:
@@ -96,27 +138,63 @@ def _segment(text: str) -> tuple[str, ...]:
     bare = _LIST_PREFIX.sub("", text).strip()
     if not _has_word(bare):
         return (bare,)
+    plain = _plain_pieces(bare)
+    if plain is not None:
+        return plain
     if len(bare) > MAX_SEGMENTER_LENGTH:
-        return tuple(_joined_titles(_ROUGH_END.split(bare)))
+        return tuple(repaired(_rough_pieces(bare)))
     try:
-        pieces = [" ".join(piece.split()) for piece in _segmenter().segment(bare)]
+        pieces = _with_blanks(_segmenter().segment(bare), bare)
     except (re.error, IndexError, AttributeError, TypeError, ValueError):
         pieces = []
-    # PySBD substitutes symbols on its way; where text was lost, a plain rule is safer.
-    if "".join(pieces).replace(" ", "") != bare.replace(" ", ""):
-        pieces = _ROUGH_END.split(bare)
-    return tuple(_joined_titles(pieces))
+    return tuple(repaired(pieces or _rough_pieces(bare)))
 
 
-def _joined_titles(pieces: list[str]) -> list[str]:
-    """Join what was cut behind a doctor's title."""
-    joined: list[list[str]] = []
+def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
+    """Return the pieces with the blank behind each that ``text`` has; none if text was lost.
+
+    PySBD substitutes symbols on its way; where it loses one, a plain rule is safer.
+    """
+    found, at = [], 0
     for piece in pieces:
-        if joined and _TITLE.search(joined[-1][-1]):
-            joined[-1].append(piece)
-        else:
-            joined.append([piece])
-    return [" ".join(group) for group in joined]
+        piece = " ".join(piece.split())
+        if not text.startswith(piece, at):
+            return []
+        end = at + len(piece)
+        blank = text[end : end + 1] == " "
+        found.append(piece + " " * blank)
+        at = end + blank
+    return found if at == len(text) else []
+
+
+def _rough_pieces(text: str) -> list[str]:
+    cuts = [0, *(match.end() for match in _ROUGH_END.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(cuts)]
+
+
+def _plain_pieces(text: str) -> tuple[str, ...] | None:
+    """Cut a text without anything that PySBD has a rule for; ``None`` where it has to be asked.
+
+    Every full stop of such a text stands between a word that is no abbreviation and a capital, or
+    at the end, or in a decimal. Most of what hospitals write is so, and PySBD is slow.
+    """
+    if not _PLAIN.fullmatch(text):
+        return None
+    pieces = _PLAIN_END.split(text)
+    known = _abbreviations()
+    for piece in pieces:
+        word = piece[piece.rfind(" ") + 1 :].rstrip(".").lower()
+        if word in known:
+            return None
+    return tuple(pieces)
+
+
+@lru_cache(maxsize=1)
+def _abbreviations() -> frozenset[str]:
+    _segmenter()
+    from pysbd.lang.english import English
+
+    return frozenset(English.Abbreviation.ABBREVIATIONS) | ABBREVIATIONS
 
 
 @lru_cache(maxsize=1)

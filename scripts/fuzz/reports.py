@@ -17,7 +17,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from medclip_debias.data.reports import ReportSettings, report_sentences_counted, sections
+from medclip_debias.data.reports import (
+    ReportSettings,
+    report_sentences_counted,
+    sections,
+    words_in,
+)
 from medclip_debias.data.sentences import DROPPED
 from medclip_debias.data.sources.detect import detect
 
@@ -25,6 +30,8 @@ TOKENS = (
     *("\n", "\r\n", "\r", "\n \n", "\t", " ", ":", ": ", ".", "\u2028", "\x0b", "\x00", "\ufeff"),
     *("FINDINGS:", "\n FINDINGS:\n", "Impression: ", "IMPRESSION", "\n WET READ: 9:11 PM\n"),
     *("\n FINAL ADDENDUM\n", "COMPARISON", "findings:", "CHEST, TWO VIEWS (PA/LAT):", "LUNGS:"),
+    *("\n PORTABLE CHEST, 10:30 A.M.: ", ". Comparison: ", " TECHNIQUE: ", "\n ETT: ", "\n XYZ: "),
+    *("\n\n PORTABLE CHEST\n\n", ". PA VIEW: ", "\nDictated by: J. Roe, M.D.\n", "Signed by Dr. "),
     *(
         "FINAL REPORT",
         "_" * 78,
@@ -37,6 +44,17 @@ TOKENS = (
         "\u2022 ",
         "Dr. ",
         "1.5",
+    ),
+    *(
+        " cm. ",
+        " approx. ",
+        " pt. ",
+        "Bilat. ",
+        "No. of ",
+        " ? ",
+        "normal.The",
+        " R.U.L. ",
+        "3 p.m. ",
     ),
     *("\u222f", "\u2668", "\u0130", "\u00df", "\ud83d\ude00", "\u0301", "\u202e", "\\", "(?:", "["),
 )
@@ -127,7 +145,11 @@ def check(text: str, settings: ReportSettings) -> str:
         return "an empty section"
     if any(name != name.lower() or " " in name for name in found):
         return "a name that is not normal"
-    kept, dropped = report_sentences_counted(text, settings)
+    kept, dropped, used, aside = report_sentences_counted(text, settings)
+    if used + aside.total() > words_in(text):
+        return "words counted twice"
+    if any(name == name.upper() or len(name) > 30 for name in aside):
+        return "a heading of the report among the counts"
     if set(dropped) - set(DROPPED) or min(dropped.values(), default=1) < 1:
         return "an unknown count"
     for name, sentence in kept:
@@ -135,7 +157,7 @@ def check(text: str, settings: ReportSettings) -> str:
             return "a sentence that is not clean"
         if not any(c.isalpha() for c in DEIDENTIFIED.sub("", sentence)):
             return "a sentence without a word"
-    if settings == SETTINGS[0]:
+    if settings == SETTINGS[0] and not dropped["signature"]:
         wanted = [n for n in found if n in settings.sections]
         wanted = wanted or [n for n in settings.fallback if n in found][:1]
         whole = " ".join(found[name] for name in wanted)

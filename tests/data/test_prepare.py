@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.funnel import table
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
+from medclip_debias.data.reports import report_sentences_counted
 from medclip_debias.data.selection import is_frontal
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import FILES, PreparedSet
@@ -69,6 +71,34 @@ class TestTinyTree:
         assert found["view is frontal"] == (4, 1)
         assert found["patient has no boxes (others move to held_out)"] == (2, 1)
         assert "view is frontal" in table(prepared.funnel)
+
+    def test_words_of_sections_left_aside_are_counted_printed_and_stored(
+        self, tiny_tree, tmp_path, capsys
+    ):
+        tiny_tree.report("103").write_text(
+            "INDICATION: Cough today.\nWARDLIST: Private Name\nFINDINGS: Mild edema.\n"
+        )
+        out = tmp_path / "o"
+        assert (
+            run(["prepare", str(tiny_tree.root), str(out), "--size", "32", "--workers", "1"]) == 0
+        )
+        printed = capsys.readouterr().out
+        prepared = PreparedSet.open(out)
+        rows = [row for row in prepared.funnel if row["unit"].startswith("words")]
+        assert rows[0]["step"] == "words of the reports, headings aside"
+        by_name = {row["step"]: row for row in rows[1:]}
+        indication = by_name["left aside: section 'indication'"]
+        assert indication["dropped"] >= 2
+        other = by_name["left aside: section 'other heading'"]
+        assert (other["dropped"], other["unit"]) == (2, "words (1 report)")
+        assert all(step in printed for step in by_name)
+        assert "wardlist" not in str(prepared.meta).lower()  # a heading may hold what is private
+        kept = [row["kept"] for row in rows]
+        assert kept[:-1] == [row["kept"] + row["dropped"] for row in rows[1:]]
+        reports = [study.report for study in detect(tiny_tree.root).studies() if study.report]
+        assert kept[-1] == sum(report_sentences_counted(report).used for report in reports)
+        again = prepare(tiny_tree.root, out, SMALL, workers=1, update=True)
+        assert again.funnel == prepared.funnel
 
     def test_progress_ends_at_its_total(self, tiny_tree, tmp_path):
         seen = []
@@ -158,7 +188,8 @@ class TestManifest:
             "test": 31,
         }
         assert len(result.phrases) == 430
-        assert all(row["dropped"] == 0 for row in result.funnel if row["unit"] != "sentences")
+        text = ("sentences", "words")
+        assert all(r["dropped"] == 0 for r in result.funnel if not r["unit"].startswith(text))
         # "Left lung." is right of "Right lung." on a radiograph that is not mirrored.
         centre = result.phrases.assign(x=[b[0][0] + b[0][2] / 2 for b in result.phrases["boxes"]])
         wide = centre.pivot_table(index="image_id", columns="text", values="x")

@@ -4,6 +4,7 @@ import re
 import tarfile
 import textwrap
 import time
+from itertools import cycle
 
 import pytest
 from defusedxml import ElementTree
@@ -16,6 +17,8 @@ from medclip_debias.data.reports import (
     report_sentences,
     report_sentences_counted,
     sections,
+    sections_counted,
+    words_in,
 )
 
 REPORT = """                                 FINAL REPORT
@@ -98,6 +101,124 @@ def test_subheadings_stay_inside_findings():
     assert sections(text)["findings"] == "LUNGS: Clear.\nHEART: Normal."
 
 
+def test_capitals_that_no_list_knows_stay_inside_findings_and_impression():
+    text = "FINDINGS:\nETT: 3 cm up.\nSUPPORT: Fine.\nIMPRESSION:\nRIGHT SIDE: Good."
+    assert sections(text) == {
+        "findings": "ETT: 3 cm up.\nSUPPORT: Fine.",
+        "impression": "RIGHT SIDE: Good.",
+    }
+    named = report_sentences(text, ReportSettings(sections=("support",)))
+    assert named == [("support", "Fine.")]  # unless the settings name them
+
+
+def test_an_organ_outside_findings_starts_them():
+    text = "INDICATION: Cough.\nLUNGS: Clear.\nHEART: Big.\nIMPRESSION: Fine."
+    assert sections(text)["findings"] == "LUNGS: Clear.\nHEART: Big."
+    later = "FINDINGS: Calm.\nCOMPARISON: None.\nLUNGS: Clear."
+    assert sections(later)["findings"] == "Calm.\nLUNGS: Clear."
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "FINDINGS: Lungs clear. Comparison: None. Heart is big.\nIMPRESSION: Fine.",
+            {"findings": "Lungs clear.\nHeart is big.", "comparison": "None."},
+        ),
+        (
+            "FINDINGS: Clear. TECHNIQUE: PA and lateral. COMPARISON: ___. Heart is big.\n"
+            "IMPRESSION: Fine.",
+            {"findings": "Clear.\nHeart is big.", "technique": "PA and lateral."},
+        ),
+        (
+            "FINDINGS: Clear. History: cough\n\nHeart is big.\nIMPRESSION: Fine.",
+            {"findings": "Clear.\nHeart is big.", "history": "cough"},
+        ),
+        (
+            "FINDINGS: Clear. Comparison: none\nHEART: Big.\nIMPRESSION: Fine.",
+            {"findings": "Clear.\nHEART: Big.", "comparison": "none"},
+        ),
+        (
+            "FINDINGS: Clear. Findings: Heart is big. \nIMPRESSION: Fine.",
+            {"findings": "Clear.\nHeart is big."},
+        ),
+        ("COMPARISON: None.\nIMPRESSION:\nPA AND LATERAL CHEST: Clear", {}),
+        ("INDICATION: Cough. PA AND LATERAL CHEST: Big heart.\nIMPRESSION: Fine.", {}),
+        (
+            "INDICATION: Cough.\n\nPORTABLE CHEST\n\nBig heart.\n\nIMPRESSION: Fine.",
+            {"findings": "Big heart.", "indication": "Cough."},
+        ),
+        (
+            "Indication: Cough.\n\nPA and lateral chest: Big heart.\n\nImpression: Fine.",
+            {"findings": "Big heart.", "indication": "Cough."},
+        ),
+        (
+            "CHEST, PA VIEW: ___\n\nINDICATION: Cough.\n\nLungs are clear.",
+            {"indication": "Cough.", "last_paragraph": "Lungs are clear."},
+        ),
+    ],
+)
+def test_a_heading_inside_a_line_neither_swallows_nor_loses_what_follows(text, found):
+    counted = sections_counted(text)
+    assert found.items() <= counted.found.items()
+    said = " ".join(text for _, text in report_sentences(text))
+    for words in ("Clear", "Big heart", "Heart is big", "Lungs are clear"):
+        assert words not in text or words in said
+
+
+def test_words_that_are_left_aside_are_counted_by_section():
+    text = (
+        "Read today.\nINDICATION: Cough and fever.\nSTAMP: Ward nine\nCHEST 2 VIEWS: today\n"
+        "FINDINGS: Old text here.\n" + "_" * 70 + "\nFINDINGS: Lungs clear.\nIMPRESSION: Normal."
+    )
+    cut = report_sentences_counted(text)
+    assert [sentence for _, sentence in cut.sentences] == ["Lungs clear.", "Normal."]
+    assert cut.used == 3
+    assert cut.aside == {
+        "preamble": 2,
+        "indication": 3,
+        "examination": 1,
+        "other heading": 2,
+        "findings (replaced)": 3,
+    }
+
+
+HEADS = st.sampled_from(
+    [
+        "\n FINDINGS: ",
+        "\n\nIMPRESSION:\n",
+        " Comparison: ",
+        "\nPORTABLE CHEST: ",
+        "\nLUNGS: ",
+        ". Technique: ",
+        "\nXYZ: ",
+        "\n\nPA AND LATERAL CHEST\n\n",
+        "\nWET READ: ",
+        "\n\n",
+        ". ",
+        "\n ADDENDUM: ",
+        "\nHISTORY: ",
+        " FINDINGS: ",
+        "\n FINAL REPORT\n",
+    ]
+)
+
+
+@given(st.lists(HEADS, max_size=12))
+def test_every_word_is_used_or_counted_as_left_aside(heads):
+    """Words are numbered; each is in a section once, or is counted as left aside."""
+    text = "w0 a" + "".join(f"{head}W{i} b." for i, head in enumerate(heads, 1))
+    counted = sections_counted(text)
+    there = re.findall(r"[wW]\d+", " ".join(counted.found.values()))
+    assert len(set(there)) == len(there)
+    numbered = len(there) * 2  # "W1 b." are two words
+    below = sum(map(words_in, counted.found.values())) + counted.aside.total()
+    headings = sum(words_in(head) for head in heads)
+    total = words_in(text)
+    assert numbered <= sum(map(words_in, counted.found.values()))
+    assert total - headings <= below <= total
+
+
 def test_prose_is_no_header():
     text = "FINDINGS: No change since the prior\n comparison: stable heart. Read at\n 10:30 today."
     assert list(sections(text)) == ["findings"]
@@ -139,7 +260,7 @@ TABLE = {
     "finding": "findings",
     "reason for examination": "indication",
     "reason for exam": "indication",
-    "clinical information": "indication",
+    "clinical information": "history",
     "exam": "examination",
     "addenda": "addendum",
 }
@@ -234,6 +355,24 @@ def test_real_reports_in_the_mimic_layout_are_read_as_the_public_parser_reads_th
     assert wrong <= 0.001 * len(reports)
 
 
+def test_real_findings_below_a_title_are_not_lost(shared_data):
+    titles = ("CHEST, TWO VIEWS", "FRONTAL AND LATERAL VIEWS OF THE CHEST", "PORTABLE AP CHEST")
+    other = 0
+    for report, heading in zip(_openi(shared_data), cycle(titles)):
+        text = " " * 33 + "FINAL REPORT\n"
+        for name in ("INDICATION", "COMPARISON", "FINDINGS", "IMPRESSION"):
+            if report.get(name):
+                lines = textwrap.wrap(report[name], 78, break_on_hyphens=False)
+                text += _blank_lines(heading if name == "FINDINGS" else name, lines)
+        found, aside = sections_counted(text)
+        other += words_in(found.get("findings", "")) != words_in(report.get("FINDINGS") or "")
+        if report.get("FINDINGS"):
+            below = sum(words_in(text) for text in report.values())
+            assert sum(map(words_in, found.values())) + aside.total() in range(below - 9, below + 1)
+    # One says "AP and lateral view" alone, and one holds a whole second report.
+    assert other <= 2
+
+
 BODY = [("findings", "Lungs clear."), ("impression", "Normal.")]
 
 
@@ -318,9 +457,10 @@ FULL = """FINAL REPORT
     ],
 )
 def test_sections_their_order_and_filters_are_settings(settings, expected, dropped):
-    kept, counts = report_sentences_counted(FULL, ReportSettings(**settings))
-    assert [sentence for _, sentence in kept] == expected
-    assert counts == dropped
+    cut = report_sentences_counted(FULL, ReportSettings(**settings))
+    assert [sentence for _, sentence in cut.sentences] == expected
+    assert cut.dropped == dropped
+    assert cut.used + cut.aside.total() == 14  # every word below a heading
 
 
 @pytest.mark.parametrize(

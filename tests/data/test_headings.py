@@ -1,0 +1,110 @@
+"""Headings of reports: every entry of the public MIMIC-CXR parser's list is read as it says."""
+
+import pytest
+
+from medclip_debias.data.headings import DIFFERENT, NAMES, TITLES, is_title_only, kind_of
+from medclip_debias.data.reports import report_sentences, sections
+
+# The facts of the public list, written out from MIT-LCP/mimic-cxr txt/section_parser.py.
+PUBLIC = {
+    "impression": [
+        *("impression", "conclusion", "impresson", "imprression", "imoression", "impressoin"),
+        *("imprssion", "impresion", "imperssion", "mpression", "impession", "ndication"),
+        *("findings and impression", "findings/impression", "findings/ impression"),
+    ],
+    "findings": [
+        *("findings", "finding", "findins", "findindgs", "findgings", "findngs", "findnings"),
+        *("finidngs", "chest, two views", "reference findings"),
+    ],
+    "comparison": [
+        *("comparison", "comparisons", "comparision", "comparsion", "comparrison"),
+        *("comparisions", "reference exam", "comparison exam", "comparison film"),
+    ],
+    "indication": [
+        *("indication", "reason for examination", "reason for exam", "clinical indication"),
+        "idication",
+    ],
+    "history": ["history", "clinical history", "clinical information", "patient history", "pfi"],
+    "examination": ["examination", "exam", "type of examination"],
+    "technique": ["technique"],
+    "notification": ["notification"],
+    "recommendations": ["recommendation(s)", "recommendations", "recommendation"],
+    "addendum": ["addendum"],
+    "wet read": ["wet read", "wetread"],
+    "date": ["date"],
+    "comment": ["comment"],
+}
+PUBLIC_TITLES = (
+    *("chest", "portable", "pa and lateral", "lateral and pa", "ap and lateral"),
+    *("lateral and ap", "frontal and", "two views", "frontal view", "pa view", "ap view"),
+    *("one view", "lateral view", "bone window", "frontal upright", "frontal semi-upright"),
+    *("ribs", "pa and lat"),
+)
+ENTRIES = [(heading, name) for name, headings in PUBLIC.items() for heading in headings]
+
+
+@pytest.mark.parametrize(("heading", "name"), ENTRIES)
+def test_every_heading_of_the_public_list_starts_the_section_that_it_says(heading, name):
+    if name == "recommendations":
+        name = "recommendation"
+    if heading == "ndication":
+        assert heading in DIFFERENT
+        name = "indication"
+    text = f" \n {heading.upper()}:  Some words here.\n \n NOTIFICATION: By phone.\n"
+    found = sections(text)
+    assert found[name.replace(" ", "_")] in ("Some words here.", "By phone.")
+    assert "Some words here." in found.values() or name == "notification"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(phrase.upper() for phrase in PUBLIC_TITLES),
+        *(f"{phrase.upper()} OF THE THORAX" for phrase in PUBLIC_TITLES),
+        *("FRONTAL AND LATERAL VIEWS OF THE CHEST", "PORTABLE AP CHEST", "PA VIEW"),
+        *("SINGLE FRONTAL VIEW", "BONE WINDOW", "CHEST, PA AND LATERAL", "AP UPRIGHT VIEW"),
+        *("PORTABLE CHEST, 10:30 A.M., ___", "CHEST RADIOGRAPH OF ___", "CXR", "CHEST (PA & LAT)"),
+    ],
+)
+def test_below_a_title_stand_findings(written):
+    text = f" \n INDICATION: Cough.\n \n {written}: Lungs are clear.\n \n IMPRESSION: Normal.\n"
+    assert report_sentences(text) == [
+        ("findings", "Lungs are clear."),
+        ("impression", "Normal."),
+    ]
+
+
+def test_the_tables_hold_the_whole_public_list():
+    assert PUBLIC_TITLES == TITLES
+    assert {heading for heading, _ in ENTRIES} <= {*NAMES, "chest, two views"}
+    differs = {h for h, name in ENTRIES if NAMES.get(h, "findings") != name}
+    assert differs == set(DIFFERENT) | {"recommendation"}
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("REASON FOR CHEST X-RAY", ("section", "indication")),
+        ("PRIOR CHEST FILM", ("section", "comparison")),
+        ("COMPARISON STUDY", ("section", "comparison")),
+        ("CHEST PAIN", ("other", "chest pain")),
+        ("CHEST TUBES", ("organ", "findings")),
+        ("ETT", ("organ", "findings")),
+        ("LINES/TUBES", ("organ", "findings")),
+        ("EXAM DATE", ("section", "examination")),
+        ("XYZ", ("other", "xyz")),
+    ],
+)
+def test_what_a_heading_in_capitals_is(written, kind):
+    assert kind_of(written, capitals=True) == kind
+
+
+@pytest.mark.parametrize("written", ["Chest", "We saw", "Comment", "Date", "The lungs"])
+def test_ordinary_words_with_a_colon_are_no_heading(written):
+    assert kind_of(written, capitals=False) is None
+
+
+def test_a_date_or_a_view_is_no_finding():
+    assert is_title_only("___ at 3:15 p.m., PA and lateral")
+    assert is_title_only("")
+    assert not is_title_only("PA and lateral views: clear")
