@@ -1,13 +1,17 @@
-"""Write docs/results.schema.json, the JSON Schema of ``results.json``."""
+"""Write what the documentation holds of the code: the schema of ``results.json``, the metrics."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from medclip_debias.evaluation.catalogue import page
 from medclip_debias.evaluation.schema import json_schema
 from medclip_debias.files import write_text
 
+DOCS = Path(__file__).parents[1] / "docs"
+WRITTEN = {"results.schema.json": json_schema, "metrics.md": page}
+
 if __name__ == "__main__":
-    path = Path(__file__).parents[1] / "docs" / "results.schema.json"
-    write_text(path, json_schema())
-    print(path)
+    for name, text in WRITTEN.items():
+        write_text(DOCS / name, text())
+        print(DOCS / name)

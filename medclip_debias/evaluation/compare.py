@@ -17,8 +17,9 @@ import numpy as np
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import percentile_interval
-from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS, Figure, class_columns
-from medclip_debias.evaluation.runs import PROTOCOLS, Group, differences, mismatch, read_groups
+from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric, value_at
+from medclip_debias.evaluation.item_metrics import ITEMS, class_columns
+from medclip_debias.evaluation.runs import Group, differences, mismatch, read_groups
 from medclip_debias.evaluation.statistics import (
     ALPHA,
     Replicated,
@@ -151,10 +152,10 @@ def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:
     )
 
 
-def _chosen(metrics: Sequence[str] | None) -> list[Figure]:
+def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
     if metrics is None:
-        return list(FIGURES)
-    known = {figure.key: figure for figure in FIGURES}
+        return list(COMPARED)
+    known = {figure.key: figure for figure in COMPARED}
     for name in metrics:
         if name not in known:
             raise UserError(
@@ -172,7 +173,7 @@ def _somewhere(protocol: str, groups: Sequence[Group]) -> bool:
 
 
 def _paired_rows(
-    figures: Sequence[Figure],
+    figures: Sequence[Metric],
     protocol: str,
     groups: Sequence[Group],
     base: Group,
@@ -210,7 +211,7 @@ def _paired_rows(
     return rows
 
 
-def _row(figure: Figure) -> dict[str, Any]:
+def _row(figure: Metric) -> dict[str, Any]:
     return {
         "key": figure.key,
         "title": figure.title,
@@ -236,7 +237,7 @@ def _seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _difference(
-    figure: Figure,
+    figure: Metric,
     mean: Replicated,
     reference: Replicated,
     group: Group,
@@ -282,17 +283,19 @@ def _by_seed(
     return sides[0], sides[1]
 
 
-def _side_by_side(figure: Figure, groups: Sequence[Group], base: Group) -> dict[str, Any]:
+def _side_by_side(figure: Metric, groups: Sequence[Group], base: Group) -> dict[str, Any]:
     """Figures of runs whose items cannot be paired, as their results say, without any test."""
     row = _row(figure) | {"items": None, "patients": None}
-    values = {group.label: [_stored(figure, run.results) for run in group.runs] for group in groups}
+    values = {
+        group.label: [value_at(run.results, figure.key) for run in group.runs] for group in groups
+    }
     if any(value is None for found in values.values() for value in found):
         return row
     means = {label: float(np.mean(found)) for label, found in values.items()}
     for group in groups:
         entry: dict[str, Any] = {"value": means[group.label]}
         if len(group.runs) == 1:
-            entry["interval"] = _stored_interval(figure, group.runs[0].results)
+            entry["interval"] = value_at(group.runs[0].results, figure.interval_key)
         else:
             entry |= {"interval": None} | _seeds(values[group.label])
         if group is not base:
@@ -301,21 +304,6 @@ def _side_by_side(figure: Figure, groups: Sequence[Group], base: Group) -> dict[
             entry["better"] = _better(gap, figure.lower_is_better)
         row["groups"][group.label] = entry
     return row
-
-
-def _stored(figure: Figure, results: Mapping[str, Any]) -> Any:
-    value: Any = results
-    for part in figure.key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _stored_interval(figure: Figure, results: Mapping[str, Any]) -> Any:
-    value: Any = results
-    *path, name = figure.key.split(".")
-    for part in (*path, "interval", name):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
 
 
 def _better(gap: float, lower_is_better: bool) -> bool | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.records import SPLITS
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.items import write_items
 from medclip_debias.evaluation.label_table import (
@@ -54,27 +55,21 @@ ON_TRAINING = (
     "does on new patients."
 )
 
-HEADLINE = {
-    "zero_shot": ("mean_auc", "accuracy", "balanced_accuracy"),
-    "grounding": ("cnr", "miou", "pointing_game"),
-    "retrieval": ("recall", "median_rank"),
-}
-
 
 def headline(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The few figures of ``results`` that a terminal should show, and what was skipped."""
-    shown = {
-        f"{part}.{name}": results[part][name]
-        for part, names in HEADLINE.items()
-        if part in results
-        for name in names
-    }
+    """The few metrics of ``results`` that a terminal should show, and what was skipped."""
+    shown: dict[str, Any] = {}
+    for protocol in PROTOCOLS:
+        if protocol not in results:
+            continue
+        shown |= {
+            f"{protocol}.{metric.name}": value_at(results, metric.key)
+            for metric in of_protocol(protocol)
+            if metric.terminal
+        }
     several = results.get("zero_shot", {}).get("multiclass") or {}
     if "list" in several.get("source", {}):  # asked for by name
         shown["zero_shot.multiclass.accuracy"] = several.get("accuracy", several.get("reason"))
-    if "study_retrieval" in results:
-        report = results["study_retrieval"]["report"]
-        shown |= {f"study_retrieval.{name}": report[name] for name in HEADLINE["retrieval"]}
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 

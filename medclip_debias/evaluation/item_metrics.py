@@ -18,60 +18,9 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_mean,
     weighted_median,
 )
+from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.retrieval import RECALLS
 from medclip_debias.evaluation.zero_shot import class_statistics
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One compared figure.
-
-    Attributes:
-        protocol: part of ``results.json``.
-        name: its statistic, and its key in that part unless ``path`` says otherwise.
-        title: what tables call it.
-        lower_is_better: True for ranks and errors.
-        digits: decimals shown.
-        path: dotted key in that part, where it is not ``name``.
-    """
-
-    protocol: str
-    name: str
-    title: str
-    lower_is_better: bool = False
-    digits: int = 3
-    path: str = ""
-
-    @property
-    def key(self) -> str:
-        """Dotted key in ``results.json``."""
-        return f"{self.protocol}.{self.path or self.name}"
-
-
-FIGURES = (
-    Figure("zero_shot", "mean_auc", "Zero-shot AUC"),
-    Figure("zero_shot", "average_precision", "Average precision"),
-    Figure("zero_shot", "accuracy", "Zero-shot accuracy"),
-    Figure("zero_shot", "balanced_accuracy", "Balanced accuracy"),
-    Figure("zero_shot", "f1", "F1"),
-    Figure("zero_shot", "ece", "Calibration error (ECE)", lower_is_better=True),
-    Figure("grounding", "cnr", "CNR", digits=2),
-    Figure("grounding", "cnr_signed", "CNR, signed", digits=2),
-    Figure("grounding", "miou", "mIoU"),
-    Figure("grounding", "miou_middle", "mIoU, 0.1 to 0.5"),
-    Figure("grounding", "pointing_game", "Pointing game"),
-    Figure("retrieval", "recall", "Box retrieval recall"),
-    Figure("retrieval", "median_rank", "Box median rank", lower_is_better=True, digits=1),
-    Figure("study_retrieval", "recall", "Report retrieval recall", path="report.recall"),
-    Figure(
-        "study_retrieval",
-        "median_rank",
-        "Report median rank",
-        lower_is_better=True,
-        digits=1,
-        path="report.median_rank",
-    ),
-)
 
 
 def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
@@ -112,10 +61,10 @@ def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statis
     """The grounding figures of the groundable phrases in ``items/phrases.parquet``."""
     del results
     yes = table["groundable"].to_numpy(dtype=bool)
-    columns = {"cnr": "cnr", "cnr_signed": "cnr_signed", "miou": "miou"}
-    columns |= {"miou_middle": "miou_middle", "pointing_game": "pointing"}
     values = {
-        name: table[column].to_numpy(dtype=np.float64)[yes] for name, column in columns.items()
+        metric.name: table[metric.item].to_numpy(dtype=np.float64)[yes]
+        for metric in of_protocol("grounding")
+        if metric.item in table.columns
     }
     return lambda weights: {
         name: weighted_mean(found, weights[:, yes]) for name, found in values.items()

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 BOX_LEVELS = (0.1, 0.3, 0.5)
 BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
-METRICS = ("cnr", "cnr_signed", "miou", "miou_middle", "pointing_game", *BOX_METRICS)
+METRICS = tuple(metric.name for metric in of_protocol("grounding"))
 
 
 def score_phrase(
@@ -258,7 +259,7 @@ class PhraseGrounding(Protocol):
     def _items(self) -> pd.DataFrame:
         phrases = self.selected.phrases
         metrics = pd.DataFrame([self.metrics[number] for number in range(len(phrases))])
-        metrics = metrics.rename(columns={"pointing_game": "pointing"})
+        metrics = metrics.rename(columns={m.name: m.item for m in of_protocol(self.name)})
         head = pd.DataFrame(
             {
                 "id": [phrase.phrase_id for phrase in phrases],

@@ -13,10 +13,10 @@ import pandas as pd
 
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS
+from medclip_debias.evaluation.catalogue import PROTOCOLS
+from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.schema import read_results
 
-PROTOCOLS = tuple(dict.fromkeys(figure.protocol for figure in FIGURES))
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
 _PLACE = ("out", "prepared", "best_step", "medclip_debias")
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import Metric, of_protocol
 
 FORMATS = (1, 2)
 Interval = tuple[float, float] | None
@@ -25,6 +26,52 @@ class Part(BaseModel):
     """Base of all parts: what is declared is checked, what is not is kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+
+def _with_metrics(protocol: str, *, per_class: bool = False) -> type[Part]:
+    """A part that holds the metrics of ``protocol``, as the catalogue declares them.
+
+    Args:
+        protocol: whose metrics stand directly in the part.
+        per_class: the metrics of one class instead of their means.
+    """
+    fields: dict[str, Any] = {}
+    for metric in of_protocol(protocol):
+        key = metric.per_class if per_class else metric.name
+        if metric.path or not key:
+            continue
+        about = _about(metric, per_class)
+        name = key.replace(".", "_")  # a key may hold a dot, the name of a field may not
+        if metric.required:
+            fields[name] = (float, Field(alias=key, description=about))
+        else:
+            fields[name] = (float | None, Field(None, alias=key, description=about))
+    return create_model("Metrics", __base__=Part, **fields)
+
+
+def _about(metric: Metric, per_class: bool) -> str:
+    return metric.definition.split("; mean over")[0] if per_class else metric.definition
+
+
+if TYPE_CHECKING:  # their fields are known when the program runs
+
+    class ClassMetrics(Part):
+        """Zero-shot metrics of one class."""
+
+    class ZeroShotMetrics(Part):
+        """Zero-shot metrics, means over the classes."""
+
+    class PhraseMetrics(Part):
+        """Metrics of phrase grounding."""
+
+    class RetrievalMetrics(Part):
+        """Metrics of a retrieval."""
+
+else:
+    ClassMetrics = _with_metrics("zero_shot", per_class=True)
+    ZeroShotMetrics = _with_metrics("zero_shot")
+    PhraseMetrics = _with_metrics("grounding")
+    RetrievalMetrics = _with_metrics("retrieval")
 
 
 # ------------------------------------------------------------------------------- zero-shot
@@ -64,15 +111,9 @@ class ClassCounts(Part):
     left_out: int = Field(description="Neither positive nor negative under the label policy.")
 
 
-class ClassResult(ClassCounts):
-    """Zero-shot figures of one class."""
+class ClassResult(ClassCounts, ClassMetrics):
+    """Zero-shot metrics of one class."""
 
-    auc: float = Field(description="Area under the ROC curve of the difference, ties half.")
-    accuracy: float = Field(description="Share of right decisions.")
-    balanced_accuracy: float = Field(description="Mean of sensitivity and specificity.")
-    average_precision: float | None = Field(None, description="Step-wise area of precision-recall.")
-    ece: float | None = Field(None, description="Expected calibration error, 15 equal bins.")
-    f1: float | None = Field(None, description="F1 at the threshold chosen on validation images.")
     interval: Intervals = Field({}, description="95% interval of each figure.")
     threshold: Threshold | None = Field(None, description="Of F1.")
     reliability: list[Bin] = Field([], description="Bins that hold images.")
@@ -105,15 +146,9 @@ class MultiClass(Part):
     source: Any = Field(None, description="Where the images and their classes come from.")
 
 
-class ZeroShot(Part):
-    """Zero-shot classification; the figures are means over the classes."""
+class ZeroShot(ZeroShotMetrics):
+    """Zero-shot classification; the metrics are means over the classes."""
 
-    mean_auc: float = Field(description="Mean AUC of the classes.")
-    accuracy: float = Field(description="Mean accuracy.")
-    balanced_accuracy: float = Field(description="Mean balanced accuracy.")
-    average_precision: float | None = Field(None, description="Mean average precision.")
-    ece: float | None = Field(None, description="Mean expected calibration error.")
-    f1: float | None = Field(None, description="Mean F1 of the classes with a threshold.")
     interval: Intervals = Field({}, description="95% intervals of the means.")
     classes: dict[str, ClassResult] = Field(description="Per class.")
     refused: dict[str, Refused] = Field({}, description="Classes that were not measured.")
@@ -127,16 +162,11 @@ class ZeroShot(Part):
 # ------------------------------------------------------------------------------- grounding
 
 
-class PhraseFigures(Part):
+class PhraseFigures(PhraseMetrics):
     """Means over a group of phrases."""
 
     phrases: int = Field(description="Phrases in the group.")
     area: float | None = Field(None, description="Mean share of the image inside the boxes.")
-    cnr: float | None = Field(None, description="Contrast-to-noise ratio, absolute.")
-    cnr_signed: float | None = Field(None, description="The same with its sign.")
-    miou: float | None = Field(None, description="Mean IoU over 41 thresholds.")
-    miou_middle: float | None = Field(None, description="Mean IoU over 0.1 to 0.5.")
-    pointing_game: float | None = Field(None, description="Share with the peak inside a box.")
     interval: Intervals = Field({}, description="95% intervals.")
 
 
@@ -170,11 +200,9 @@ class Direction(Part):
     recall_at_100: float = Field(description="Share of pairs among the first 100.")
 
 
-class Retrieval(Part):
-    """Retrieval both ways; the figures on top are the strict ones."""
+class Retrieval(RetrievalMetrics):
+    """Retrieval both ways; the metrics on top are the strict ones."""
 
-    recall: float = Field(description="Mean of R@10, R@50, R@100 both ways.")
-    median_rank: float = Field(description="Mean of the two median ranks.")
     interval: Intervals = Field({}, description="95% intervals.")
     strict: dict[str, Any] = Field({}, description="Only the own pair counts.")
     lenient: dict[str, Any] = Field({}, description="Any pair with the same text counts.")

@@ -11,16 +11,17 @@ from typing import Any
 
 from medclip_debias.config import load_yaml
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.schema import read_results
-from medclip_debias.reporting.definitions import (
-    CURVES,
-    HEADLINE,
+from medclip_debias.evaluation.catalogue import (
     METRICS,
-    PAPER,
     PAPER_BASE,
     PAPER_BEST,
+    PAPER_COLUMNS,
+    PAPER_TABLE_1,
     Metric,
 )
+from medclip_debias.evaluation.catalogue import value_at as dig
+from medclip_debias.evaluation.schema import read_results
+from medclip_debias.reporting.definitions import CURVES
 from medclip_debias.reporting.figures import curve, data_address
 
 NOTHING = "\N{EN DASH}"
@@ -147,18 +148,6 @@ def duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def dig(content: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path, or None.
-
-    >>> dig({"a": {"b": 1}}, "a.b")
-    1
-    """
-    value: Any = content
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def flat(content: Any, prefix: str = "") -> Table:
     """Nested mappings as rows of dotted key and value."""
     if isinstance(content, Mapping):
@@ -174,39 +163,37 @@ def flat(content: Any, prefix: str = "") -> Table:
 
 
 def tiles(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The headline figures that the results hold."""
-    found = {(metric.section, metric.key): metric for metric in METRICS}
-    chosen = (found[name] for name in HEADLINE)
+    """The paper's metrics, as far as the results hold them."""
     return [
         {
             "title": metric.title,
-            "value": number(dig(results, f"{metric.section}.{metric.key}"), metric.digits),
-            "interval": interval(_interval_of(results, metric), metric.digits),
+            "value": number(dig(results, metric.key), metric.digits),
+            "interval": interval(dig(results, metric.interval_key), metric.digits),
             "better": "lower is better" if metric.lower_is_better else "higher is better",
         }
-        for metric in chosen
-        if dig(results, f"{metric.section}.{metric.key}") is not None
+        for metric in METRICS
+        if metric.paper and dig(results, metric.key) is not None
     ]
 
 
 def metric_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Every figure with its interval, its floor and the paper's figures."""
+    """Every metric with its interval, what chance gives, and the paper's values."""
     rows = []
     for metric in METRICS:
-        value = dig(results, f"{metric.section}.{metric.key}")
+        value = dig(results, metric.key)
         if value is None:
             continue
         digits = metric.digits
-        floor = metric.floor
-        if isinstance(floor, str):
-            floor = dig(results, f"{metric.section}.{floor}")
+        chance = metric.chance
+        if isinstance(chance, str):
+            chance = dig(results, f"{metric.protocol}.{chance}")
         rows.append(
             {
                 "title": metric.title,
                 "definition": metric.definition,
                 "value": number(value, digits),
-                "interval": interval(_interval_of(results, metric), digits),
-                "floor": number(floor, digits),
+                "interval": interval(dig(results, metric.interval_key), digits),
+                "chance": number(chance, digits),
                 "base": _paper(metric, PAPER_BASE),
                 "best": _paper(metric, PAPER_BEST),
             }
@@ -214,17 +201,16 @@ def metric_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-def _interval_of(results: Mapping[str, Any], metric: Metric) -> Any:
-    return dig(results, f"{metric.section}.interval.{metric.key}")
-
-
 def _paper(metric: Metric, method: str) -> str:
-    return NOTHING if metric.paper is None else paper_value(PAPER[method], metric.paper)
+    if metric.paper is None:
+        return NOTHING
+    column = PAPER_COLUMNS.index(metric.paper)
+    return paper_value(PAPER_TABLE_1[method], column)
 
 
 def paper_value(row: Sequence[float], column: int) -> str:
-    """One of the paper's figures with the decimals that it was printed with."""
-    return f"{row[column]:.0f}" if column == 5 else f"{row[column]:.2f}"
+    """One of the paper's values with the decimals that it was printed with."""
+    return f"{row[column]:.0f}" if PAPER_COLUMNS[column] == "MedR" else f"{row[column]:.2f}"
 
 
 def class_rows(results: Mapping[str, Any]) -> Table:

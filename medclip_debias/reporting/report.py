@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from medclip_debias import __version__
+from medclip_debias.evaluation.catalogue import (
+    PAPER_BASE,
+    PAPER_BEST,
+    PAPER_COLUMNS,
+    PAPER_TABLE_1,
+)
 from medclip_debias.files import write_text
 from medclip_debias.reporting import content, protocols
-from medclip_debias.reporting.definitions import PAPER, PAPER_BASE, PAPER_BEST, PAPER_COLUMNS
 from medclip_debias.reporting.tables import write_run_tables
 
 
@@ -46,7 +51,7 @@ def write_report(run: Path) -> Path:
         paper_columns=PAPER_COLUMNS,
         paper={
             name: [content.paper_value(row, column) for column in range(len(row))]
-            for name, row in PAPER.items()
+            for name, row in PAPER_TABLE_1.items()
         },
         curves=content.curves(metrics),
         classes=content.class_rows(results),

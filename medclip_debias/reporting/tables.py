@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.evaluation.item_metrics import FIGURES, Figure
+from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.files import write_text
 from medclip_debias.reporting.content import dig, interval, number
 
@@ -101,21 +101,20 @@ def results_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
         runs: name to the content of ``results.json``.
     """
     rows = []
-    for figure in FIGURES:
-        cells = [_cell(figure, results) for results in runs.values()]
+    for metric in METRICS:
+        cells = [_cell(metric, results) for results in runs.values()]
         if any(cells):
-            rows.append((figure.title, *(cell or number(None) for cell in cells)))
+            rows.append((metric.title, *(cell or number(None) for cell in cells)))
     return Table(("metric", *runs), tuple(rows), _caption(list(runs.values())))
 
 
-def _cell(figure: Figure, results: Mapping[str, Any]) -> str:
-    value = dig(results, figure.key)
+def _cell(metric: Metric, results: Mapping[str, Any]) -> str:
+    value = dig(results, metric.key)
     if value is None:
         return ""
-    part, _, name = figure.key.rpartition(".")
-    bounds = dig(results, f"{part}.interval.{name}")
-    shown = number(float(value), figure.digits)
-    return f"{shown} ({interval(bounds, figure.digits)})" if bounds else shown
+    bounds = dig(results, metric.interval_key)
+    shown = number(float(value), metric.digits)
+    return f"{shown} ({interval(bounds, metric.digits)})" if bounds else shown
 
 
 def _caption(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from medclip_debias.config import AugmentSettings, ModelSettings, Preprocessing, Settings
+from medclip_debias.evaluation.catalogue import VALIDATION
 
 
 class FreezeSettings(Settings):
@@ -58,8 +59,8 @@ class TrainSettings(Settings):
         deterministic: only algorithms whose result never varies, on a GPU too.
         validate_every: steps between validations; 0 for none.
         validate_images: most images, and most studies, of a validation.
-        best_metric: figure of the validation that is best when largest (``median_rank``:
-            smallest).
+        best_metric: the metric of the validation that decides which weights are best, one of
+            `medclip_debias.evaluation.catalogue.VALIDATION`.
         patience: validations without a better figure after which the run ends; none to go on.
         keep: whether the model folder holds the ``last`` weights or the ``best``.
         wandb: also log to Weights & Biases; ``offline`` only writes files.
@@ -92,13 +93,21 @@ class TrainSettings(Settings):
     checkpoint_every: int = Field(500, ge=1)
     validate_every: int = Field(0, ge=0)
     validate_images: int = Field(512, ge=2)
-    best_metric: Literal["mean_auc", "recall_at_10", "median_rank"] = "recall_at_10"
+    best_metric: str = "recall_at_10"
     patience: int | None = Field(None, ge=1)
     keep: Literal["last", "best"] = "last"
     workers: int = Field(2, ge=0)
     wandb: Literal["off", "offline", "online"] = "off"
     wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()
+
+    @field_validator("best_metric")
+    @classmethod
+    def _validated(cls, name: str) -> str:
+        known = [metric.name for metric in VALIDATION]
+        if name not in known:
+            raise ValueError(f"'{name}' is no metric of a validation; known: {', '.join(known)}")
+        return name
 
     @model_validator(mode="after")
     def _shares(self) -> TrainSettings:

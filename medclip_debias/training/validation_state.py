@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medclip_debias.errors import UserError
-
-_SMALLER_IS_BETTER = {"median_rank"}
+from medclip_debias.evaluation.catalogue import find
 
 
 class BestSoFar:
@@ -43,7 +42,7 @@ class BestSoFar:
                 f"The validation gave no '{self.metric}' (it gave {', '.join(figures) or 'none'}); "
                 "choose another train.best_metric, or train.validate_every=0."
             )
-        sign = -1 if self.metric in _SMALLER_IS_BETTER else 1
+        sign = -1 if find("validation", self.metric).lower_is_better else 1
         if self.value is None or sign * value > sign * self.value:
             self.value, self.step, self.waited = value, step, 0
             return True

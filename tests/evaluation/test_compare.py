@@ -13,6 +13,7 @@ from scipy import stats
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import value_at
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.statistics import holm
@@ -48,12 +49,6 @@ def edit(folder, change):
     path.write_text(json.dumps(content))
 
 
-def at(content, key):
-    for part in key.split("."):
-        content = content[part]
-    return content
-
-
 def test_every_figure_equals_the_one_in_the_results(two_runs):
     found = compare([str(two_runs / "a"), str(two_runs / "b")], resamples=100)
     assert {row["key"] for row in found["rows"]} >= {
@@ -66,7 +61,7 @@ def test_every_figure_equals_the_one_in_the_results(two_runs):
         values = {}
         for name in "ab":
             results = json.loads((two_runs / name / "results.json").read_text())
-            values[name] = at(results, row["key"])
+            values[name] = value_at(results, row["key"])
             assert row["groups"][name]["value"] == pytest.approx(values[name], abs=1e-9), row["key"]
         assert row["groups"]["b"]["difference"] == pytest.approx(values["b"] - values["a"])
     assert found["options"]["tests"] == len(found["rows"])

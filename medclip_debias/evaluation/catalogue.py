@@ -1,0 +1,437 @@
+"""Every metric once: name, place in ``results.json``, title, direction, digits, definition, unit.
+
+Results, their schema, comparisons, reports, tables, the page docs/metrics.md, experiments and early
+stopping read what stands here. A new metric needs two places: the protocol that computes it, and
+its entry below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Unit = Literal["share", "ratio", "rank", "error"]
+"""``share``: from 0 to 1. ``ratio``: of two quantities of one kind, without bound. ``rank``: place
+in a list, from 1. ``error``: a difference of shares, from 0 to 1, 0 best."""
+
+PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
+"""A column of Table 1 of Wang et al. 2023."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of an evaluation.
+
+    Attributes:
+        protocol: the part of ``results.json`` that holds it, named as the protocol that gives it;
+            ``validation`` for what a training run measures on the way.
+        name: of its statistic; its key in that part unless ``path`` says otherwise.
+        title: what tables and plots call it.
+        definition: one sentence.
+        unit: what its numbers are.
+        lower_is_better: True for ranks and errors.
+        digits: decimals shown.
+        path: dotted key in that part, where it is not ``name``.
+        per_class: key of the same metric of one class, where ``name`` is the mean over classes.
+        item: column of the protocol's item table that holds it for one item, if there is one.
+        chance: what a model without any skill gets: a number, or the dotted key of one in the same
+            part of the results.
+        paper: column of the paper's Table 1 that it is.
+        terminal: whether ``evaluate`` prints it.
+        required: whether every results file that has the protocol has it, also of format 1.
+        compared: whether `compare` computes it again from the item tables.
+    """
+
+    protocol: str
+    name: str
+    title: str
+    definition: str
+    unit: Unit
+    lower_is_better: bool = False
+    digits: int = 3
+    path: str = ""
+    per_class: str = ""
+    item: str = ""
+    chance: str | float | None = None
+    paper: PaperColumn | None = None
+    terminal: bool = False
+    required: bool = False
+    compared: bool = True
+
+    @property
+    def place(self) -> str:
+        """Dotted key within its protocol's part."""
+        return self.path or self.name
+
+    @property
+    def key(self) -> str:
+        """Dotted key in ``results.json``.
+
+        >>> find("study_retrieval", "recall").key
+        'study_retrieval.report.recall'
+        """
+        return f"{self.protocol}.{self.place}"
+
+    @property
+    def interval_key(self) -> str:
+        """Dotted key of its interval in ``results.json``.
+
+        >>> find("study_retrieval", "recall").interval_key
+        'study_retrieval.report.interval.recall'
+        """
+        part, dot, name = self.path.rpartition(".") if self.path else ("", "", self.name)
+        return f"{self.protocol}.{part}{dot}interval.{name}"
+
+
+def _box_recall(level: float) -> Metric:
+    return Metric(
+        "grounding",
+        f"box_recall_{level}",
+        f"Box recall, IoU {level}",
+        f"Share of a sentence's boxes that a box cut from its map overlaps with an IoU of {level} "
+        "or more.",
+        "share",
+        item=f"box_recall_{level}",
+    )
+
+
+def _precision(k: int) -> Metric:
+    place = "class_precision.image_to_report"
+    return Metric(
+        "study_retrieval",
+        f"precision_at_{k}",
+        f"Class precision at {k}",
+        f"Share of the {k} studies ranked first that have all CheX5 labels that are positive in "
+        "the query; an image ranks the reports.",
+        "share",
+        path=f"{place}.precision_at_{k}",
+        chance=f"{place}.chance",
+        compared=False,
+    )
+
+
+METRICS = (
+    Metric(
+        "zero_shot",
+        "mean_auc",
+        "Zero-shot AUC",
+        "How often an image with the finding scores higher on 'positive minus negative prompt' "
+        "than one without; mean over classes.",
+        "share",
+        per_class="auc",
+        chance=0.5,
+        paper="AUC",
+        terminal=True,
+        required=True,
+    ),
+    Metric(
+        "zero_shot",
+        "average_precision",
+        "Average precision",
+        "Step-wise area under the curve of precision over recall of 'positive minus negative "
+        "prompt'; mean over classes.",
+        "share",
+        per_class="average_precision",
+    ),
+    Metric(
+        "zero_shot",
+        "accuracy",
+        "Zero-shot accuracy",
+        "Share of images for which the right one of the two prompts scores higher; mean over "
+        "classes.",
+        "share",
+        per_class="accuracy",
+        paper="ACC",
+        terminal=True,
+        required=True,
+    ),
+    Metric(
+        "zero_shot",
+        "balanced_accuracy",
+        "Balanced accuracy",
+        "Mean of the shares of right decisions on images with and without the finding; mean over "
+        "classes.",
+        "share",
+        per_class="balanced_accuracy",
+        chance=0.5,
+        terminal=True,
+        required=True,
+    ),
+    Metric(
+        "zero_shot",
+        "f1",
+        "F1",
+        "F1 at the threshold of best F1 on the validation images; mean over the classes that have "
+        "one.",
+        "share",
+        per_class="f1",
+    ),
+    Metric(
+        "zero_shot",
+        "ece",
+        "Calibration error (ECE)",
+        "Expected calibration error of the logistic function of scale times difference, over 15 "
+        "bins of equal width; mean over classes.",
+        "error",
+        lower_is_better=True,
+        per_class="ece",
+    ),
+    Metric(
+        "zero_shot",
+        "multiclass_accuracy",
+        "Multi-class accuracy",
+        "Share of the images with exactly one positive class that the right class's prompts score "
+        "highest on.",
+        "share",
+        path="multiclass.accuracy",
+        chance="multiclass.chance",
+        compared=False,
+    ),
+    Metric(
+        "zero_shot",
+        "multiclass_balanced_accuracy",
+        "Multi-class balanced accuracy",
+        "Share of each class's images that its own prompts score highest on; mean over classes.",
+        "share",
+        path="multiclass.balanced_accuracy",
+        chance="multiclass.chance",
+        compared=False,
+    ),
+    Metric(
+        "grounding",
+        "cnr",
+        "CNR",
+        "Contrast-to-noise ratio: how far a sentence's scores inside its boxes differ from those "
+        "outside, over their spread; either direction counts.",
+        "ratio",
+        digits=2,
+        item="cnr",
+        paper="CNR",
+        terminal=True,
+    ),
+    Metric(
+        "grounding",
+        "cnr_signed",
+        "CNR, signed",
+        "Contrast-to-noise ratio with its sign: negative where the boxes score lower than the "
+        "rest.",
+        "ratio",
+        digits=2,
+        item="cnr_signed",
+        chance=0.0,
+    ),
+    Metric(
+        "grounding",
+        "miou",
+        "mIoU",
+        "Overlap of the thresholded map and the boxes, mean over 41 thresholds from -1 to 1.",
+        "share",
+        item="miou",
+        chance="miou_floor",
+        paper="mIoU",
+        terminal=True,
+    ),
+    Metric(
+        "grounding",
+        "miou_middle",
+        "mIoU, 0.1 to 0.5",
+        "Overlap of the thresholded map and the boxes, mean over the thresholds 0.10, 0.15, ..., "
+        "0.50.",
+        "share",
+        item="miou_middle",
+    ),
+    Metric(
+        "grounding",
+        "pointing_game",
+        "Pointing game",
+        "Share of sentences whose highest-scoring pixel lies inside a box.",
+        "share",
+        item="pointing",
+        chance="pointing_game_floor",
+        terminal=True,
+    ),
+    *(_box_recall(level) for level in (0.1, 0.3, 0.5)),
+    Metric(
+        "retrieval",
+        "recall",
+        "Box retrieval recall",
+        "Share of queries that find their pair among the first 10, 50 and 100; mean of these "
+        "three and of both directions (box to sentence, sentence to box).",
+        "share",
+        chance="chance.recall",
+        paper="Recall",
+        terminal=True,
+        required=True,
+    ),
+    Metric(
+        "retrieval",
+        "median_rank",
+        "Box median rank",
+        "Median place of the pair in the ranked list, mean of both directions; lower is better.",
+        "rank",
+        lower_is_better=True,
+        digits=1,
+        chance="chance.median_rank",
+        paper="MedR",
+        terminal=True,
+        required=True,
+    ),
+    Metric(
+        "study_retrieval",
+        "recall",
+        "Report retrieval recall",
+        "Share of whole studies whose image finds its report among the first 10, 50 and 100, and "
+        "whose report its image; mean of these.",
+        "share",
+        path="report.recall",
+        chance="report.chance.recall",
+        terminal=True,
+    ),
+    Metric(
+        "study_retrieval",
+        "median_rank",
+        "Report median rank",
+        "Median place of an image's report, and of a report's image, mean of both; lower is "
+        "better.",
+        "rank",
+        lower_is_better=True,
+        digits=1,
+        path="report.median_rank",
+        chance="report.chance.median_rank",
+        terminal=True,
+    ),
+    *(_precision(k) for k in (5, 10, 100)),
+)
+"""What `evaluate` measures, in the order of every table."""
+
+COMPARED = tuple(metric for metric in METRICS if metric.compared)
+"""What `compare` tests."""
+
+GROUPINGS = ("classes", "categories", "areas", "sentence_frequency")
+"""Keys of ``results.json`` below which the same metrics stand again, once for each group."""
+VARIANTS = {
+    "strict": "",
+    "lenient": "",
+    "not_groundable": "",
+    "sentence": "report",
+    "report_to_image": "image_to_report",
+}
+"""Keys below which the same metrics stand again, counted otherwise; what they are a variant of."""
+
+VALIDATION = (
+    Metric(
+        "validation",
+        "mean_auc",
+        "Zero-shot AUC",
+        "Mean zero-shot AUC of the classes on images of the validate split.",
+        "share",
+    ),
+    Metric(
+        "validation",
+        "recall_at_10",
+        "Recall at 10",
+        "Share of validate images with a sentence of their own study among the ten best.",
+        "share",
+    ),
+    Metric(
+        "validation",
+        "median_rank",
+        "Median rank",
+        "Median place of the first sentence of an image's own study; lower is better.",
+        "rank",
+        lower_is_better=True,
+        digits=1,
+    ),
+)
+"""What a training run measures on the way, and stops early by."""
+
+PROTOCOLS = tuple(dict.fromkeys(metric.protocol for metric in METRICS))
+"""The protocols, in the order of their results."""
+
+PAPER_COLUMNS: tuple[PaperColumn, ...] = ("AUC", "ACC", "CNR", "mIoU", "Recall", "MedR")
+
+PAPER_TABLE_1: dict[str, tuple[float, ...]] = {
+    "BioViL": (0.78, 0.62, 1.14, 0.17, 0.25, 148),
+    "LSE+NL, no correction": (0.79, 0.65, 1.40, 0.19, 0.29, 115),
+    "remove by CheX5 labels": (0.86, 0.71, 1.37, 0.19, 0.29, 113),
+    "resample by text": (0.82, 0.71, 1.37, 0.19, 0.30, 111),
+    "remove by text": (0.84, 0.72, 1.39, 0.19, 0.30, 112),
+    "reweight by text": (0.84, 0.69, 1.40, 0.19, 0.29, 113),
+    "debiased, eta 0.05": (0.80, 0.72, 1.46, 0.19, 0.30, 104),
+    "debiased, eta 0.1": (0.85, 0.72, 1.45, 0.19, 0.29, 111),
+    "debiased, language model": (0.86, 0.72, 1.49, 0.20, 0.30, 104),
+}
+"""Table 1 of Wang et al. 2023 (MIMIC-CXR, MS-CXR, ResNet-18), rows of `PAPER_COLUMNS`."""
+PAPER_BASE, PAPER_BEST = "LSE+NL, no correction", "debiased, language model"
+
+
+def value_at(content: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path of nested mappings, or None.
+
+    A key may itself hold a dot (``box_recall_0.5``): the longest key that is there is taken.
+
+    >>> value_at({"a": {"b_0.5": 1}}, "a.b_0.5"), value_at({"a": 1}, "a.b")
+    (1, None)
+    """
+    if path in content:
+        return content[path]
+    for place in range(len(path) - 1, 0, -1):
+        if path[place] == "." and isinstance(inner := content.get(path[:place]), Mapping):
+            return value_at(inner, path[place + 1 :])
+    return None
+
+
+def find(protocol: str, name: str) -> Metric:
+    """The metric ``name`` of ``protocol``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for metric in (*METRICS, *VALIDATION):
+        if (metric.protocol, metric.name) == (protocol, name):
+            return metric
+    raise KeyError(f"{protocol}.{name}")
+
+
+def of_protocol(protocol: str) -> tuple[Metric, ...]:
+    """The metrics that ``protocol`` gives, in the order of tables."""
+    return tuple(metric for metric in METRICS if metric.protocol == protocol)
+
+
+def page() -> str:
+    """The page docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Written by `python scripts/results_schema.py` from `medclip_debias/evaluation/"
+        "catalogue.py`, which every table, plot and comparison reads. How each is computed:",
+        "[evaluation.md](evaluation.md).",
+    ]
+    titles = {
+        "zero_shot": "Zero-shot classification",
+        "grounding": "Phrase grounding",
+        "retrieval": "Retrieval of boxes and sentences",
+        "study_retrieval": "Retrieval of whole studies",
+        "validation": "On the way of a training run (`validation.csv`)",
+    }
+    for protocol in (*PROTOCOLS, "validation"):
+        found = [m for m in (*METRICS, *VALIDATION) if m.protocol == protocol]
+        lines += ["", f"## {titles[protocol]}", ""]
+        lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]
+        lines += [_line(metric) for metric in found]
+    return "\n".join(lines) + "\n"
+
+
+def _line(metric: Metric) -> str:
+    chance = f"`{metric.chance}`" if isinstance(metric.chance, str) else metric.chance
+    better = "lower" if metric.lower_is_better else "higher"
+    cells = (
+        metric.title,
+        f"`{metric.key if metric.protocol != 'validation' else metric.name}`",
+        metric.unit,
+        better,
+        "" if chance is None else str(chance),
+        metric.definition,
+    )
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,151 @@
+"""The catalogue holds what is measured: nothing undeclared, nothing declared and not shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.evaluation.catalogue import (
+    COMPARED,
+    GROUPINGS,
+    METRICS,
+    PAPER_COLUMNS,
+    PAPER_TABLE_1,
+    PROTOCOLS,
+    VALIDATION,
+    VARIANTS,
+    find,
+    of_protocol,
+    page,
+    value_at,
+)
+from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.reporting.content import metric_rows, tiles
+from medclip_debias.reporting.tables import results_table
+from medclip_debias.training.settings import TrainSettings
+from medclip_debias.training.validation_state import BestSoFar
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def evaluated(small_prepared, small_model, tmp_path_factory):
+    """Results of every protocol, and the folder of their items."""
+    out = tmp_path_factory.mktemp("catalogue")
+    images = small_prepared.images
+    test = images.loc[images["split"] == "test", "image_id"].tolist()
+    listed = pd.DataFrame({"image_id": test, "class": ["Edema", "Pneumonia"] * (len(test) // 2)})
+    listed.to_csv(out / "classes.csv", index=False)
+    evaluate(
+        small_model,
+        small_prepared.folder,
+        out,
+        bootstrap=10,
+        heatmaps=0,
+        class_images=out / "classes.csv",
+    )
+    return json.loads((out / "results.json").read_text()), out
+
+
+def produced(content, path=()):
+    """Dotted keys of all that has an interval in nested results."""
+    if not isinstance(content, dict):
+        return
+    for name in content.get("interval") or {}:
+        yield (*path, name)
+    for key, inner in content.items():
+        yield from produced(inner, (*path, key))
+
+
+def declared_place(path):
+    """The key of the catalogue that a produced metric is, or is a group or a variant of."""
+    protocol, *parts, name = path
+    kept = []
+    parts = iter(parts)
+    for part in parts:
+        if part in GROUPINGS:
+            next(parts)  # the group's own name
+            if part == "classes":
+                name = next(m.name for m in of_protocol(protocol) if m.per_class == name)
+        else:
+            kept += [VARIANTS.get(part, part)] if VARIANTS.get(part, part) else []
+    return ".".join([protocol, *kept, name])
+
+
+def test_every_metric_that_is_produced_is_declared(evaluated):
+    results, _ = evaluated
+    found = {
+        declared_place(path)
+        for protocol in PROTOCOLS
+        for path in produced(results[protocol], (protocol,))
+    }
+    assert found <= {metric.key for metric in METRICS}
+    assert len(found) > 15
+
+
+def test_every_metric_that_is_declared_is_produced_with_an_interval(evaluated):
+    results, _ = evaluated
+    kept_out = {"zero_shot.f1"} if value_at(results, "zero_shot.f1") is None else set()
+    for metric in METRICS:
+        part, _, name = metric.interval_key.rpartition(".interval.")
+        assert name in value_at(results, part)["interval"] or metric.key in kept_out, metric.key
+
+
+def test_every_metric_that_is_declared_is_shown():
+    results: dict[str, object] = {}
+    for number, metric in enumerate(METRICS):
+        place = results
+        *path, name = metric.key.split(".", metric.key.count(".") if metric.path else 1)
+        for part in path:
+            place = place.setdefault(part, {})
+        place[name] = number / 100 + 0.005
+    assert {row["title"] for row in metric_rows(results)} == {m.title for m in METRICS}
+    table = results_table({"run": results | {"data_hash": "x", "split": "test"}})
+    assert [row[0] for row in table.rows] == [metric.title for metric in METRICS]
+    assert [tile["title"] for tile in tiles(results)] == [m.title for m in METRICS if m.paper]
+    shown = headline(results | {"skipped": {}})
+    assert set(shown) == {f"{m.protocol}.{m.name}" for m in METRICS if m.terminal}
+
+
+def test_what_is_compared_is_computed_from_the_items(evaluated):
+    results, out = evaluated
+    for protocol in PROTOCOLS:
+        table = pd.read_parquet(out / "items" / f"{ITEMS[protocol].file}.parquet")
+        statistics = ITEMS[protocol].statistics(results[protocol], table)
+        found = statistics(np.ones((1, len(table))))
+        names = {metric.name for metric in COMPARED if metric.protocol == protocol}
+        assert {name for name in found if "/" not in name} <= names  # the others are of classes
+        for name in names & set(found):
+            stored = value_at(results, find(protocol, name).key)
+            assert found[name][0] == pytest.approx(stored, abs=1e-9), (protocol, name)
+
+
+def test_names_and_titles_are_not_used_twice():
+    assert len({metric.key for metric in METRICS}) == len(METRICS)
+    assert len({metric.title for metric in METRICS}) == len(METRICS)
+
+
+def test_the_page_is_current():
+    stored = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert stored == page(), "run: python scripts/results_schema.py"
+
+
+def test_the_papers_table_has_its_columns():
+    assert [m.paper for m in METRICS if m.paper] == list(PAPER_COLUMNS)
+    assert {len(row) for row in PAPER_TABLE_1.values()} == {len(PAPER_COLUMNS)}
+
+
+@pytest.mark.parametrize("metric", VALIDATION, ids=lambda metric: metric.name)
+def test_early_stopping_follows_the_direction_of_the_catalogue(metric):
+    TrainSettings(best_metric=metric.name, validate_every=1)
+    best = BestSoFar(metric.name, 1)
+    better, worse = (0.1, 0.9) if metric.lower_is_better else (0.9, 0.1)
+    assert best.see(1, {metric.name: worse})
+    assert best.see(2, {metric.name: better})
+    assert not best.see(3, {metric.name: worse})
+    assert best.gives_up
