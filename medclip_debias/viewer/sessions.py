@@ -62,9 +62,9 @@ class Sessions:
         """Make a radiograph that of a session, in place of the one before."""
         with self._lock:
             self._of(session).film = film
-            excess = len(self._sessions) - MOST_SESSIONS
-            by_use = sorted(self._sessions, key=lambda name: self._sessions[name].used)
-        for name in by_use[: max(0, excess)]:
+            held = [name for name, one in self._sessions.items() if one.film is not None]
+            held.sort(key=lambda name: self._sessions[name].used)
+        for name in held[: max(0, len(held) - MOST_SESSIONS)]:
             self.end(name)
 
     def film(self, session: str) -> Film | None:
@@ -102,9 +102,11 @@ class Sessions:
             return self._pictures.get(name)
 
     def end(self, session: str) -> None:
-        """Free all of a session at once."""
+        """Free all of a session at once; a page that is still open may begin again."""
         with self._lock:
             one = self._sessions.pop(session, None)
+            if one and one.connections > 0:
+                self._sessions[session] = _Session(self._clock(), one.connections)
             for name in [name for names in one.pictures.values() for name in names] if one else []:
                 self._pictures.pop(name, None)
         for tell in self.at_end:

@@ -115,12 +115,20 @@ def test_a_session_ends_with_its_last_connection(monkeypatch):
 def test_sessions_that_are_not_used_end_sooner_where_nobody_is_connected(clock):
     sessions = Sessions(clock)
     sessions.connected("open")
-    sessions.show("absent", "pictures", [b"1"])
+    for name in ("open", "absent"):
+        sessions.keep(name, name)
     clock.now += ABSENT_LIVES + 1
     sessions.sweep()
     assert list(sessions._sessions) == ["open"]
-    clock.now += OPEN_LIVES + 1
+    clock.now += OPEN_LIVES - ABSENT_LIVES
     sessions.sweep()
+    assert sessions.film("open") is None
+    # Its page is open still: what it is given now does not end as if nobody were there.
+    sessions.keep("open", "again")
+    clock.now += ABSENT_LIVES + 1
+    sessions.sweep()
+    assert sessions.film("open") == "again"
+    sessions.disconnected("open")
     assert len(sessions) == 0
 
 
@@ -129,8 +137,8 @@ def test_the_session_that_was_not_used_for_longest_makes_room(clock, monkeypatch
     sessions = Sessions(clock)
     for name in ("a", "b"):
         clock.now += 1
-        sessions.keep(name, None)
+        sessions.keep(name, name)
     clock.now += 1
     sessions.film("a")
-    sessions.keep("c", None)
+    sessions.keep("c", "c")
     assert set(sessions._sessions) == {"a", "c"}
