@@ -182,7 +182,7 @@ def _for_session(handler: Handler) -> Handler:
         return handler(str(request.session_hash), *inputs)
 
     # Gradio looks at the annotations to see what is wanted, and at a wrapped function for them.
-    del asked.__wrapped__  # type: ignore[attr-defined]
+    del asked.__wrapped__
     asked.__annotations__ = {"request": gr.Request}
     return asked
 
