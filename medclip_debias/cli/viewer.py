@@ -20,15 +20,53 @@ def view(
         Path | None, typer.Option(help="Folder of radiographs to choose from.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; the default is this machine alone.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 for a free one.", min=0, max=65535)] = 7860,
+        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port; 0 for a free one.", min=0, max=65535, show_default="7860"),
+    ] = None,
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            help="Listen on a unix socket at this path instead, which you alone can open."
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name under which browsers may open the page, beside localhost."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a token of your own; else $MEDCLIP_DEBIAS_VIEWER_TOKEN, else a new"
+            " random one, which is printed."
+        ),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let in everybody who reaches the page.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
 ) -> None:
     """Show on a web page where a model sees sentences; search an index. Ctrl-C ends it."""
-    from medclip_debias.viewer.serve import check_installed, serve
+    from medclip_debias.errors import UserError
+    from medclip_debias.viewer.access import given_token, new_token
+    from medclip_debias.viewer.serve import LOOPBACK, PORT, check_installed, serve
 
     check_installed()
+    if socket is not None and (host is not None or port is not None):
+        raise UserError("give either --socket or --host and --port, not both.")
+    if no_token and token_file is not None:
+        raise UserError("give either --token-file or --no-token, not both.")
+    given = None if no_token else given_token(token_file)
+    token = None if no_token else given or new_token()
     from medclip_debias.viewer.answers import Answers
 
-    serve(Answers.open(model, index, images, device), host, port, say=typer.echo)
+    serve(
+        Answers.open(model, index, images, device),
+        socket or (host or LOOPBACK, PORT if port is None else port),
+        token,
+        given=given is not None,
+        allowed=allow_host or [],
+        say=typer.echo,
+    )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 MOST_SENTENCES = 20
+MOST_CHARACTERS = 1000  # of a sentence
 MOST_FILMS = 2000
 
 
@@ -184,7 +185,7 @@ class Answers:
             UserError: there is none of this name, or it cannot be used.
         """
         if name not in self.films:
-            raise UserError("there is no such film in the folder; choose one of the list.")
+            raise UserError("there is no such image in the folder; choose one of the list.")
         return self.read(self.films[name])
 
     # ----------------------------------------------------------------------------- answers
@@ -198,7 +199,7 @@ class Answers:
             options: what is drawn; no map is written whatever they say.
 
         Raises:
-            UserError: no sentence, or more than `MOST_SENTENCES`.
+            UserError: no sentence, more than `MOST_SENTENCES`, or one that is too long.
         """
         sentences = sentence_lines(text)
         options = (options or GroundOptions()).model_copy(update={"maps": False})
@@ -310,7 +311,7 @@ def sentence_lines(text: str) -> list[str]:
     """Sentences of a text, one a line.
 
     Raises:
-        UserError: none, or more than `MOST_SENTENCES`.
+        UserError: none, more than `MOST_SENTENCES`, or one of more than `MOST_CHARACTERS`.
     """
     sentences = [line.strip() for line in text.splitlines() if line.strip()]
     if not sentences:
@@ -320,6 +321,12 @@ def sentence_lines(text: str) -> list[str]:
             f"{len(sentences)} sentences are too many for a page, which shows {MOST_SENTENCES};"
             " use medclip-debias ground for more."
         )
+    for number, sentence in enumerate(sentences, start=1):
+        if len(sentence) > MOST_CHARACTERS:
+            raise UserError(
+                f"sentence {number} has {len(sentence):,} characters, more than the"
+                f" {MOST_CHARACTERS:,} that the page takes; write one sentence a line."
+            )
     return sentences
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import html
 import io
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions
 from medclip_debias.grounding.overlay import OverlayStyle
 from medclip_debias.viewer.answers import Answers, ClassRow, Film, Found, Look
+from medclip_debias.viewer.sessions import Sessions
+from medclip_debias.viewer.uploads import Uploads
 
 if TYPE_CHECKING:
+    import numpy as np
     from gradio import Blocks
+    from numpy.typing import NDArray
 
 TITLE = "medclip-debias"
 RESEARCH = "For research only, not for diagnosis."
@@ -31,47 +33,42 @@ SENTENCE_COLUMNS = [
 ]
 CLASS_COLUMNS = ["Finding", "Probability", "Score present", "Score absent", "Prompts"]
 HIT_COLUMNS = ["Rank", "Score", "Image", "Study"]
-# Seconds that an opened film stays in memory, and how long the pictures of it stay on the disk; the
-# disk is looked through every so often.
-FILM_LIVES = PICTURES_LIVE = 4 * 3600
-CLEAN_EVERY = 300
+# Clicks that may wait for the model.
+MOST_WAITING = 32
 
 STYLE = """
 .facts {font-size: .9rem; line-height: 1.5} .facts b {display: inline-block; min-width: 4rem}
 .notice {padding: .4rem .7rem; border-left: 4px solid #3b82f6; margin: 0}
 .notice.wrong {border-color: #dc2626; font-weight: 600}
-/* Each picture has its own caption; one laid over a film would hide a corner of it. */
+/* Each picture has its own caption; one laid over a radiograph would hide a corner of it. */
 #pictures .caption-label {display: none}
 footer {display: none !important}
 """
 
-# Picture and caption, as gradio's gallery takes them.
-Shown = tuple[Any, str]
+# Picture and caption, as the page shows them; the former a PNG file, then the name it is served by.
+Drawn = tuple[bytes, str]
+Shown = tuple[str, str]
 Handler = Callable[..., tuple[Any, ...]]
 
 
-def build(answers: Answers, uploads: Path) -> Blocks:
+def build(answers: Answers, sessions: Sessions, uploads: Uploads) -> Blocks:
     """Make the page.
 
     Args:
         answers: what it asks.
-        uploads: folder where the web library puts uploads; a file is removed from it as soon as
-            it was read.
+        sessions: where the radiograph and the pictures of each open page are.
+        uploads: where files are that were sent; one is removed as soon as it was read.
     """
     import gradio as gr
 
-    handlers = Handlers(answers, uploads)
-    with gr.Blocks(
-        title=TITLE,
-        analytics_enabled=False,
-        delete_cache=(CLEAN_EVERY, PICTURES_LIVE),
-        fill_width=True,
-    ) as page:
+    from medclip_debias.viewer.widgets import Pictures, Upload
+
+    handlers = Handlers(answers, sessions, uploads)
+    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         _block(_head(answers))
-        film = gr.State(None, time_to_live=FILM_LIVES)
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
-                upload = gr.File(
+                upload = Upload(
                     label="Radiograph (DICOM, JPG, PNG)",
                     height=140,
                     elem_id="upload",
@@ -100,8 +97,8 @@ def build(answers: Answers, uploads: Path) -> Blocks:
                 )
             with gr.Column(scale=3):
                 status = _block(_notice("Give a radiograph and write a sentence."))
-                pictures = gr.Gallery(
-                    label="Film and heatmaps",
+                pictures = Pictures(
+                    label="Radiograph and heatmaps",
                     elem_id="pictures",
                     columns=2,
                     height="auto",
@@ -124,9 +121,9 @@ def build(answers: Answers, uploads: Path) -> Blocks:
                 query = gr.Textbox(label="A sentence", scale=3, elem_id="query")
                 count = gr.Slider(1, 50, value=10, step=1, label="Results")
                 by_text = gr.Button("Search by sentence")
-                by_film = gr.Button("Search by the film above")
+                by_film = gr.Button("Search by the radiograph above")
             told = _block()
-            hits = gr.Gallery(
+            hits = Pictures(
                 label="Images found (as prepared)",
                 columns=5,
                 height="auto",
@@ -140,32 +137,54 @@ def build(answers: Answers, uploads: Path) -> Blocks:
         drawing = [text, boxed, threshold, alpha, scale]
         shown = [status, pictures, sentences]
         searched = [told, hits, hit_rows]
-        opened = [film, *shown, classes, *searched]
-        uploaded = [upload, choice, *opened]
-        one_at_a_time: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
-        upload.upload(
-            handlers.opened,
-            [upload, *drawing],
-            uploaded,
-            api_name="open",
-            **one_at_a_time,
-        )
-        choice.input(
-            handlers.chosen, [choice, *drawing], opened, api_name="choose", **one_at_a_time
-        )
-        look.click(handlers.looked, [film, *drawing], shown, api_name="look", **one_at_a_time)
+        opened = [*shown, classes, *searched]
+        one_at_a_time: dict[str, Any] = {
+            "concurrency_id": "model",
+            "concurrency_limit": 1,
+            "api_visibility": "private",
+        }
+
+        def on(event: Any, handler: Handler, inputs: list[Any], outputs: list[Any]) -> None:
+            event(
+                _for_session(handler), inputs, outputs, api_name=handler.__name__, **one_at_a_time
+            )
+
+        on(upload.upload, handlers.opened, [upload, *drawing], [upload, choice, *opened])
+        on(choice.input, handlers.chosen, [choice, *drawing], opened)
+        on(look.click, handlers.looked, drawing, shown)
         redraw = [threshold.release, alpha.release, boxed.input, scale.input]
-        gr.on(redraw, handlers.redrawn, [film, *drawing], shown, api_name="redraw", **one_at_a_time)
-        by_text.click(
-            handlers.by_sentence, [query, count], searched, api_name="search", **one_at_a_time
-        )
-        query.submit(
-            handlers.by_sentence, [query, count], searched, api_name=False, **one_at_a_time
-        )
-        by_film.click(
-            handlers.by_film, [film, count], searched, api_name="search_film", **one_at_a_time
-        )
+        on(functools.partial(gr.on, redraw), handlers.redrawn, drawing, shown)
+        searches = functools.partial(gr.on, [by_text.click, query.submit])
+        on(searches, handlers.by_sentence, [query, count], searched)
+        on(by_film.click, handlers.by_film, [count], searched)
+        # It makes the page hold a connection, whose end frees what is its own (`guard.Guard`).
+        page.unload(_nothing)
+        page.queue(max_size=MOST_WAITING)
     return page
+
+
+def functions(page: Blocks) -> dict[int, list[Any]]:
+    """Input components of each function that the page may call, by gradio's number of it."""
+    called = {index: fn for index, fn in page.fns.items() if fn.fn is not _nothing}
+    return {index: list(fn.inputs) for index, fn in called.items()}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _for_session(handler: Handler) -> Handler:
+    """Give a handler the name of the session that asks, before its inputs."""
+    import gradio as gr
+
+    @functools.wraps(handler)
+    def asked(request: Any, *inputs: Any) -> tuple[Any, ...]:
+        return handler(str(request.session_hash), *inputs)
+
+    # Gradio looks at the annotations to see what is wanted, and at a wrapped function for them.
+    del asked.__wrapped__
+    asked.__annotations__ = {"request": gr.Request}
+    return asked
 
 
 def _told(empty: tuple[Any, ...]) -> Callable[[Handler], Handler]:
@@ -197,86 +216,104 @@ def _told(empty: tuple[Any, ...]) -> Callable[[Handler], Handler]:
 
 _SENTENCE = object()
 _NO_LOOK: tuple[Any, ...] = (_SENTENCE, [], [])
-_NO_FILM: tuple[Any, ...] = (None, *_NO_LOOK, [], "", [], [])
+_NO_FILM: tuple[Any, ...] = (*_NO_LOOK, [], "", [], [])
 
 
 class Handlers:
     """What happens on a click; each returns values for the page's components in their order."""
 
-    def __init__(self, answers: Answers, uploads: Path) -> None:
+    def __init__(self, answers: Answers, sessions: Sessions, uploads: Uploads) -> None:
         self._answers = answers
-        self._uploads = uploads.resolve()
+        self._sessions = sessions
+        self._uploads = uploads
 
     @_told((None, None, *_NO_FILM))
-    def opened(self, path: str | None, *drawing: Any) -> tuple[Any, ...]:
+    def opened(self, session: str, upload: str | None, *drawing: Any) -> tuple[Any, ...]:
         """Read an upload, remove its file, and show it."""
-        if path is None:
+        self._clear(session)
+        if upload is None:
             raise UserError("give a DICOM, JPG or PNG file.")
-        file = Path(path)
         try:
-            film = self._answers.read(file)
+            film = self._answers.read(self._uploads.path(upload, session))
         finally:
-            if file.resolve().is_relative_to(self._uploads):
-                file.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    file.parent.rmdir()  # it has this one file, unless another session is quick
-        return (None, None, *self._film(film, drawing))
+            self._uploads.remove(upload)
+        return (None, None, *self._film(session, film, drawing))
 
-    def chosen(self, name: str | None, *drawing: Any) -> tuple[Any, ...]:
-        """Read one of the folder's films and show it; a list that was only looked at is no wish."""
-        return self._chosen(name, *drawing) if name else _unchanged(len(_NO_FILM))
+    def chosen(self, session: str, name: str | None, *drawing: Any) -> tuple[Any, ...]:
+        """Read a radiograph of the folder and show it; without a name, change nothing."""
+        return self._chosen(session, name, *drawing) if name else _unchanged(len(_NO_FILM))
 
     @_told(_NO_FILM)
-    def _chosen(self, name: str, *drawing: Any) -> tuple[Any, ...]:
-        return self._film(self._answers.choose(name), drawing)
+    def _chosen(self, session: str, name: str, *drawing: Any) -> tuple[Any, ...]:
+        self._clear(session)
+        return self._film(session, self._answers.choose(name), drawing)
 
-    def _film(self, film: Film, drawing: Sequence[Any]) -> tuple[Any, ...]:
-        height, width = film.shape
+    def _film(self, session: str, film: Film, drawing: Sequence[Any]) -> tuple[Any, ...]:
         rows = class_table(self._answers.classes(film))
+        self._sessions.keep(session, film)
         if str(drawing[0] or "").strip():
-            shown = self.looked(film, *drawing)
+            shown = self.looked(session, *drawing)
         else:
-            words = f"{film.name}: {width} x {height} pixels."
-            shown = (_notice(words), [_film_picture(film)], [])
-        return (film, *shown, rows, "", [], [])
+            drawn = self._show(session, "pictures", [_film_picture(film)])
+            shown = (_notice(_size(film)), drawn, [])
+        return (*shown, rows, "", [], [])
 
     @_told(_NO_LOOK)
-    def looked(self, film: Film | None, *drawing: Any) -> tuple[Any, ...]:
-        """Show where the sentences are seen on the film."""
-        found = _given(film)
+    def looked(self, session: str, *drawing: Any) -> tuple[Any, ...]:
+        """Show where the sentences are seen on the radiograph."""
+        found = self._given(session)
         look = self._answers.look(found, str(drawing[0] or ""), ground_options(*drawing[1:]))
-        height, width = found.shape
-        words = " ".join([f"{found.name}: {width} x {height} pixels.", *look.notes])
-        return _notice(words), [_film_picture(found), *_pictures(look)], sentence_table(look)
+        words = " ".join([_size(found), *look.notes])
+        drawn = self._show(session, "pictures", [_film_picture(found), *_pictures(look)])
+        return _notice(words), drawn, sentence_table(look)
 
-    def redrawn(self, film: Film | None, *drawing: Any) -> tuple[Any, ...]:
+    def redrawn(self, session: str, *drawing: Any) -> tuple[Any, ...]:
         """Draw again after a change of how; before there is anything to draw, change nothing."""
-        if film is None or not str(drawing[0] or "").strip():
+        if self._sessions.film(session) is None or not str(drawing[0] or "").strip():
             return _unchanged(len(_NO_LOOK))
-        return self.looked(film, *drawing)
+        return self.looked(session, *drawing)
 
     @_told((_SENTENCE, [], []))
-    def by_sentence(self, text: str | None, count: float) -> tuple[Any, ...]:
+    def by_sentence(self, session: str, text: str | None, count: float) -> tuple[Any, ...]:
         """Search the index by a sentence."""
-        return self._hits(self._answers.find_sentence(text or "", int(count)), "the sentence")
+        found = self._answers.find_sentence(text or "", int(count))
+        return self._hits(session, found, "the sentence")
 
     @_told((_SENTENCE, [], []))
-    def by_film(self, film: Film | None, count: float) -> tuple[Any, ...]:
-        """Search the index by the film."""
-        found = _given(film)
-        return self._hits(self._answers.find_film(found, int(count)), found.name)
+    def by_film(self, session: str, count: float) -> tuple[Any, ...]:
+        """Search the index by the radiograph."""
+        given = self._given(session)
+        return self._hits(session, self._answers.find_film(given, int(count)), given.name)
 
-    def _hits(self, found: Sequence[Found], asked: str) -> tuple[Any, ...]:
-        from PIL import Image
-
-        shown = [
-            (Image.fromarray(one.image), f"{one.hit.rank}: {one.hit.score:.3f}")
+    def _hits(self, session: str, found: Sequence[Found], asked: str) -> tuple[Any, ...]:
+        drawn = [
+            (_png(one.image), f"{one.hit.rank}: {one.hit.score:.3f}")
             for one in found
             if one.image is not None
         ]
         rows = [[h.rank, f"{h.score:.4f}", h.image_id, h.study_id] for h in (f.hit for f in found)]
         total = len(self._answers.index or ())
-        return _notice(f"{len(found)} of {total:,} images for {asked}, best first."), shown, rows
+        words = f"{len(found)} of {total:,} images for {asked}, best first."
+        return _notice(words), self._show(session, "hits", drawn), rows
+
+    def _given(self, session: str) -> Film:
+        film = self._sessions.film(session)
+        if film is None:
+            raise UserError(
+                "give a radiograph first. One that was here before is freed when the connection"
+                " to the page was lost, or after hours without use."
+            )
+        return film
+
+    def _show(self, session: str, place: str, drawn: Sequence[Drawn]) -> list[Shown]:
+        names = self._sessions.show(session, place, [picture for picture, _ in drawn])
+        return [(name, caption) for name, (_, caption) in zip(names, drawn, strict=True)]
+
+    def _clear(self, session: str) -> None:
+        """Free what is shown of the radiograph before, also where the new one cannot be read."""
+        self._sessions.keep(session, None)
+        for place in ("pictures", "hits"):
+            self._sessions.show(session, place, [])
 
 
 def ground_options(boxed: bool, threshold: float, alpha: float, scale: str) -> GroundOptions:
@@ -326,25 +363,28 @@ def _unchanged(count: int) -> tuple[Any, ...]:
     return tuple(gr.skip() for _ in range(count))
 
 
-def _given(film: Film | None) -> Film:
-    if film is None:
-        raise UserError("give a radiograph first.")
-    return film
+def _size(film: Film) -> str:
+    height, width = film.shape
+    return f"{film.name}: {width} x {height} pixels."
 
 
-def _film_picture(film: Film) -> Shown:
-    from PIL import Image
-
-    return Image.fromarray(film.small()), "Film"
+def _film_picture(film: Film) -> Drawn:
+    return _png(film.small()), "Radiograph"
 
 
-def _pictures(look: Look) -> list[Shown]:
-    from PIL import Image
-
+def _pictures(look: Look) -> list[Drawn]:
     return [
-        (Image.open(io.BytesIO(picture)), f"{row['text']} ({row['score']:.2f})")
+        (picture, f"{row['text']} ({row['score']:.2f})")
         for picture, row in zip(look.pictures, look.rows, strict=True)
     ]
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
 
 
 def _head(answers: Answers) -> str:

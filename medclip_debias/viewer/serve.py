@@ -1,4 +1,4 @@
-"""Serve the page on one address, with nothing leaving the machine and nothing left behind."""
+"""Serve the page at one place, with nothing leaving the machine and nothing left behind."""
 
 from __future__ import annotations
 
@@ -7,36 +7,28 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.errors import UserError
+from medclip_debias.viewer.access import TOKEN_VARIABLE, Access, is_loopback
+from medclip_debias.viewer.listen import listening, listening_at
 
 if TYPE_CHECKING:
     from gradio import Blocks
 
     from medclip_debias.viewer.answers import Answers
+    from medclip_debias.viewer.guard import Guard
+    from medclip_debias.viewer.sessions import Sessions
+    from medclip_debias.viewer.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
-MAX_UPLOAD = 1 << 30
+PORT = 7860
 CLOSING = 2  # seconds that open connections get at the end
-
-# The browser itself refuses whatever would go to another machine: fonts, scripts, pictures.
-POLICY = (
-    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' blob:;"
-    " style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'self';"
-    " form-action 'self'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-}
+SWEEP_EVERY = 10  # seconds between looks for uploads and sessions that nobody uses
 
 # Of gradio's own variables those that would let something out or in.
 _OFF = {
@@ -49,12 +41,18 @@ _OFF = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
+# They hold everything, and reach nobody from outside by themselves.
+_EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 def serve(
-    answers: Answers, host: str = LOOPBACK, port: int = 7860, say: Callable[[str], None] = print
+    answers: Answers,
+    place: tuple[str, int] | Path = (LOOPBACK, PORT),
+    token: str | None = None,
+    *,
+    given: bool = False,
+    allowed: Sequence[str] = (),
+    say: Callable[[str], None] = print,
 ) -> None:
     """Serve until the process is told to stop (Ctrl-C, SIGTERM, SIGHUP).
 
@@ -63,29 +61,63 @@ def serve(
 
     Args:
         answers: what the page asks.
-        host: address to listen on; the default is reached from this machine alone.
-        port: 0 takes a free one.
-        say: told the address, and that others can reach it where they can.
+        place: host and port to listen on (0 takes a free port), or the path of a unix socket.
+        token: that the address must carry; None lets in everybody who reaches the place.
+        given: the token is the user's own, and is not printed.
+        allowed: names and addresses under which the page is served beside those of this machine.
+        say: told the address, and who can reach it.
 
     Raises:
-        UserError: gradio is not installed, or the address cannot be listened on.
+        UserError: gradio is not installed, or the place cannot be listened on.
     """
     check_installed()
-    with _listening(host, port) as listener, _workplace() as work:
+    at = listening_at(place) if isinstance(place, Path) else listening(*place)
+    names = list(allowed)
+    if not isinstance(place, Path) and place[0] not in _EVERYWHERE:
+        names.append(place[0])
+    with at as listener, _workplace() as work:
         import uvicorn
 
-        app = application(answers, work, host)
+        app, sweep = application(answers, work, Access(token, names))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=CLOSING
         )
         server = uvicorn.Server(config)
-        place, number = listener.getsockname()[:2]
-        shown = f"[{place}]" if ":" in place else place
-        say(f"http://{shown}:{number}")
-        if not is_loopback(host):
-            say(f"Everyone who reaches this machine at port {number} can use this page.")
-        with _ended_by_signals(server), _quiet():
+        for line in _announced(place, listener, token, given, allowed):
+            say(line)
+        with _ended_by_signals(server), _quiet(), _repeated(sweep):
             server.run(sockets=[listener])
+
+
+def _announced(
+    place: tuple[str, int] | Path,
+    listener: socket.socket,
+    token: str | None,
+    given: bool,
+    allowed: Sequence[str],
+) -> Iterator[str]:
+    """The address to open, and what to know of it."""
+    query = "/" if token is None else "/?token=TOKEN" if given else f"/?token={token}"
+    if isinstance(place, Path):
+        yield f"unix socket {place}"
+        yield f"ssh -L {PORT}:{place.resolve()} HOST, then open http://{LOOPBACK}:{PORT}{query}"
+        reached = "Everyone who can open the socket"
+    else:
+        number = listener.getsockname()[1]
+        host = LOOPBACK if place[0] in _EVERYWHERE else place[0]
+        yield f"http://{f'[{host}]' if ':' in host else host}:{number}{query}"
+        here = is_loopback(place[0])
+        reached = f"Everyone {'on' if here else 'who reaches'} this machine"
+        if not here:
+            served = ", ".join([*allowed, "localhost", LOOPBACK])
+            yield (
+                f"Listening on {place[0]}: other machines can reach port {number}. The traffic is"
+                f" not encrypted. Served under these names: {served} (--allow-host adds one)."
+            )
+    if token is None:
+        yield f"Warning: there is no token. {reached} can use this page."
+    elif given:
+        yield f"TOKEN stands for the token of --token-file or {TOKEN_VARIABLE}."
 
 
 def check_installed() -> None:
@@ -107,27 +139,35 @@ def check_installed() -> None:
         )
 
 
-def application(answers: Answers, work: Path, host: str = LOOPBACK) -> Any:
+def application(answers: Answers, work: Path, access: Access) -> tuple[Guard, Callable[[], None]]:
     """The page as an ASGI application.
 
     Args:
         answers: what the page asks.
-        work: folder for uploads and pictures.
-        host: address that it will be served on.
+        work: folder for uploads.
+        access: who may ask.
+
+    Returns:
+        The application, and what removes the uploads and sessions that nobody uses any more.
     """
     os.environ.update(_OFF)
     import gradio
     from fastapi import FastAPI
 
-    from medclip_debias.viewer.page import STYLE, TITLE, build
+    from medclip_debias.viewer.calls import Calls
+    from medclip_debias.viewer.guard import Guard
+    from medclip_debias.viewer.page import STYLE, TITLE, build, functions
+    from medclip_debias.viewer.sessions import Sessions
+    from medclip_debias.viewer.uploads import MAX_UPLOAD, Uploads
 
-    page: Blocks = build(answers, work)
+    sessions, uploads = Sessions(), Uploads(work / "uploads")
+    page: Blocks = build(answers, sessions, uploads)
     system = ("system-ui", "-apple-system", "Segoe UI", "sans-serif")
     outer = gradio.mount_gradio_app(
         FastAPI(title=TITLE, docs_url=None, redoc_url=None, openapi_url=None),
         page,
         path="/",
-        server_name=host,
+        server_name=LOOPBACK,
         footer_links=[],
         run_history=False,
         show_error=False,
@@ -140,91 +180,22 @@ def application(answers: Answers, work: Path, host: str = LOOPBACK) -> Any:
         theme=gradio.themes.Default(font=system, font_mono=("ui-monospace", "monospace")),
         css=STYLE,
     )
-    return Guard(outer, check_host=is_loopback(host))
+    # Gradio checks the paths of files on a launched page alone, and a mounted one never is.
+    page.has_launched = True
+    sessions.at_end += [uploads.end, lambda session: _forget(page, session)]
+    guard = Guard(outer, access, Calls(functions(page), uploads.claim), uploads, sessions)
+    return guard, lambda: _sweep(sessions, uploads)
 
 
-class Guard:
-    """Headers on every answer, and on loopback a look at the name that the browser asked for.
-
-    A page of another site can point its own name at 127.0.0.1 and so read a local server (DNS
-    rebinding). A request under a name that is not this machine's is refused.
-
-    Args:
-        app: the ASGI application behind.
-        check_host: refuse names that are not loopback.
-    """
-
-    def __init__(self, app: Any, *, check_host: bool) -> None:
-        self._app = app
-        self._check_host = check_host
-
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answer one connection."""
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan" or not self._check_host or _asked_here(scope):
-                await self._app(scope, receive, send)
-            return
-        if self._check_host and not _asked_here(scope):
-            body = b"This name is not served here.\n"
-            await send({"type": "http.response.start", "status": 421, "headers": []})
-            await send({"type": "http.response.body", "body": body})
-            return
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0].decode() not in HEADERS]
-                ours = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*kept, *ours]}
-            await send(message)
-
-        await self._app(scope, receive, guarded)
+def _sweep(sessions: Sessions, uploads: Uploads) -> None:
+    sessions.sweep()
+    uploads.sweep()
 
 
-def _asked_here(scope: Scope) -> bool:
-    names = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
-    return len(names) == 1 and is_loopback(_without_port(names[0]))
-
-
-def _without_port(name: str) -> str:
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.partition(":")[0]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine as seen from itself alone.
-
-    >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "a.org")]
-    [True, True, True, False, False]
-    """
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    where = f"{host}:{port}"
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UserError(f"{where}: is no address of this machine; correct --host.") from error
-    with listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-            listener.listen()
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or type(error).__name__
-            raise UserError(
-                f"{where}: cannot be listened on ({why}); give another --port or --host."
-            ) from error
-        yield listener
+def _forget(page: Blocks, session: str) -> None:
+    """Free what gradio keeps of a session for an hour: sentences and tables."""
+    page.state_holder.session_data.pop(session, None)
+    page.state_holder.time_last_used.pop(session, None)
 
 
 @contextmanager
@@ -232,18 +203,38 @@ def _workplace() -> Iterator[Path]:
     """A private temporary folder, which gradio uses for all that it keeps on the disk.
 
     It must be there before gradio is imported, which makes a folder in its usual place at once.
+    Whatever else wants a temporary file gets it here too.
     """
-    before = os.environ.get("GRADIO_TEMP_DIR")
+    before, usual = os.environ.get("GRADIO_TEMP_DIR"), tempfile.tempdir
     with tempfile.TemporaryDirectory(
         prefix="medclip-debias-viewer-", ignore_cleanup_errors=True
     ) as name:
-        os.environ["GRADIO_TEMP_DIR"] = name
+        os.environ["GRADIO_TEMP_DIR"] = tempfile.tempdir = name
         try:
             yield Path(name)
         finally:
+            tempfile.tempdir = usual
             os.environ.pop("GRADIO_TEMP_DIR")
             if before is not None:
                 os.environ["GRADIO_TEMP_DIR"] = before
+
+
+@contextmanager
+def _repeated(action: Callable[[], None]) -> Iterator[None]:
+    """Do something every few seconds meanwhile, in a thread of its own."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(SWEEP_EVERY):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

@@ -151,6 +151,18 @@ def test_only_the_viewer_has_a_network_and_it_is_published_on_loopback_alone(ser
     assert services["viewer"]["ports"] == ["127.0.0.1:${PORT:-7860}:7860"]
 
 
+def test_the_viewer_keeps_its_token_and_its_names(services, monkeypatch):
+    from medclip_debias.viewer.access import TOKEN_VARIABLE, given_token
+
+    viewer = services["viewer"]
+    assert viewer["environment"] == {TOKEN_VARIABLE: "${VIEWER_TOKEN:-}"}
+    monkeypatch.setenv(TOKEN_VARIABLE, "")  # what compose gives where nobody chose one
+    assert given_token(None) is None
+    words = [*viewer["entrypoint"], *viewer["command"]]
+    assert "--no-token" not in words
+    assert "--allow-host" not in words
+
+
 def test_sources_are_mounted_read_only(services):
     def mode(volume):
         if isinstance(volume, dict):

@@ -20,7 +20,13 @@ from medclip_debias.grounding.files import GroundOptions
 from medclip_debias.grounding.ground import ground_image
 from medclip_debias.grounding.overlay import OverlayStyle
 from medclip_debias.viewer import answers as answers_module
-from medclip_debias.viewer.answers import MOST_SENTENCES, Answers, listed_films, sentence_lines
+from medclip_debias.viewer.answers import (
+    MOST_CHARACTERS,
+    MOST_SENTENCES,
+    Answers,
+    listed_films,
+    sentence_lines,
+)
 
 TEXTS = ["Left lung.", "Right lung."]
 
@@ -131,7 +137,7 @@ def test_an_unusable_film_is_a_sentence_without_its_place(answers, films):
     assert str(caught.value).startswith("letter.jpg: ")
     assert str(films) not in str(caught.value)
     for name in ("../films/good.png", "absent.png", str(films / "good.png")):
-        with pytest.raises(UserError, match="no such film"):
+        with pytest.raises(UserError, match="no such image"):
             answers.choose(name)
 
 
@@ -141,6 +147,9 @@ def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, t
         answers.look(film, " \n\t\n")
     with pytest.raises(UserError, match="too many"):
         sentence_lines("a\n" * (MOST_SENTENCES + 1))
+    with pytest.raises(UserError, match=r"sentence 2 has 1,001 characters, more than the 1,000"):
+        sentence_lines("a\n" + "b" * (MOST_CHARACTERS + 1))
+    assert sentence_lines("b" * MOST_CHARACTERS) == ["b" * MOST_CHARACTERS]
     with pytest.raises(UserError, match="--index"):
         answers.find_sentence("Left lung.", 3)
     with pytest.raises(UserError, match="--index"):

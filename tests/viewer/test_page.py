@@ -4,54 +4,95 @@ from __future__ import annotations
 
 import pytest
 
-from medclip_debias.viewer.page import Handlers, build, ground_options
+from medclip_debias.viewer.calls import Calls
+from medclip_debias.viewer.page import Handlers, build, functions, ground_options
+from medclip_debias.viewer.sessions import Sessions
+from medclip_debias.viewer.uploads import Uploads
 
 pytest.importorskip("gradio")
 
 DRAWING = ("Left lung.", False, 0.3, 0.55, "own")
+A = "session"
 
 
 @pytest.fixture
-def handlers(answers, tmp_path):
-    return Handlers(answers, tmp_path / "work")
+def sessions():
+    return Sessions()
 
 
-def test_handlers_return_as_many_values_as_the_page_has_places(answers, handlers, tmp_path):
-    page = build(answers, tmp_path / "work")
+@pytest.fixture
+def uploads(tmp_path):
+    return Uploads(tmp_path / "uploads")
+
+
+@pytest.fixture
+def handlers(answers, sessions, uploads):
+    return Handlers(answers, sessions, uploads)
+
+
+def test_handlers_return_as_many_values_as_the_page_has_places(
+    answers, handlers, sessions, uploads
+):
+    page = build(answers, sessions, uploads)
     places = {fn.api_name: len(fn.outputs) for fn in page.fns.values()}
-    film = answers.choose("good.png")
+    before = [handlers.looked(A, *DRAWING), handlers.redrawn(A, *DRAWING)]
     answered = {
-        "open": [handlers.opened(None, *DRAWING)],
-        "choose": [
-            handlers.chosen("good.png", *DRAWING),
-            handlers.chosen("good.png", "", *DRAWING[1:]),
-            handlers.chosen("letter.jpg", *DRAWING),
-            handlers.chosen(None, *DRAWING),
+        "opened": [handlers.opened(A, None, *DRAWING)],
+        "chosen": [
+            handlers.chosen(A, "good.png", *DRAWING),
+            handlers.chosen(A, "good.png", "", *DRAWING[1:]),
+            handlers.chosen(A, "letter.jpg", *DRAWING),
+            handlers.chosen(A, None, *DRAWING),
         ],
-        "look": [handlers.looked(film, *DRAWING), handlers.looked(None, *DRAWING)],
-        "redraw": [handlers.redrawn(film, *DRAWING), handlers.redrawn(None, *DRAWING)],
-        "search": [handlers.by_sentence("Left lung.", 3)],
-        "search_film": [handlers.by_film(film, 3)],
+    }
+    handlers.chosen(A, "good.png", *DRAWING)
+    answered |= {
+        "looked": [before[0], handlers.looked(A, *DRAWING)],
+        "redrawn": [before[1], handlers.redrawn(A, *DRAWING)],
+        "by_sentence": [handlers.by_sentence(A, "Left lung.", 3)],
+        "by_film": [handlers.by_film(A, 3)],
     }
     for name, returned in answered.items():
         assert {len(values) for values in returned} == {places[name]}, name
+    named = {page.fns[index].api_name for index in functions(page)}
+    assert named == set(answered)
 
 
-def test_analytics_are_off(answers, tmp_path):
-    page = build(answers, tmp_path / "work")
-    assert page.analytics_enabled is False
+def test_analytics_are_off(answers, sessions, uploads):
+    assert build(answers, sessions, uploads).analytics_enabled is False
 
 
-def test_an_upload_is_removed_but_a_file_elsewhere_is_not(handlers, films, tmp_path):
-    work = tmp_path / "work" / "hash"
-    work.mkdir(parents=True)
-    upload = work / "good.png"
-    upload.write_bytes((films / "good.png").read_bytes())
-    handlers.opened(str(upload), *DRAWING)
-    assert not work.exists()
-    assert work.parent.is_dir()
-    handlers.opened(str(films / "good.png"), *DRAWING)
+def test_a_component_without_a_rule_is_not_served(answers, sessions, uploads):
+    import gradio as gr
+
+    with pytest.raises(TypeError, match="no rule for what a json may send"):
+        Calls({0: [gr.JSON(render=False)]}, uploads.claim)
+
+
+@pytest.mark.parametrize("name", ["good.png", "letter.jpg"])
+def test_an_upload_is_removed_when_it_was_read_or_could_not_be(handlers, uploads, films, name):
+    with (films / name).open("rb") as stream:
+        ticket = uploads.add(name, stream)
+    uploads.claim(ticket, A)
+    path = uploads.path(ticket, A)
+    shown = handlers.opened(A, ticket, *DRAWING)
+    assert ("alert" in shown[2]) == (name == "letter.jpg")
+    assert not path.parent.exists()
+    assert (films / name).exists()
+
+
+def test_a_path_is_no_upload(handlers, films):
+    shown = handlers.opened(A, str(films / "good.png"), *DRAWING)
+    assert "give the file once more" in shown[2]
     assert (films / "good.png").exists()
+
+
+def test_one_that_cannot_be_read_takes_the_place_of_the_one_before(handlers, sessions):
+    shown = handlers.chosen(A, "good.png", *DRAWING)[1]
+    assert sessions.picture(shown[0][0]) is not None
+    handlers.chosen(A, "letter.jpg", *DRAWING)
+    assert sessions.film(A) is None
+    assert sessions.picture(shown[0][0]) is None
 
 
 def test_an_unforeseen_error_says_neither_where_nor_what(handlers, answers, monkeypatch):
@@ -60,16 +101,16 @@ def test_an_unforeseen_error_says_neither_where_nor_what(handlers, answers, monk
 
     monkeypatch.delenv("MEDCLIP_DEBIAS_DEBUG", raising=False)
     monkeypatch.setattr(answers, "choose", broken)
-    returned = handlers.chosen("good.png", *DRAWING)
-    assert "internal error (RuntimeError)" in returned[1]
+    returned = handlers.chosen(A, "good.png", *DRAWING)
+    assert "internal error (RuntimeError)" in returned[0]
     assert "Smith" not in str(returned)
-    assert returned[0] is None
 
 
-def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, films):
+def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, films, sessions):
     (films / "good.png").rename(films / "<img src=x>.png")
     film = handlers._answers.read(films / "<img src=x>.png")
-    assert "<img" not in handlers.looked(film, *DRAWING)[0]
+    sessions.keep(A, film)
+    assert "<img" not in handlers.looked(A, *DRAWING)[0]
 
 
 def test_without_the_tick_there_is_no_threshold():

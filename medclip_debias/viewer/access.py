@@ -1,0 +1,212 @@
+"""Who may ask: those with the token, under the names served here, from the page itself."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from medclip_debias.errors import UserError
+
+TOKEN_VARIABLE = "MEDCLIP_DEBIAS_VIEWER_TOKEN"
+SHORTEST_TOKEN = 20
+
+Scope = MutableMapping[str, Any]
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_READING = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is not answered.
+
+    Attributes:
+        status: of HTTP.
+        sentence: for the reader; nothing of the request is repeated in it.
+    """
+
+    status: int
+    sentence: str
+
+
+class Access:
+    """The token, and the names under which the page is served.
+
+    A reader opens ``/?token=...`` once. The browser then gets a cookie, which scripts cannot read
+    and which is sent along only with requests that come from the page itself. Its value is not the
+    token and ends with the process.
+
+    Args:
+        token: that the first address carries; None lets everybody in.
+        names: host names and addresses that may be asked for, beside those of loopback.
+    """
+
+    def __init__(self, token: str | None, names: Iterable[str] = ()) -> None:
+        self._token = token
+        self._secret = secrets.token_urlsafe(32)
+        self._names = {name.lower().strip("[]") for name in names}
+
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """Why a request is refused; None lets it in.
+
+        Args:
+            scope: of ASGI, of the type http.
+        """
+        authority = _authority(_values(scope, b"host"))
+        if authority is None or not self._serves(authority[0]):
+            return Refusal(
+                421,
+                "This name is not served here. Open the address that the viewer printed, or start"
+                " it with --allow-host NAME.",
+            )
+        if not _from_the_page(scope, authority):
+            return Refusal(403, "This request does not come from the viewer's own page.")
+        if self._token is None or self._has_cookie(scope, authority) or self.enters(scope):
+            return None
+        given = "token=" in scope.get("query_string", b"").decode("latin-1")
+        return Refusal(
+            403,
+            "This token is wrong: it may be that of an earlier start."
+            if given
+            else "This page needs a token. Open the whole address that the viewer printed, with"
+            " ?token=... at its end, in this browser.",
+        )
+
+    def enters(self, scope: Scope) -> bool:
+        """Whether a request opens the page with the right token in its address."""
+        if self._token is None or scope["method"] not in _READING or scope["path"] != "/":
+            return False
+        try:
+            query = parse_qs(scope.get("query_string", b"").decode("ascii"), max_num_fields=20)
+        except ValueError:
+            return False
+        tokens = query.get("token", [])
+        return len(tokens) == 1 and _same(tokens[0], self._token)
+
+    def cookie(self, scope: Scope) -> str:
+        """The header value that lets a browser in from now on."""
+        name = _cookie_name(_authority(_values(scope, b"host")))
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        return f"{name}={self._secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+    def _serves(self, name: str) -> bool:
+        return is_loopback(name) or name in self._names
+
+    def _has_cookie(self, scope: Scope, authority: tuple[str, int | None]) -> bool:
+        wanted = _cookie_name(authority)
+        pairs = [
+            pair.strip().partition("=")
+            for value in _values(scope, b"cookie")
+            for pair in value.split(";")
+        ]
+        return any(name == wanted and _same(value, self._secret) for name, _, value in pairs)
+
+
+def new_token() -> str:
+    """A token that nobody guesses: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def given_token(file: Path | None) -> str | None:
+    """The token of a file, else that of the environment, else None.
+
+    Args:
+        file: holds the token alone, perhaps with an end of line.
+
+    Raises:
+        UserError: it cannot be read, or the token is short or has characters that an address
+            would have to escape.
+    """
+    if file is not None:
+        try:
+            token, source = Path(file).read_text(encoding="utf-8").strip(), str(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: the token cannot be read; check --token-file.") from error
+    else:
+        token, source = os.environ.get(TOKEN_VARIABLE, "").strip(), f"${TOKEN_VARIABLE}"
+        if not token:
+            return None
+    if len(token) < SHORTEST_TOKEN or not _TOKEN.fullmatch(token):
+        raise UserError(
+            f"{source}: a token has at least {SHORTEST_TOKEN} characters, all of them letters,"
+            " digits or one of . _ ~ -; write one with: openssl rand -hex 32"
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is this machine as seen from itself alone.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "a.org")]
+    [True, True, True, False, False]
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _authority(values: list[str]) -> tuple[str, int | None] | None:
+    """Name in lower case and port of the only value there is."""
+    if len(values) != 1 or not (found := _AUTHORITY.fullmatch(values[0])):
+        return None
+    return found[1].lower().strip("[]"), int(found[2]) if found[2] else None
+
+
+def _from_the_page(scope: Scope, authority: tuple[str, int | None]) -> bool:
+    """Whether a request comes from the page, and not from one of another site or port.
+
+    Browsers send ``Origin`` with whatever changes something, and newer ones say with every request
+    where it comes from. A link on another page may open this one; nothing else may come from there.
+    """
+    origins = _values(scope, b"origin")
+    if origins:
+        if len(origins) != 1 or not _same_origin(origins[0], authority):
+            return False
+    elif scope["method"] not in _READING:
+        return False
+    opens = scope["path"] == "/" and "navigate" in _values(scope, b"sec-fetch-mode")
+    return opens or all(
+        site in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site")
+    )
+
+
+def _same_origin(origin: str, authority: tuple[str, int | None]) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    asked = _authority([parts.netloc])
+    if (
+        usual is None
+        or asked is None
+        or origin.lower() != f"{parts.scheme}://{parts.netloc}".lower()
+    ):
+        return False
+    return (asked[0], asked[1] or usual) == (authority[0], authority[1] or usual)
+
+
+def _cookie_name(authority: tuple[str, int | None] | None) -> str:
+    # Browsers do not keep the cookies of two ports apart; two viewers must not end each other.
+    port = authority[1] if authority else None
+    return f"medclip_debias_viewer_{port or 'default'}"
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())

@@ -1,0 +1,233 @@
+"""Who may ask and how much: names, origins, the token, sizes; with gradio out of the way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from medclip_debias.errors import UserError
+from medclip_debias.viewer import guard as guard_module
+from medclip_debias.viewer import uploads as uploads_module
+from medclip_debias.viewer.access import Access, given_token, is_loopback
+from medclip_debias.viewer.calls import Calls
+from medclip_debias.viewer.guard import Guard
+from medclip_debias.viewer.sessions import Sessions
+from medclip_debias.viewer.uploads import Uploads
+
+httpx = pytest.importorskip("httpx")
+TOKEN = "0123456789abcdefghij"
+HERE = "http://127.0.0.1:7860"
+
+
+async def inner(scope, receive, send):
+    headers = [(b"access-control-allow-origin", b"*"), (b"cache-control", b"max-age=9")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    shown = b"|".join(b"%s=%s" % pair for pair in scope["headers"]) + b"?" + scope["query_string"]
+    await send({"type": "http.response.body", "body": shown})
+
+
+@pytest.fixture
+def uploads(tmp_path):
+    return Uploads(tmp_path / "uploads")
+
+
+@pytest.fixture
+def ask(uploads):
+    """A function that sends requests to a guard, by default one that lets in."""
+
+    def ask(method, path, *, token=None, names=(), base=HERE, **options):
+        application = Guard(
+            inner, Access(token, names), Calls({}, uploads.claim), uploads, Sessions()
+        )
+
+        async def send():
+            transport = httpx.ASGITransport(app=application)
+            async with httpx.AsyncClient(transport=transport, base_url=base) as web:
+                if cookies := options.pop("enter", None):
+                    entered = await web.get(f"/?token={cookies}")
+                    web.cookies.update(entered.cookies)
+                return await web.request(method, path, **options)
+
+        return asyncio.run(send())
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "served"),
+    [
+        ("127.0.0.1:7860", (), True),
+        ("localhost", (), True),
+        ("LOCALHOST:9", (), True),
+        ("[::1]:7860", (), True),
+        ("evil.example", (), False),
+        ("10.0.0.5:7860", (), False),
+        ("0.0.0.0:7860", (), False),
+        ("localhost.evil.example", (), False),
+        ("127.0.0.1.evil.example", (), False),
+        ("evil@127.0.0.1", (), False),
+        ("", (), False),
+        ("10.0.0.5:7860", ("10.0.0.5",), True),
+        ("Gpu3.Example.org", ("gpu3.example.org",), True),
+        ("[fe80::1]:7860", ("fe80::1",), True),
+        ("gpu3.example.org.evil", ("gpu3.example.org",), False),
+    ],
+)
+def test_only_this_machine_and_allowed_names_are_served(ask, host, names, served):
+    answer = ask("GET", "/", names=names, headers={"host": host})
+    assert answer.status_code == (200 if served else 421)
+    assert served or "--allow-host" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (HERE, 404),
+        (None, 403),
+        ("null", 403),
+        ("http://127.0.0.1:9999", 403),
+        ("http://127.0.0.1", 403),
+        ("http://localhost:7860", 403),
+        ("https://evil.example", 403),
+        ("file://", 403),
+        ("http://evil.example@127.0.0.1:7860", 403),
+        ("http://127.0.0.1:7860/", 403),
+    ],
+)
+def test_changes_come_from_the_page_itself(ask, origin, status):
+    headers = {"origin": origin} if origin else {}
+    for path in ("/gradio_api/queue/join", "/gradio_api/upload", "/nothing"):
+        answer = ask("POST", path, headers=headers)
+        assert answer.status_code in ((400, 404) if status == 404 else (403,)), (path, answer.text)
+
+
+def test_another_page_can_open_this_one_and_nothing_of_it(ask):
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    picture = {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}
+    assert ask("GET", "/", headers=link).status_code == 200
+    assert ask("GET", "/theme.css", headers=link).status_code == 403
+    assert ask("GET", "/", headers=picture).status_code == 403
+    assert ask("GET", "/pictures/x.png", headers=picture).status_code == 403
+    assert ask("GET", "/theme.css", headers={"origin": "http://127.0.0.1:9999"}).status_code == 403
+
+
+def test_the_token_opens_the_page_once_and_the_cookie_from_then_on(ask):
+    entered = ask("GET", f"/?token={TOKEN}", token=TOKEN)
+    assert entered.status_code == 200
+    cookie = entered.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {one.strip() for one in cookie.split(";")}
+    assert TOKEN not in cookie
+    assert TOKEN not in entered.text
+    assert ask("GET", "/", token=TOKEN, enter=TOKEN).status_code == 200
+    for path in ("/", "/theme.css", f"/?token={TOKEN}x", "/?token=", f"/theme.css?token={TOKEN}"):
+        refused = ask("GET", path, token=TOKEN)
+        assert refused.status_code == 403, path
+        assert "token" in refused.text
+    twice = ask("GET", f"/?token={TOKEN}&token=x", token=TOKEN)
+    assert twice.status_code == 403
+    posted = ask("POST", f"/?token={TOKEN}", token=TOKEN, headers={"origin": HERE})
+    assert posted.status_code == 403
+
+
+def test_a_cookie_of_another_start_or_port_lets_nobody_in(ask):
+    name, _, value = (
+        ask("GET", f"/?token={TOKEN}", token=TOKEN).headers["set-cookie"].partition("=")
+    )
+    for cookie in (f"{name}={value.split(';')[0]}", f"{name}={TOKEN}", name, "é=ü", f"{name}="):
+        headers = {"cookie": cookie.encode()}
+        assert ask("GET", "/", token=TOKEN, headers=headers).status_code == 403
+
+
+def test_headers_are_set_and_those_that_open_the_page_to_others_removed(ask):
+    answer = ask("GET", "/")
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert "content-security-policy" in ask("GET", "/nothing").headers
+
+
+def test_gradio_learns_no_cookie_no_query_and_no_other_place(ask):
+    headers = {
+        "x-forwarded-host": "evil.example",
+        "x-gradio-server": "http://evil",
+        "cookie": "a=b",
+    }
+    told = ask("GET", "/?deep_link=x&page=y", headers=headers).text
+    assert "evil" not in told
+    assert "cookie" not in told
+    assert told.endswith("?")
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_kept(ask, uploads, monkeypatch, tmp_path):
+    monkeypatch.setattr(guard_module, "MAX_UPLOAD", 1000)
+    monkeypatch.setattr(guard_module, "MULTIPART", 300)
+    monkeypatch.setattr(guard_module, "MAX_JSON", 1000)
+    form = {"content-type": "multipart/form-data; boundary=b", "origin": HERE}
+    start = b'--b\r\ncontent-disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    asked = []
+
+    async def chunks():
+        yield start
+        for _ in range(100):
+            asked.append(1)
+            yield b"x" * 100
+
+    async def text():
+        for _ in range(100):
+            yield b"x" * 100
+
+    for said in ({}, {"content-length": "1000000"}):
+        asked.clear()
+        answer = ask("POST", "/gradio_api/upload", content=chunks(), headers=form | said)
+        assert answer.status_code == 413
+        assert "too large" in answer.text
+        assert len(asked) < 20
+    answer = ask("POST", "/gradio_api/queue/join", content=text(), headers={"origin": HERE})
+    assert answer.status_code == 413
+    fine = ask("POST", "/gradio_api/upload", headers={"origin": HERE}, files={"files": b"x" * 900})
+    assert fine.status_code == 200
+    assert len(uploads) == 1
+
+
+def test_more_uploads_than_may_wait_are_refused(ask, uploads, monkeypatch):
+    monkeypatch.setattr(uploads_module, "MOST_WAITING", 2)
+    options = {"headers": {"origin": HERE}, "files": {"files": b"x"}}
+    states = [ask("POST", "/gradio_api/upload", **options).status_code for _ in range(3)]
+    assert states == [200, 200, 429]
+
+
+def test_a_websocket_is_closed():
+    sent = []
+
+    async def send(message):
+        sent.append(message["type"])
+
+    asyncio.run(Guard(inner, None, None, None, None)({"type": "websocket"}, None, send))
+    assert sent == ["websocket.close"]
+
+
+def test_a_token_of_ones_own_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", raising=False)
+    assert given_token(None) is None
+    monkeypatch.setenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", "")
+    assert given_token(None) is None
+    monkeypatch.setenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", "e" * 20)
+    assert given_token(None) == "e" * 20
+    (tmp_path / "token").write_text("f" * 20 + "\n")
+    assert given_token(tmp_path / "token") == "f" * 20
+    for content in ("short", "f" * 20 + "&x", "f" * 10 + "\n" + "f" * 10, ""):
+        (tmp_path / "token").write_text(content)
+        with pytest.raises(UserError, match="at least 20") as caught:
+            given_token(tmp_path / "token")
+        assert "ffff" not in str(caught.value)
+    with pytest.raises(UserError, match="cannot be read"):
+        given_token(tmp_path / "none")
+
+
+def test_loopback_is_recognised():
+    for name in ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1"):
+        assert is_loopback(name)
+    for name in ("0.0.0.0", "::", "10.0.0.1", "example.org", "", "localhost.example.org"):
+        assert not is_loopback(name)
