@@ -106,7 +106,8 @@ def bond(trainer: Trainer) -> dict[str, str]:
 
     Settings that a resumed run may change do not count.
     """
-    free = _free(trainer) | {_DATA, "prepared"}
+    # Where data and language model lie does not count: their hashes do.
+    free = _free(trainer) | {_DATA, "prepared", "model.text.folder"}
     kept = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
     return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
 
