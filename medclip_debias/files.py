@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from medclip_debias.owner import Owner
 
 
 @contextmanager
@@ -18,10 +23,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes ``path``'s place.
 
     The content reaches the disk before the rename, so a crash leaves the old file or the new
-    one, never a half. On an exception the temporary file is removed and ``path`` is untouched.
+    one, never a half. On an exception the temporary file is removed and ``path`` is untouched;
+    after a kill it stays, until `remove_leftovers`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    _clean_once(path.parent)
+    # A long name is cut, for with what is added it must remain below 256 bytes.
+    stem = path.name.encode()[:150].decode(errors="ignore")
+    handle, name = tempfile.mkstemp(
+        prefix=_prefix(stem), suffix=f".part{path.suffix[:20]}", dir=path.parent
+    )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -36,12 +47,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success it takes ``path``'s place."""
+    """Yield a temporary folder beside ``path``; on success it takes ``path``'s place.
+
+    Its files get the rights that the umask gives, whatever library wrote them.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    _clean_once(path.parent)
+    temporary = Path(tempfile.mkdtemp(prefix=_prefix(path.name), suffix=".part", dir=path.parent))
     try:
         yield temporary
-        temporary.chmod(0o777 & ~_umask())
+        _give_rights(temporary)
         if path.exists():
             retired = temporary.with_name(temporary.name + ".old")
             path.replace(retired)
@@ -51,6 +66,83 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _give_rights(folder: Path) -> None:
+    """Let the umask decide who may read: safetensors, for one, makes its files private."""
+    mask = _umask()
+    for place, _, files in os.walk(folder):
+        for name in files:
+            file = Path(place, name)
+            if not file.is_symlink():
+                file.chmod(0o666 & ~mask)
+        # In a folder that a group shares, what is in it belongs to the group.
+        shared = Path(place).stat().st_mode & stat.S_ISGID
+        Path(place).chmod((0o777 & ~mask) | shared)
+
+
+# ------------------------------------------------------------------- leftovers of the killed
+
+_PART = re.compile(
+    r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)-(?P<started>\d+)-[a-z0-9_]{8}"
+    r"\.part(?P<rest>\.[^.]*)?"
+)
+_FORGOTTEN = 24 * 3600.0
+"""Seconds without a change after which the work of another machine's process counts as left."""
+
+_cleaned: set[tuple[int, Path]] = set()
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what writers that were killed left in ``folder``; nothing else.
+
+    Only names that `atomic_file` and `atomic_folder` give are looked at. They name the process
+    that writes: what a living process of this machine writes stays, and what another machine's
+    process writes stays until a day has passed without a change. A folder that was being
+    exchanged when its writer was killed gets its earlier content back.
+
+    Returns:
+        How many files and folders were removed or put back.
+    """
+    count = 0
+    with suppress(OSError), os.scandir(folder) as entries:
+        found = [(entry, match) for entry in entries if (match := _PART.fullmatch(entry.name))]
+        for entry, match in sorted(found, key=lambda pair: pair[0].name):
+            owner = Owner(match["machine"], int(match["pid"]), int(match["started"]))
+            state = owner.state()
+            path = Path(entry.path)
+            if entry.is_symlink() or state == "alive":
+                continue
+            with suppress(OSError):  # another user's, or another process removed it just now
+                if state == "elsewhere" and time.time() - _changed(path) < _FORGOTTEN:
+                    continue
+                target = path.with_name(match["name"])
+                if not entry.is_dir(follow_symlinks=False):
+                    path.unlink()
+                elif match["rest"] == ".old" and not target.exists():
+                    path.replace(target)
+                else:
+                    shutil.rmtree(path)
+                count += 1
+    return count
+
+
+def _changed(path: Path) -> float:
+    """When a file, or anything in a folder, was changed last."""
+    return max(place.lstat().st_mtime for place in (path, *path.rglob("*")))
+
+
+def _clean_once(folder: Path) -> None:
+    """`remove_leftovers`, the first time that this process writes into ``folder``."""
+    key = os.getpid(), folder.absolute()
+    if key not in _cleaned:
+        _cleaned.add(key)
+        remove_leftovers(folder)
+
+
+def _prefix(name: str) -> str:
+    owner = Owner.here()
+    return f".{name}.{owner.machine}-{owner.pid}-{owner.started}-"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -89,6 +181,12 @@ def code_hash() -> str:
 
 
 def _umask() -> int:
+    try:  # asking by setting would let other threads write without one for a moment
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    except (OSError, ValueError):
+        pass
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -232,11 +232,18 @@ def test_a_checkpoint_of_another_architecture_is_refused(told, trained, tmp_path
     settings = root / "run" / "settings.yaml"
     words = run_words(root, "model.dim=32")
     assert "model.dim" in told("train", *words)
-    # Where settings.yaml says so too, only the checkpoint itself can tell.
+    # Where settings.yaml says so too, the checkpoint still tells what it was written under.
     content = yaml.safe_load(settings.read_text())
     content["model"]["dim"] = 32
     content["model"]["text"]["folder"] = f"{root}/lm"  # the copy's own
     settings.write_text(yaml.safe_dump(content))
+    assert "was written under other settings" in told("train", *words)
+    # One of an earlier version does not, and only its weights can tell.
+    from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+
+    folder = root / "run" / "checkpoints"
+    state = load_checkpoint(checkpoints(folder)[-1])
+    save_checkpoint(folder, state["step"], {k: v for k, v in state.items() if "_hash" not in k})
     assert "another architecture" in told("train", *words)
 
 

@@ -7,7 +7,23 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Seed, app, progress, show, words
+from medclip_debias.cli.common import AsJson, Seed, app, note, progress, show, words
+
+
+def say_if_training(*folders: Path) -> None:
+    """Say that a run trains in one of ``folders``: its model is replaced at its end.
+
+    It is not refused: nothing that these verbs write is the run's, nor the other way round.
+    """
+    from medclip_debias.training.lock import holder_of
+
+    for folder in dict.fromkeys(folder.absolute() for folder in folders):
+        holder = holder_of(folder)
+        if holder is not None:
+            note(
+                f"{folder}: a run trains here right now ({holder}); what is read is what lies "
+                "there at this moment, so give this command again when the run has ended."
+            )
 
 
 @app.command()
@@ -49,6 +65,7 @@ def evaluate(
     from medclip_debias.evaluation.evaluate import evaluate as run
     from medclip_debias.evaluation.options import read_options
 
+    say_if_training(out, model.parent)
     with progress("Images") as advance:
         results = run(
             model,
@@ -84,4 +101,5 @@ def report(
     """Write a run's self-contained HTML report."""
     from medclip_debias.reporting.report import write_report
 
+    say_if_training(run)
     show({"report": str(write_report(run))}, as_json)

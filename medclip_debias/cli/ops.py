@@ -53,12 +53,19 @@ def doctor(
 
     from medclip_debias.cli.common import note
     from medclip_debias.errors import EXIT_CODE
-    from medclip_debias.training.doctor import STOPS, examine, table
 
-    findings = examine(config, settings or [], say=None if as_json else note)
+    if not as_json:
+        note("Starting ...")  # the imports alone may take long
+    from medclip_debias.training.doctor import STOPS, Finding, examine, lines, summary
+
+    def tell(finding: Finding) -> None:
+        typer.echo(lines(finding))
+
     if as_json:
+        findings = examine(config, settings or [])
         typer.echo(json.dumps({"checks": [finding.as_dict() for finding in findings]}))
     else:
-        typer.echo(table(findings))
+        findings = examine(config, settings or [], note, tell)
+        typer.echo(summary(findings))
     if any(finding.state == STOPS for finding in findings):
         raise typer.Exit(EXIT_CODE)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
-from medclip_debias.data import store
+from medclip_debias.data import store, verify
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.records import PhraseRecord
 from medclip_debias.data.results import Heads, Part, Results, Row, Study
@@ -150,6 +150,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         },
         "funnel": funnel.rows,
         "files": [store.MANIFEST, INPUTS],
+        verify.HASHES: verify.table_hashes(folder),
         "source_stamp": about.source_stamp(results.heads),
         "manifest_hash": store.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),

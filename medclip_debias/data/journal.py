@@ -216,6 +216,11 @@ def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise UserError(
+                    f"{out}: its disk has no file locks ({error.strerror}), without which two runs"
+                    " could write into one folder; prepare on another disk and copy the set."
+                ) from error
             raise UserError(
                 f"{out}: another run is preparing it right now; wait for it or give another folder."
             ) from error

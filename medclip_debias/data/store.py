@@ -145,7 +145,7 @@ class PreparedSet:
 
     def _table(self, name: str) -> pd.DataFrame:
         path = self.folder / f"{name}.parquet"
-        table = _read_parquet(path, "run 'prepare' again")
+        table = read_parquet(path, "run 'prepare' again")
         missing = [column for column in TABLES[name] if column not in table.columns]
         if missing:
             raise UserError(
@@ -208,7 +208,7 @@ def read_scores(
             f"{folder / 'scores.json'}: the scores come from the language model {found},"
             f" not from {expected_hash}; {command} again with that model."
         )
-    table = _read_parquet(folder / "scores.parquet", f"{command} again")
+    table = read_parquet(folder / "scores.parquet", f"{command} again")
     if not {"text", "log_prob"} <= set(table.columns):
         raise UserError(
             f"{folder / 'scores.parquet'}: column 'text' or 'log_prob' is missing; {command} again."
@@ -343,9 +343,14 @@ def _read_json(path: Path, remedy: str) -> Any:
         ) from error
 
 
-def _read_parquet(path: Path, remedy: str) -> pd.DataFrame:
+def read_parquet(path: Path, remedy: str, columns: list[str] | None = None) -> pd.DataFrame:
+    """Read a table, or some columns of it.
+
+    Raises:
+        UserError: it cannot be read; ``remedy`` says what to do.
+    """
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(path, columns=columns)
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise UserError(
             f"{path}: cannot be read as a table ({type(error).__name__}); {remedy}."

@@ -37,7 +37,7 @@ from medclip_debias.evaluation.provenance import (
 from medclip_debias.evaluation.retrieval import BoxRetrieval
 from medclip_debias.evaluation.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.zero_shot import ZeroShot
-from medclip_debias.files import code_hash, write_json
+from medclip_debias.files import code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
 
@@ -129,6 +129,7 @@ def evaluate(
             ``allow_train``, or the model gives NaN.
     """
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.data.verify import check_sample
     from medclip_debias.models.dual_encoder import best_device
     from medclip_debias.models.load import load_model
 
@@ -145,8 +146,11 @@ def evaluate(
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()
+    out = Path(out)
+    remove_leftovers(out)
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
+    check_sample(data)
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
@@ -168,7 +172,6 @@ def evaluate(
     if not measured:
         raise UserError(_nothing(prepared, data, skipped))
     drawing = time.perf_counter()
-    out = Path(out)
     tables = {p.items_name: m.items for p, m in measured.items() if m.items is not None}
     grounding = next((p for p in protocols if isinstance(p, PhraseGrounding)), None)
     if grounding and heatmaps:

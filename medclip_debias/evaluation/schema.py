@@ -233,7 +233,7 @@ class Counts(Part):
 class SelfTest(Part):
     """Whether the model still gives the scores that were stored with it."""
 
-    status: Literal["passed", "weights", "tokens", "drift", "absent", "off"] = Field(
+    status: Literal["passed", "weights", "tokens", "drift", "damaged", "absent", "off"] = Field(
         description="Outcome (docs/results.md)."
     )
     largest_difference: float | None = Field(None, description="Of any stored number.")

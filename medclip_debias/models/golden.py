@@ -173,11 +173,20 @@ def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]
         files: hash of the weights, tokenizer and settings that were loaded.
 
     Returns:
-        ``status`` (``passed``, ``weights``, ``tokens``, ``drift``, or ``absent`` for folders
-        without stored scores of this format), and when there are such, ``largest_difference``,
+        ``status`` (``passed``, ``weights``, ``tokens``, ``drift``, ``damaged`` for a file that
+        cannot be read, or ``absent`` for folders without stored scores of this format), and when
+        there are scores, ``largest_difference``,
         ``tolerance``, ``precision``, ``stored`` (precision and torch then), and the ``sentence``.
     """
-    stored = _read(folder / FILE, golden_side(model))
+    try:
+        stored = _read(folder / FILE, golden_side(model))
+    except _DamagedError:
+        sentence = (
+            f"{folder / FILE}: is damaged, so nobody can tell whether this machine computes what "
+            "the model's author did; bring the file back, or save or import the model again."
+        )
+        warnings.warn(sentence, SelfTestWarning, stacklevel=3)
+        return {"status": "damaged", "sentence": sentence}
     if stored is None:
         return {"status": "absent"}
     found = golden_scores(model, int(stored["side"]))
@@ -228,20 +237,27 @@ def precision(model: ImageTextModel) -> str:
     return "tf32" if model.device.type == "cuda" else "float32"
 
 
+class _DamagedError(Exception):
+    """A ``golden.json`` that is there and cannot be read."""
+
+
 def _read(path: Path, side: int) -> dict[str, Any] | None:
-    """The stored samples; None when there are none, or of another format, or cut short."""
+    """The stored samples; None when there are none, or of another format."""
+    if not path.exists():
+        return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or tuple(content["sentences"]) != SENTENCES:
+        if content["format"] != FORMAT:
             return None
-        if not 1 <= int(content["side"]) <= max(side, LARGEST_SIDE):
-            return None
-        if len(list(_numbers(content))) != 1 + 5 * IMAGES * len(SENTENCES):
-            return None
+        whole = tuple(content["sentences"]) == SENTENCES
+        whole = whole and 1 <= int(content["side"]) <= max(side, LARGEST_SIDE)
+        whole = whole and len(list(_numbers(content))) == 1 + 5 * IMAGES * len(SENTENCES)
         wanted = ("files", "tokens", "precision", "torch")
-        return content if all(key in content for key in wanted) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        if not (whole and all(key in content for key in wanted)):
+            raise _DamagedError
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _DamagedError from error
+    return dict(content)
 
 
 def _numbers(scores: dict[str, Any]) -> Iterator[float]:

@@ -1,5 +1,8 @@
 """What is looked at before a long run: the machine, and for a run its data, a step and its cost.
 
+Each thing is told when it has been looked at. A fault is told once: what cannot be looked at
+because of it is `SKIPPED`, and names it.
+
 Nothing here prints report text or ids, and nothing is left behind in the run's folder.
 """
 
@@ -11,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -24,11 +28,13 @@ from medclip_debias.config import load_settings
 from medclip_debias.errors import UserError
 from medclip_debias.training.settings import RunSettings
 
-OK, WARNING, STOPS = "ok", "warning", "failed"
+OK, WARNING, STOPS, SKIPPED = "ok", "warning", "failed", "not checked"
+_NAME_WIDTH, _STATE_WIDTH = 20, 11  # of the longest; lines are printed before the last is known
 GIB = 2**30
 _READS, _WRITE = 256, 64 * 2**20
 
 Say = Callable[[str], None]
+Tell = Callable[["Finding"], None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,8 @@ class Finding:
 
     Attributes:
         name: what was looked at.
-        state: `OK`, `WARNING`, or `STOPS` for what would stop the run.
+        state: `OK`, `WARNING`, `STOPS` for what would stop the run, or `SKIPPED` for what could
+            not be looked at because something else failed.
         told: what was found.
         remedy: what to do; empty where all is well.
         figures: the numbers behind ``told``, for --json.
@@ -54,62 +61,120 @@ class Finding:
         return asdict(self)
 
 
-def examine(config: Path | None, overrides: Sequence[str], say: Say | None = None) -> list[Finding]:
+class Examination:
+    """Looks at one thing after another.
+
+    Args:
+        say: told what is being looked at now.
+        tell: told each finding when there is one.
+
+    Attributes:
+        findings: all so far.
+    """
+
+    def __init__(self, say: Say | None = None, tell: Tell | None = None) -> None:
+        self.say: Say = say or (lambda _: None)
+        self._tell: Tell = tell or (lambda _: None)
+        self.findings: list[Finding] = []
+
+    def add(self, *findings: Finding) -> None:
+        """Take findings down, and tell them."""
+        for finding in findings:
+            self.findings.append(finding)
+            self._tell(finding)
+
+    def look(
+        self,
+        name: str,
+        what: str,
+        how: Callable[[], Finding | Sequence[Finding]],
+        after: Sequence[str] = (),
+    ) -> None:
+        """Look at one thing, unless what it needs failed.
+
+        Args:
+            name: of the finding.
+            what: sentence on what is being looked at.
+            how: looks; may raise for a thing that stops the run.
+            after: names of findings that it needs.
+        """
+        broken = [need for need in after if self.failed(need)]
+        if broken:
+            told = f"because '{broken[0]}' failed"
+            self.add(Finding(name, SKIPPED, told, figures={"because": broken[0]}))
+            return
+        self.say(what)
+        found = guarded(name, how)
+        self.add(*([found] if isinstance(found, Finding) else found))
+
+    def failed(self, name: str) -> bool:
+        """Whether the finding of that name would stop the run."""
+        return any(one.name == name and one.state == STOPS for one in self.findings)
+
+
+def examine(
+    config: Path | None,
+    overrides: Sequence[str],
+    say: Say | None = None,
+    tell: Tell | None = None,
+) -> list[Finding]:
     """Look at the machine and, with a config, at everything that the run needs.
 
     Args:
         config: YAML file of the run, or None.
         overrides: ``key.path=value`` words.
-        say: told what is being looked at.
+        say: told what is being looked at now.
+        tell: told each finding when there is one.
 
     Raises:
         UserError: the settings themselves are wrong.
     """
     from medclip_debias.losses.registry import loss_settings
 
-    say = say or (lambda _: None)
     if config is None and overrides:
         raise UserError(f"'{overrides[0]}' is a setting of a run; name the run's file before it.")
     run = None if config is None else load_settings(RunSettings, config, overrides)
     if run is not None:
         loss_settings(run.loss, str(config))
-    say("Looking at the machine ...")
-    findings = [
-        versions(),
-        codecs(),
-        *gpus(None if run is None else run.train.device),
-        shared_memory(None if run is None else run.train.workers),
-    ]
-    say("Adding up numbers among processes ...")
-    findings.append(guarded("all-reduce", all_reduce))
+    found = Examination(say, tell)
+    found.say("Looking at the machine ...")
+    found.add(versions())
+    found.add(codecs())
+    found.add(*gpus(None if run is None else run.train.device))
+    found.add(shared_memory(None if run is None else run.train.workers))
+    found.look("all-reduce", "Adding up numbers among processes ...", all_reduce)
     if run is not None:
         from medclip_debias.training.doctor_run import examine_run
 
-        findings += examine_run(run, str(config), say)
-    return findings
+        examine_run(run, str(config), found)
+    return found.findings
 
 
-def guarded(name: str, look: Callable[[], Finding]) -> Finding:
+def guarded(
+    name: str, look: Callable[[], Finding | Sequence[Finding]]
+) -> Finding | Sequence[Finding]:
     """A look that itself fails is a failed finding and not the end of the others."""
     try:
         return look()
     except UserError as error:
-        return Finding(name, STOPS, str(error), "see there")
+        return Finding(name, STOPS, str(error))  # the sentence says what to do
     except (OSError, RuntimeError) as error:
         return Finding(name, STOPS, f"{type(error).__name__}", "mend this before the run")
 
 
-def table(findings: Sequence[Finding]) -> str:
-    """The findings as aligned lines; what to do stands below what it is about."""
-    wide = max(len(finding.name) for finding in findings)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.name:<{wide}}  {finding.state:<7}  {finding.told}")
-        if finding.remedy:
-            lines.append(f"{'':<{wide}}  {'':<7}  -> {finding.remedy}")
-    counts = {state: sum(f.state == state for f in findings) for state in (WARNING, STOPS)}
-    lines.append(f"{counts[WARNING]} warnings, {counts[STOPS]} that would stop the run")
-    return "\n".join(lines)
+def lines(finding: Finding) -> str:
+    """A finding as aligned lines; what to do stands below what it is about."""
+    text = f"{finding.name:<{_NAME_WIDTH}}  {finding.state:<{_STATE_WIDTH}}  {finding.told}"
+    if finding.remedy:
+        text += f"\n{'':<{_NAME_WIDTH}}  {'':<{_STATE_WIDTH}}  -> {finding.remedy}"
+    return text
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many findings there are of each kind that matters."""
+    counts = Counter(finding.state for finding in findings)
+    text = f"{counts[WARNING]} warnings, {counts[STOPS]} that would stop the run"
+    return text + (f", {counts[SKIPPED]} not checked" if counts[SKIPPED] else "")
 
 
 # ----------------------------------------------------------------------------- the machine
@@ -308,7 +373,7 @@ def write_speed(out: Path) -> Finding:
     folder = existing(out)
     block = os.urandom(2**20)
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
+        with tempfile.TemporaryFile(dir=folder) as file:  # without a name: nothing can be left
             began = time.perf_counter()
             for _ in range(_WRITE // len(block)):
                 file.write(block)

@@ -6,109 +6,200 @@ import io
 import math
 import shutil
 import time
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-from medclip_debias.data.store import TABLES, PreparedSet, content_hash
+from medclip_debias.data.store import TABLES, PreparedSet
+from medclip_debias.data.verify import REMEDY, changes
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.training.checkpoint import KEEP
+from medclip_debias.losses.eta import LanguageModelEta
+from medclip_debias.losses.keyword_supervision import KeywordSettings
+from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.doctor import (
     GIB,
     OK,
+    SKIPPED,
     STOPS,
     WARNING,
+    Examination,
     Finding,
     Say,
     existing,
-    guarded,
     read_speed,
     write_speed,
 )
+from medclip_debias.training.lock import holder_of
 from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
 
 _STEPS = 3  # the first one loads and allocates; the last is the one that counts
+_EVERY = 5.0  # seconds between two words on a long look
 
 
-def examine_run(run: RunSettings, where: str, say: Say) -> list[Finding]:
+def examine_run(run: RunSettings, where: str, found: Examination) -> None:
     """Look at everything that ``run`` needs; ``where`` is its file, for messages."""
-    say("Reading the data ...")
-    findings = [
-        guarded("data", lambda: data(run)),
-        guarded("language model", lambda: language_model(run)),
-        guarded("disk, prepared set", lambda: _reading(run)),
-        guarded("disk, run folder", lambda: write_speed(run.out)),
-    ]
-    say(f"Taking {_STEPS} steps ...")
-    try:
-        findings += steps(run, where)
-    except UserError as error:
-        findings.append(Finding("step", STOPS, str(error), "the run would end with this sentence"))
-    return findings
+    opened: list[PreparedSet] = []
+    found.look("data", "Reading all of the prepared set ...", lambda: data(run, opened, found.say))
+    # Of a set that was changed but can be read, a step still shows what else is wrong.
+    unread = () if opened else ("data",)
+    found.look("language model", "Hashing the language model ...", lambda: language_model(run))
+    found.look(
+        "scores",
+        "Looking for the scores of the sentences ...",
+        lambda: scores(run, where, opened[0]),
+        after=(*unread, "language model"),
+    )
+    found.look("run folder", "Looking at the run's folder ...", lambda: run_folder(run))
+    found.look(
+        "disk, prepared set",
+        "Reading some rows of the prepared set ...",
+        lambda: read_speed(
+            run.prepared / "images.bin", opened[0].settings.size ** 2, len(opened[0])
+        ),
+        after=unread,
+    )
+    found.look(
+        "disk, run folder",
+        "Writing a file beside the run's folder ...",
+        lambda: write_speed(run.out),
+        after=("run folder",),
+    )
+    measured: list[Measured] = []
+    found.look(
+        "step",
+        "Building the model ...",
+        lambda: steps(run, where, measured, found.say),
+        after=(*unread, "language model", "scores", "GPU"),
+    )
+    found.look(
+        "whole run (estimate)",
+        "Adding up what the whole run takes ...",
+        lambda: estimate(run, measured[0]),
+        after=() if measured else (_root(found, "step"),),
+    )
+    found.look(
+        "free disk",
+        "Looking at the free space ...",
+        lambda: free_disk(run, measured[0]),
+        after=("run folder", "disk, run folder", *(() if measured else (_root(found, "step"),))),
+    )
 
 
-def data(run: RunSettings) -> Finding:
-    """Hash the prepared set again and compare with what it says of itself."""
+def _root(found: Examination, name: str) -> str:
+    """What failed so that ``name`` gave nothing."""
+    one = next(finding for finding in found.findings if finding.name == name)
+    return str((one.figures or {}).get("because", name)) if one.state == SKIPPED else name
+
+
+def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
+    """Hash the prepared set again and compare with what it says of itself.
+
+    Args:
+        run: the run.
+        opened: takes the set, if it can be read.
+        say: told how far this is, every few seconds.
+    """
     prepared = PreparedSet.open(run.prepared)
-    tables = {name: getattr(prepared, name) for name in TABLES}
-    kind = str(prepared.meta.get("kind", ""))
-    found = content_hash(run.prepared, tables, prepared.settings, kind)
-    figures = {"content_hash": found, "images": len(prepared)}
-    told = f"{len(prepared)} images, content hash {found[:12]}"
-    if found != prepared.content_hash:
-        return Finding(
-            "data",
-            STOPS,
-            f"{told}, but meta.json says {prepared.content_hash[:12]}: changed or damaged",
-            "copy the set again, or run 'prepare' again",
-            figures,
-        )
-    return Finding("data", OK, told + ", as in meta.json", figures=figures)
+    for name in TABLES:
+        getattr(prepared, name)
+    last = time.monotonic()
+
+    def progress(done: int, rows: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _EVERY:
+            last = time.monotonic()
+            say(f"  {done} of {rows} images")
+
+    wrong = changes(prepared, progress)
+    opened.append(prepared)
+    figures = {"content_hash": prepared.content_hash, "images": len(prepared), "changed": wrong}
+    if wrong:
+        return Finding("data", STOPS, "; ".join(wrong), REMEDY, figures)
+    told = f"{len(prepared)} images, all as prepared, content hash {prepared.content_hash[:12]}"
+    return Finding("data", OK, told, figures=figures)
 
 
 def language_model(run: RunSettings) -> Finding:
-    """The language model's hash, and whether the set's scores come from it."""
-    prepared = PreparedSet.open(run.prepared)
+    """The language model's hash."""
     name = language_model_hash(run.model.text.folder)
-    figures: dict[str, Any] = {"language_model_hash": name}
-    told = f"hash {name}"
+    figures = {"language_model_hash": name}
+    return Finding("language model", OK, f"hash {name}", figures=figures)
+
+
+def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
+    """Whether the objective reads scores of the sentences, and the set has them."""
+    settings = loss_settings(run.loss, where)
+    needed = "log_prob" in build_objective(settings).requires
+    while isinstance(settings, KeywordSettings):
+        settings = settings.core
+    eta = getattr(settings, "eta", None)
+    folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
+    name = language_model_hash(folder or run.model.text.folder)
     try:
         prepared.scores(name)
     except UserError as error:
-        return Finding(
-            "language model",
-            WARNING,
-            f"{told}; no scores of it",
-            f"only objectives that read them need them: {error}",
-            figures,
-        )
-    return Finding("language model", OK, f"{told}; the set's scores come from it", figures=figures)
+        if not needed:
+            return Finding("scores", OK, f"none of language model {name}; the objective reads none")
+        remedy = f"score {run.prepared} --language-model {folder or run.model.text.folder}"
+        return Finding("scores", STOPS, str(error), remedy)
+    return Finding("scores", OK, f"the set's scores come from language model {name}")
 
 
-def _reading(run: RunSettings) -> Finding:
-    prepared = PreparedSet.open(run.prepared)
-    return read_speed(run.prepared / "images.bin", prepared.settings.size**2, len(prepared))
+def run_folder(run: RunSettings) -> Finding:
+    """Whether a run can begin or resume in its folder."""
+    name, out = "run folder", run.out
+    if out.is_file():
+        return Finding(name, STOPS, f"{out} is a file", "give a folder for the run in 'out'")
+    holder = holder_of(out)
+    if holder is not None:
+        remedy = "wait for it, stop it, or give another 'out'"
+        return Finding(name, STOPS, f"another run trains in {out} now ({holder})", remedy)
+    there = checkpoints(out / "checkpoints")
+    if there:
+        told = f"{out} holds a run, whose last checkpoint is {there[-1].name}"
+        return Finding(name, OK, told, figures={"checkpoint": there[-1].name})
+    return Finding(name, OK, f"{out} holds no run yet")
 
 
-def steps(run: RunSettings, where: str) -> list[Finding]:
-    """Take real steps on real batches; what they cost, and what the whole run will."""
+@dataclass(frozen=True)
+class Measured:
+    """What steps of the run took.
+
+    Attributes:
+        seconds: of one step.
+        peak: bytes of memory.
+        epochs: that the whole run has.
+        checkpoint: bytes of one.
+        weights: bytes of the model's weights.
+    """
+
+    seconds: float
+    peak: int
+    epochs: float
+    checkpoint: int
+    weights: int
+
+
+def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> Finding:
+    """Take real steps on real batches; what they cost goes to ``measured`` too."""
     trainer = Trainer(run, where)
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(trainer.device)
     seconds, reading, loss = math.nan, math.nan, math.nan
     for step in range(_STEPS):
+        say(f"Taking step {step + 1} of {_STEPS} ...")
         began = time.perf_counter()
         batch = trainer.batches[step]
         read = time.perf_counter()
-        figures = trainer.step(step, batch)
-        loss = float(figures["loss"])  # waits for the device
+        loss = float(trainer.step(step, batch)["loss"])  # waits for the device
         seconds, reading = time.perf_counter() - read, read - began
     peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else _resident()
     size = run.train.batch_size
-    measured = {
+    figures = {
         "seconds": seconds,
         "read_seconds": reading,
         "peak_bytes": peak,
@@ -122,39 +213,45 @@ def steps(run: RunSettings, where: str) -> list[Finding]:
     )
     starved = reading / max(run.train.workers, 1) > seconds
     remedy = "the loader cannot keep up: raise train.workers" if starved else ""
-    first = Finding("step", WARNING if starved else OK, told, remedy, measured)
-    return [first, *_whole(run, trainer, seconds, peak)]
-
-
-def _whole(run: RunSettings, trainer: Trainer, seconds: float, peak: int) -> list[Finding]:
+    whole = run.train.steps / trainer.batches.steps_per_epoch
     box = io.BytesIO()
     torch.save(trainer.state(), box)
-    checkpoint = box.tell()
     weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    # The last ones, the one that is being written, the best one's weights, and the model folder.
-    needed = (KEEP + 1) * checkpoint + 2 * weights
-    free = shutil.disk_usage(existing(run.out)).free
-    hours = run.train.steps * seconds / 3600
-    epochs = run.train.steps / trainer.batches.steps_per_epoch
+    measured.append(Measured(seconds, peak, whole, box.tell(), weights))
+    return Finding("step", WARNING if starved else OK, told, remedy, figures)
+
+
+def estimate(run: RunSettings, step: Measured) -> Finding:
+    """What the whole run takes."""
+    hours = run.train.steps * step.seconds / 3600
+    needed = _disk(step)
     figures = {
         "hours": hours,
-        "epochs": epochs,
-        "checkpoint_bytes": checkpoint,
+        "epochs": step.epochs,
+        "checkpoint_bytes": step.checkpoint,
         "disk_bytes": needed,
-        "free_bytes": free,
+        "free_bytes": shutil.disk_usage(existing(run.out)).free,
     }
     told = (
-        f"{run.train.steps} steps ({epochs:.1f} epochs) take about {hours:.1f} h with one process, "
-        f"{peak / GIB:.1f} GiB of memory, {needed / GIB:.2f} GiB of disk"
+        f"{run.train.steps} steps ({step.epochs:.1f} epochs) take about {hours:.1f} h with one "
+        f"process, {step.peak / GIB:.1f} GiB of memory, {needed / GIB:.2f} GiB of disk"
     )
-    findings = [Finding("whole run (estimate)", OK, told, figures=figures)]
-    space = f"{free / GIB:.1f} GiB free where checkpoints need {needed / GIB:.2f}"
-    if free < needed:
-        remedy = "free some space, or give another 'out'"
-        findings.append(Finding("free disk", STOPS, space, remedy, figures))
-    else:
-        findings.append(Finding("free disk", OK, space))
-    return findings
+    return Finding("whole run (estimate)", OK, told, figures=figures)
+
+
+def free_disk(run: RunSettings, step: Measured) -> Finding:
+    """Whether there is room for what the run writes."""
+    needed, free = _disk(step), shutil.disk_usage(existing(run.out)).free
+    told = f"{free / GIB:.1f} GiB free where checkpoints need {needed / GIB:.2f}"
+    if free >= needed:
+        return Finding("free disk", OK, told)
+    figures = {"disk_bytes": needed, "free_bytes": free}
+    return Finding("free disk", STOPS, told, "free some space, or give another 'out'", figures)
+
+
+def _disk(step: Measured) -> int:
+    # The last ones, the one that is being written, the best one's weights, and the model folder.
+    return (KEEP + 1) * step.checkpoint + 2 * step.weights
 
 
 def _resident() -> int:

@@ -1,19 +1,24 @@
-"""The folder of a run: what it was started with, and whether it may go on."""
+"""The folder of a run: what it was started with, and whether it may go on.
+
+`settings.yaml` says what the run is, and every checkpoint carries the hash of what it was written
+under, so that neither can be exchanged unseen.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from medclip_debias import __version__
+from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import file_hash, write_json, write_text
+from medclip_debias.files import file_hash, remove_leftovers, write_json, write_text
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.training.checkpoint import checkpoints, drop_checkpoints
+from medclip_debias.training.checkpoint import checkpoints, clean, drop_checkpoints
 from medclip_debias.training.run import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
@@ -72,8 +77,8 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
     path = out / "settings.yaml"
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".*"):  # of a process that was killed while writing
-            leftover.unlink()
+        remove_leftovers(out)
+        clean(folder)
         if fresh:
             drop_checkpoints(folder)
     if checkpoints(folder):
@@ -82,13 +87,76 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
                 f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
                 "this run; bring it back, give another 'out', or --fresh to start over."
             )
-        with explained(f"{path}: cannot be read; bring it back, or give --fresh", yaml.YAMLError):
+        broken = (yaml.YAMLError, UnicodeDecodeError, RecursionError)
+        with explained(f"{path}: cannot be read; bring it back, or give --fresh", *broken):
             before = yaml.safe_load(path.read_text(encoding="utf-8"))
-        free = _FREE | (_FREE_WITH_BLOCKS if trainer.settings.train.norm_batch else set())
-        _same_run(_flat(before), _flat(mine), out, free, allow_changed_data)
+        _same_run(_flat(before), _flat(mine), out, _free(trainer), allow_changed_data)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         write_text(path, yaml.safe_dump(mine, sort_keys=False))
     return folder
+
+
+# -------------------------------------------------------------- settings and checkpoints
+
+_SETTINGS_HASH, _DATA_HASH = "settings_hash", "data_hash"
+
+
+def bond(trainer: Trainer) -> dict[str, str]:
+    """What a checkpoint says of the run that it is of: hashes of its settings and its data.
+
+    Settings that a resumed run may change do not count.
+    """
+    # Where data and language model lie does not count: their hashes do.
+    free = _free(trainer) | {_DATA, "prepared", "model.text.folder"}
+    kept = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
+    return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
+
+
+def check_bond(
+    trainer: Trainer,
+    state: Mapping[str, Any],
+    path: Path,
+    *,
+    allow_changed_data: bool,
+    say: Callable[[str], None],
+) -> None:
+    """See that a checkpoint was written by this run and not by another in the same folder.
+
+    Args:
+        trainer: of the run.
+        state: content of the checkpoint.
+        path: its file.
+        allow_changed_data: let one pass that was trained on another prepared set.
+        say: told when the checkpoint does not say, as those of earlier versions do not.
+
+    Raises:
+        UserError: it is of a run with other settings or other data.
+    """
+    mine = bond(trainer)
+    if _SETTINGS_HASH not in state:
+        say(
+            f"{path}: does not say which settings it was written under, as an earlier version "
+            "wrote it; those of settings.yaml beside it are taken."
+        )
+        return
+    if state[_SETTINGS_HASH] != mine[_SETTINGS_HASH]:
+        raise UserError(
+            f"{path}: was written under other settings (hash {state[_SETTINGS_HASH]}) than "
+            f"settings.yaml now says ({mine[_SETTINGS_HASH]}): another run trained in this folder, "
+            "or the file was edited. Bring the right one back, give another 'out', or --fresh to "
+            "start over."
+        )
+    if state.get(_DATA_HASH) != mine[_DATA_HASH] and not allow_changed_data:
+        raise UserError(
+            f"{path}: was trained on data with the hash {state.get(_DATA_HASH)}, but "
+            f"{trainer.settings.prepared} has {mine[_DATA_HASH]}; bring the old set back, start "
+            "over with --fresh, or go on regardless with --allow-changed-data."
+        )
+
+
+def _free(trainer: Trainer) -> set[str]:
+    """Settings that a resumed run may change."""
+    return _FREE | (_FREE_WITH_BLOCKS if trainer.settings.train.norm_batch else set())
 
 
 # ------------------------------------------------------------------------- a finished run

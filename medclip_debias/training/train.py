@@ -11,13 +11,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.data.prompts import default_prompts
+from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import DualEncoder, load_state
@@ -31,12 +32,15 @@ from medclip_debias.training.checkpoint import (
     save_state,
 )
 from medclip_debias.training.folder import (
+    bond,
+    check_bond,
     identity,
     is_finished,
     mark_finished,
     open_folder,
     unmark_finished,
 )
+from medclip_debias.training.lock import RunLock, locked
 from medclip_debias.training.logs import RunLog, Window, last_loss, memory
 from medclip_debias.training.processes import Place, share_from_first, together
 from medclip_debias.training.run import Trainer
@@ -105,15 +109,19 @@ def train(
         The model folder ``out/model`` and figures of the run.
 
     Raises:
-        UserError: the prepared set, language model or scores do not fit, the folder holds a run
-            with other settings, the loss stopped being a number, the memory or the disk is full.
+        UserError: the prepared set, language model or scores do not fit, the set changed without
+            a new hash, another run trains in the folder, it holds a run with other settings or a
+            checkpoint written under others, the loss stopped being a number, the memory or the
+            disk is full.
         StoppedBySignalError: SIGTERM or SIGUSR1 came; the state is saved.
     """
     place = Place.from_environment()
     with together(place, settings.train.device) as (ranks, device):
         run = _Run(Trainer(settings, where, ranks, device), validator, warn or _log.warning)
-        start = run.open_folder(fresh, allow_changed_data)
-        return run.loop(start, progress)
+        check_sample(run.trainer.prepared)
+        with run.hold_folder():
+            start = run.open_folder(fresh, allow_changed_data)
+            return run.loop(start, progress)
 
 
 class _Run:
@@ -139,6 +147,7 @@ class _Run:
         self._best_before = 0  # step of the best model, at the last checkpoint
         self._loss = math.nan
         self._window = Window()
+        self._lock: RunLock | None = None
 
     @property
     def first(self) -> bool:
@@ -147,12 +156,27 @@ class _Run:
 
     # ----------------------------------------------------------------------- the folder
 
+    @contextmanager
+    def hold_folder(self) -> Iterator[None]:
+        """Keep other runs out of the folder; process 0 does it for all."""
+        if not self.first:
+            yield
+            return
+        with locked(self.out, self.warn) as self._lock:
+            yield
+
+    def _still_mine(self) -> None:
+        if self._lock is not None:
+            self._lock.check()
+
     def open_folder(self, fresh: bool, allow_changed_data: bool) -> int:
         """Make or check the run's folder; return the step to start at."""
         newest: tuple[Path, dict[str, Any]] | None = None
         if self.first:
             open_folder(self.trainer, fresh=fresh, allow_changed_data=allow_changed_data)
             newest = load_newest(self.folder, self.warn)
+            if newest:
+                self._check_bond(newest[1], newest[0], allow_changed_data)
         name = share_from_first(newest[0].name if newest else None, self.ranks)
         if name is None:
             return 0
@@ -165,9 +189,14 @@ class _Run:
         self._best_before = self.best.step
         return int(state["step"])
 
+    def _check_bond(self, state: dict[str, Any], path: Path, allow_changed_data: bool) -> None:
+        say, trainer = self.warn, self.trainer
+        check_bond(trainer, state, path, allow_changed_data=allow_changed_data, say=say)
+
     def _checkpoint(self, done: int) -> None:
         if self.first:
-            state = self.trainer.state()
+            self._still_mine()
+            state = self.trainer.state() | bond(self.trainer)
             state |= {"best": self.best.state(), "window": self._window.state()}
             save_checkpoint(self.folder, done, state)
             drop_best(self.folder, keep={self.best.step, self._best_before})
@@ -265,7 +294,9 @@ class _Run:
         figures = share_from_first(figures, self.ranks)
         if self.best.see(done, figures) and self.first:
             weights = self.trainer.result.state_dict()
-            save_state(best_path(self.folder, done), {"model": weights, "step": done})
+            self._still_mine()
+            state = {"model": weights, "step": done} | bond(self.trainer)
+            save_state(best_path(self.folder, done), state)
 
     def _open_log(self, start: int) -> RunLog | nullcontext[None]:
         if not self.first:
@@ -291,10 +322,13 @@ class _Run:
         )
 
     def _save_model(self) -> None:
+        self._still_mine()
         model, steps = self.trainer.result, None
         if self.settings.train.keep == "best":
             path = best_path(self.folder, self.best.step)
             state = load_checkpoint(path)
+            # Its data may be what the run had before it was allowed to go on with others.
+            self._check_bond(state, path, allow_changed_data=True)
             load_state(model, state["model"], str(path))
             steps = int(state["step"])
         model.prompts = default_prompts()

@@ -280,3 +280,16 @@ class TestJournal:
         left = journal.unfinished([(h, None) for h in (0, 1, "new", 3)], lambda _: None)
         assert [head for head, _ in left] == ["new", 3]
         assert [entry["head"] for _, _, entry in journal.entries()] == [0, 1]
+
+
+def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
+    import errno
+
+    from medclip_debias.data import journal
+
+    def lockf(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(journal.fcntl, "lockf", lockf)
+    with pytest.raises(UserError, match="its disk has no file locks"):
+        journal.workspace(tmp_path / "set").__enter__()

@@ -149,9 +149,19 @@ def test_other_tokens_are_told_apart(folder):
 
 
 @pytest.mark.parametrize(
-    "content", [None, "{", "[]", '{"format": 99}', '{"format": 1, "sentences": ["x"]}']
+    "content", ["", "{", "[]", "7", '{"format": 1, "sentences": ["x"]}', "cut"]
 )
-def test_folders_without_readable_samples_load(folder, content):
+def test_a_damaged_file_of_samples_is_said_in_one_sentence(folder, content):
+    path = folder / "golden.json"
+    path.write_text(path.read_text()[:-40] if content == "cut" else content)
+    with pytest.warns(SelfTestWarning, match=r"golden\.json: is damaged") as caught:
+        found = DualEncoder.load(folder).self_test
+    assert len(caught) == 1
+    assert found == {"status": "damaged", "sentence": str(caught[0].message)}
+
+
+@pytest.mark.parametrize("content", [None, '{"format": 99}'])
+def test_folders_without_samples_of_this_format_load(folder, content):
     path = folder / "golden.json"
     path.unlink() if content is None else path.write_text(content)
     with warnings.catch_warnings():

@@ -10,6 +10,7 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.training import doctor
 
 REPO = Path(__file__).parents[2]
 
@@ -51,14 +52,86 @@ def test_a_run_that_can_begin(root, capsys):
     assert not any(name in out for name in data.images["patient_id"])
 
 
-def test_damaged_pixels_stop_the_run(root, capsys, tmp_path):
+@pytest.fixture
+def copy(root, tmp_path, monkeypatch):
+    """A copy of the data and the language model, free to be damaged.
+
+    The processes that add up numbers take seconds to start, and are looked at above.
+    """
+    monkeypatch.setattr(doctor, "all_reduce", lambda: doctor.Finding("all-reduce", doctor.OK, ""))
     shutil.copytree(root / "prepared", tmp_path / "prepared")
     shutil.copytree(root / "lm", tmp_path / "lm")
-    with (tmp_path / "prepared" / "images.bin").open("r+b") as file:
+    return tmp_path
+
+
+def states(found, state):
+    return {name for name, one in found.items() if one["state"] == state}
+
+
+def test_damaged_pixels_stop_the_run_and_a_step_still_shows_what_else_is_wrong(copy, capsys):
+    with (copy / "prepared" / "images.bin").open("r+b") as file:
         byte = file.read(1)
         file.seek(0)
         file.write(bytes([byte[0] ^ 1]))
-    found, _ = checks(capsys, words(tmp_path, "train.batch_size=100000"), 2)
+    found, _ = checks(capsys, words(copy, "train.batch_size=100000"), 2)
     assert found["data"]["state"] == "failed"
+    assert "the first is row 0" in found["data"]["told"]
     assert found["step"]["state"] == "failed"
     assert "batch_size" in found["step"]["told"]
+
+
+def test_a_set_that_is_not_there_is_one_fault(copy, capsys):
+    shutil.rmtree(copy / "prepared")
+    found, out = checks(capsys, words(copy), 2)
+    assert states(found, "failed") == {"data"}
+    after = {"scores", "disk, prepared set", "step", "whole run (estimate)", "free disk"}
+    assert states(found, "not checked") == after
+    assert {found[name]["told"] for name in after} == {"because 'data' failed"}
+    assert out.count("no such folder") == 1
+
+
+def test_a_language_model_that_is_not_there_is_one_fault(copy, capsys):
+    shutil.rmtree(copy / "lm")
+    found, _ = checks(capsys, words(copy), 2)
+    assert states(found, "failed") == {"language model"}
+    assert found["step"]["told"] == "because 'language model' failed"
+
+
+def test_missing_scores_are_one_fault_where_the_objective_reads_them(copy, capsys):
+    (copy / "prepared" / "scores.json").unlink()
+    found, _ = checks(capsys, words(copy), 2)
+    assert states(found, "failed") == {"scores"}
+    assert "--language-model" in found["scores"]["remedy"]
+    assert found["step"]["told"] == "because 'scores' failed"
+
+
+def test_missing_scores_are_no_fault_where_nothing_reads_them(copy, capsys):
+    (copy / "prepared" / "scores.json").unlink()
+    config = str(REPO / "configs" / "phantom" / "no_correction.yaml")
+    command = [config if word.endswith(".yaml") else word for word in words(copy)]
+    found, _ = checks(capsys, command, 0)
+    assert "reads none" in found["scores"]["told"]
+
+
+def test_a_file_in_the_place_of_the_run_is_one_fault(copy, capsys):
+    (copy / "run").write_text("")
+    found, _ = checks(capsys, words(copy), 2)
+    assert states(found, "failed") == {"run folder"}
+    assert states(found, "not checked") == {"disk, run folder", "free disk"}
+
+
+def test_each_finding_is_printed_when_it_is_known(copy, monkeypatch):
+    """What is being looked at is said before it, and what was found stands before the next."""
+    import typer
+
+    said = []
+    monkeypatch.setattr(typer, "echo", lambda text, err=False: said.append((err, str(text))))
+    shutil.rmtree(copy / "prepared")
+    command = [word for word in words(copy) if word != "--json"]
+    assert run(command) == 2
+    kinds = ["note" if err else text.split("  ")[0] for err, text in said]
+    assert kinds[:2] == ["note", "note"]
+    place = kinds.index("language model")
+    assert said[place - 1] == (True, "Hashing the language model ...")
+    assert kinds.index("data") < place < kinds.index("step")
+    assert said[-1][1].endswith("1 that would stop the run, 5 not checked")

@@ -1,14 +1,24 @@
-"""A finished run is left alone, and is known from one that is not."""
+"""The folder of a run: one run at a time, of one kind; a finished run is left alone."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 
 import pytest
+import torch
 
-from medclip_debias.training.checkpoint import checkpoints
+from medclip_debias.cli import run as command
+from medclip_debias.errors import UserError
+from medclip_debias.training.checkpoint import (
+    best_path,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 from medclip_debias.training.train import train
-from tests.training.conftest import flip
+from tests.training.conftest import flip, in_processes
 
 
 def stamps(folder):
@@ -63,3 +73,191 @@ def test_a_run_that_starts_over_is_not_taken_for_finished(run):
     assert checkpoints(settings.out / "checkpoints")
     assert not train(settings).finished_before
     assert stamps(settings.out / "model") != old
+
+
+# ------------------------------------------------------------------- one run at a time
+
+
+@pytest.fixture
+def training():
+    """A function that trains in another process, up to a step, and there waits; its number."""
+    children = []
+
+    def start(settings, step=1):
+        ready, tell = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            torch.set_num_threads(1)
+
+            def wait(done, total, loss):
+                if done == step:
+                    os.write(tell, b".")
+                    signal.pause()
+
+            train(settings, progress=wait)
+            os._exit(0)
+        children.append(child)
+        os.close(tell)
+        assert os.read(ready, 1) == b"."
+        os.close(ready)
+        return child
+
+    yield start
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def rows(settings):
+    return (settings.out / "metrics.csv").read_text().splitlines()
+
+
+def test_a_second_run_is_refused_while_the_first_trains(run, training):
+    settings = run(steps=4)
+    child = training(settings, step=2)
+    before = (settings.out / "settings.yaml").read_bytes(), rows(settings)
+    for second in (settings, run(steps=4, lr=0.5)):
+        for fresh in (False, True):
+            with pytest.raises(UserError, match=rf"another run \(process {child} on .*, since"):
+                train(second, fresh=fresh)
+    assert ((settings.out / "settings.yaml").read_bytes(), rows(settings)) == before
+    assert len(checkpoints(settings.out / "checkpoints")) == 1
+
+
+def test_a_run_whose_process_was_killed_resumes_at_once(run, training):
+    settings = run(steps=4)
+    child = training(settings, step=3)
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert train(settings).resumed_at == 2
+    assert not (settings.out / "lock").exists()
+
+
+def test_of_several_processes_one_says_that_the_folder_is_taken(run, training, capfd):
+    settings = run(steps=4)
+    training(settings)
+
+    def second():
+        try:
+            train(settings)
+        except UserError as error:
+            os.write(1, f"said: {error}".encode())
+            raise SystemExit(2) from None
+
+    assert in_processes(2, second) == [2, 2]
+    assert capfd.readouterr().out.count("said: ") == 1
+
+
+def test_the_verbs_that_write_beside_a_run_say_that_it_trains(run, training, capsys, tmp_path):
+    settings = run(steps=4)
+    training(settings)
+    model = str(settings.out / "model")
+    command(["evaluate", model, str(settings.prepared), "--out", str(tmp_path / "e")])
+    said = capsys.readouterr().err
+    assert said.count(f"{settings.out}: a run trains here right now (process ") == 1
+    command(["report", str(settings.out)])
+    assert "a run trains here right now" in capsys.readouterr().err
+    command(["report", str(tmp_path)])
+    assert "a run trains here" not in capsys.readouterr().err
+
+
+# ------------------------------------------------------- settings and checkpoints are one
+
+
+def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(run):
+    """As two runs in one folder left it, before there was a lock."""
+    first, second = run(steps=4), run(steps=4, lr=0.5)
+    train(first)
+    mine = (first.out / "settings.yaml").read_text()
+    other = second.model_copy(update={"out": second.out.parent / "other"})
+    train(other.model_copy(update={"train": other.train.model_copy(update={"steps": 4})}))
+    (first.out / "settings.yaml").write_text((other.out / "settings.yaml").read_text())
+    with pytest.raises(UserError, match=r"step_00000004\.pt: was written under other settings"):
+        train(second)
+    (first.out / "settings.yaml").write_text(mine)
+    assert train(first).finished_before
+
+
+def test_settings_that_may_change_do_not_unbind_a_checkpoint(run):
+    settings = run(steps=2, norm_batch=2)
+    train(settings)
+    assert train(run(steps=2, norm_batch=2, accumulate=2, log_every=1)).finished_before
+
+
+def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(run):
+    settings = run(steps=2)
+    train(settings)
+    folder = settings.out / "checkpoints"
+    path = checkpoints(folder)[-1]
+    state = load_checkpoint(path)
+    save_checkpoint(folder, 2, state | {"data_hash": "0" * 64})
+    with pytest.raises(UserError, match=r"trained on data with the hash 0000.*--allow-changed"):
+        train(settings)
+    assert train(settings, allow_changed_data=True).finished_before
+
+
+def test_checkpoints_of_an_earlier_version_are_taken_with_a_word(run):
+    settings = run(steps=2)
+    train(settings)
+    folder = settings.out / "checkpoints"
+    state = load_checkpoint(checkpoints(folder)[-1])
+    for name in ("settings_hash", "data_hash"):
+        del state[name]
+    save_checkpoint(folder, 2, state)
+    said = []
+    assert train(settings, warn=said.append).finished_before
+    (sentence,) = said
+    assert "does not say which settings it was written under" in sentence
+
+
+def test_the_best_weights_are_bound_as_well(run):
+    def judge(model):
+        return {"recall_at_10": 1.0}
+
+    settings = run(steps=2, validate_every=2, keep="best", best_metric="recall_at_10")
+    train(settings, validator=judge)
+    state = load_checkpoint(best_path(settings.out / "checkpoints", 2))
+    assert (
+        state["settings_hash"]
+        == load_checkpoint(checkpoints(settings.out / "checkpoints")[-1])["settings_hash"]
+    )
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a: [", b"- 1", b""])
+def test_damaged_settings_are_one_sentence(run, content):
+    settings = run(steps=2)
+    train(settings)
+    (settings.out / "settings.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=r"--fresh"):
+        train(settings)
+
+
+def test_what_users_keep_among_the_checkpoints_stays(run):
+    settings = run(steps=2)
+    folder = settings.out / "checkpoints"
+    (folder / ".mine").mkdir(parents=True)
+    (folder / ".notes").write_text("mine")
+    (folder / "step_00000009.pt").mkdir()
+    (folder / ".step_00000002.pt.abcd_123.pt").write_bytes(b"half")  # of an earlier version
+    train(settings)
+    assert (folder / ".notes").read_text() == "mine"
+    assert (folder / ".mine").is_dir()
+    assert not (folder / ".step_00000002.pt.abcd_123.pt").exists()
+
+
+# ------------------------------------------------------------------------- changed data
+
+
+def test_data_changed_in_place_stops_the_run_before_it_writes(run, tmp_path):
+    settings = run(steps=2)
+    shutil.copytree(settings.prepared, tmp_path / "set")
+    changed = settings.model_copy(update={"prepared": tmp_path / "set"})
+    flip_all(tmp_path / "set" / "images.bin")
+    with pytest.raises(UserError, match=r"images\.bin: was changed under an unchanged meta\.json"):
+        train(changed, allow_changed_data=True)
+    assert not settings.out.exists()
+
+
+def flip_all(path):
+    content = bytearray(path.read_bytes())
+    path.write_bytes(bytes(byte ^ 1 for byte in content))

@@ -17,7 +17,15 @@ from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.search.learn import Queries, learn
 from medclip_debias.grounding.search.ranking import Progress, Regions
 from medclip_debias.grounding.search.settings import IndexSettings
-from medclip_debias.grounding.search.store import FORMAT, ITEMS, META, REGIONS, RegionFile
+from medclip_debias.grounding.search.store import (
+    FORMAT,
+    HASHES,
+    ITEMS,
+    META,
+    REGIONS,
+    RegionFile,
+    content_hashes,
+)
 from medclip_debias.grounding.search.store import write_items as write_ids
 from medclip_debias.models.finite import finite
 
@@ -71,16 +79,19 @@ def build_index(
             image, or there are too few sentences.
     """
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.data.verify import check_sample
     from medclip_debias.grounding.search.searched import load_searched
     from medclip_debias.models.dual_encoder import best_device
 
     settings = settings or IndexSettings()
     out = Path(out)
+    _settle(out)
     if out.exists() and not overwrite:
         raise UserError(f"{out}: is already there; give another folder or --overwrite.")
     data = PreparedSet.open(Path(prepared))
     if not len(data):
         raise UserError(f"{prepared}: the set has no image to index.")
+    check_sample(data)
     model, (count, width) = load_searched(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
@@ -113,6 +124,7 @@ def build_index(
     }
     (work / _JOB).unlink()
     meta["bytes"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
+    meta[HASHES] = content_hashes(work, shape)
     write_json(work / META, meta)
     _put_in_place(work, out)
     return meta
@@ -186,6 +198,16 @@ def _check_room(work: Path, size: int) -> None:
             f"{work.parent}: the index needs {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are"
             " free; give a folder on a larger disk."
         )
+
+
+def _settle(out: Path) -> None:
+    """Take up what a run left that was killed while it exchanged the folders."""
+    retired = out.with_name(f".{out.name}.retired")
+    if (retired / META).is_file():
+        if out.exists():
+            shutil.rmtree(retired)
+        else:
+            retired.replace(out)
 
 
 def _put_in_place(work: Path, out: Path) -> None:

@@ -35,6 +35,7 @@ from medclip_debias.grounding.search.store import (
     AGAIN,
     ITEMS,
     REGIONS,
+    check_content,
     map_items,
     map_regions,
     read_meta,
@@ -221,24 +222,25 @@ class SearchIndex:
 
     @cached_property
     def _landmarks(self) -> Landmarks:
-        return Landmarks.load(self.folder / LANDMARKS_FILE)
+        return Landmarks.load(check_content(self.folder, LANDMARKS_FILE, self.meta))
 
     @cached_property
     def _text(self) -> Any:
-        return open_faiss(self.folder / TEXT_FILE)
+        return open_faiss(check_content(self.folder, TEXT_FILE, self.meta))
 
     @cached_property
     def _image(self) -> Any:
-        return open_faiss(self.folder / IMAGE_FILE)
+        return open_faiss(check_content(self.folder, IMAGE_FILE, self.meta))
 
     @cached_property
     def _regions(self) -> Regions:
         images, regions, dim = self.meta["regions"]
-        return map_regions(self.folder / REGIONS, (images, regions, dim))
+        path = check_content(self.folder, REGIONS, self.meta)
+        return map_regions(path, (images, regions, dim))
 
     @cached_property
     def _items(self) -> Any:
-        return map_items(self.folder / ITEMS)
+        return map_items(check_content(self.folder, ITEMS, self.meta))
 
 
 def search(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import file_hash
 from medclip_debias.grounding.search.learn import IMAGE_FILE, LANDMARKS_FILE, TEXT_FILE
 from medclip_debias.grounding.search.ranking import Regions
 
@@ -19,6 +22,8 @@ FORMAT = 1
 META, REGIONS, ITEMS = "index.json", "regions.bin", "items.arrow"
 FILES = (META, REGIONS, ITEMS, TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE)
 AGAIN = "run 'index' again"
+HASHES = "hashes"
+_SAMPLE = 64  # images whose regions a hash is taken of: all would be tens of gigabytes
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -64,6 +69,42 @@ def read_meta(folder: Path) -> dict[str, Any]:
                 f" damaged, {AGAIN}."
             )
     return dict(meta)
+
+
+def content_hashes(folder: Path, shape: tuple[int, int, int]) -> dict[str, str]:
+    """Hash of each file of an index but its ``index.json``; of `REGIONS` some images alone."""
+    hashes = {name: file_hash(folder / name) for name in FILES if name not in (META, REGIONS)}
+    return hashes | {REGIONS: _sample_hash(folder / REGIONS, shape)}
+
+
+def check_content(folder: Path, name: str, meta: dict[str, Any]) -> Path:
+    """The path of a file of an index that has the hash which ``index.json`` tells.
+
+    Indexes of earlier versions have no hashes; their files are taken as they are.
+
+    Raises:
+        UserError: it has another one.
+    """
+    path = folder / name
+    expected = meta.get(HASHES)
+    if not isinstance(expected, dict):
+        return path
+    found = _sample_hash(path, meta["regions"]) if name == REGIONS else file_hash(path)
+    if found != expected.get(name):
+        raise UserError(
+            f"{path}: is damaged or was changed, its content does not have the hash in {META};"
+            f" {AGAIN}."
+        )
+    return path
+
+
+def _sample_hash(path: Path, shape: Sequence[int]) -> str:
+    regions = map_regions(path, (shape[0], shape[1], shape[2]))
+    chosen = np.linspace(0, len(regions) - 1, min(_SAMPLE, len(regions))).astype(int)
+    digest = hashlib.sha256()
+    for row in chosen:
+        digest.update(regions[row].tobytes())
+    return digest.hexdigest()[:16]
 
 
 def map_regions(path: Path, shape: tuple[int, int, int]) -> Regions:

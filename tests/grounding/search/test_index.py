@@ -267,11 +267,31 @@ def test_a_damaged_index_is_named(index_folder, told, tmp_path, name):
     sentence = told("search", folder, "--text", "a")
     assert name in sentence
     assert "run 'index' again" in sentence
-    if name != "regions.bin":  # any bytes are regions
-        (folder / name).write_bytes(b"\x07" * len(whole))
-        assert name in told("search", folder, "--text", "a")
+    (folder / name).write_bytes(b"\x07" * len(whole))
+    assert name in told("search", folder, "--text", "a")
+    (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert name in told("search", folder, "--text", "a")
     (folder / name).unlink()
     assert name in told("search", folder, "--text", "a")
+
+
+def test_an_index_of_an_earlier_version_is_taken_as_it_is(index_folder, tmp_path, capsys):
+    folder = tmp_path / "index"
+    shutil.copytree(index_folder, folder)
+    meta = json.loads((folder / "index.json").read_text())
+    del meta["hashes"]
+    (folder / "index.json").write_text(json.dumps(meta))
+    assert run(["search", str(folder), "--text", "Small left effusion."]) == 0
+
+
+def test_an_exchange_that_was_cut_off_keeps_the_earlier_index(
+    index_folder, model_folder, prepared_phantom, index_settings, tmp_path
+):
+    shutil.copytree(index_folder, tmp_path / ".index.retired")
+    with pytest.raises(UserError, match="is already there"):
+        build_index(model_folder, prepared_phantom, tmp_path / "index", index_settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert content(tmp_path / "index") == content(index_folder)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 9}', '{"format": 1}'])
@@ -299,6 +319,11 @@ def test_what_cannot_be_indexed_is_refused(
     shutil.copytree(prepared_phantom, data)
     table = pd.read_parquet(data / "sentences.parquet")
     table.assign(text="Clear.").to_parquet(data / "sentences.parquet", index=False)
+    assert "sentences.parquet: was changed" in told(
+        "index", model_folder, data, "--out", tmp_path / "a"
+    )
+    meta = json.loads((data / "meta.json").read_text()) | {"hashes": None, "files": []}
+    (data / "meta.json").write_text(json.dumps(meta))  # as of a version that noted no hashes
     assert "--sentences" in told("index", model_folder, data, "--out", tmp_path / "a")
     words = tmp_path / "words.txt"
     words.write_text("\n".join(f"Lung {number}." for number in range(60)))

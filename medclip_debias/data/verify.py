@@ -1,0 +1,138 @@
+"""Whether a prepared set still is what was prepared: a sample at the start of a run, or all of it.
+
+``meta.json`` names the content by one hash over all of it, which takes long to compute anew. So it
+also holds a hash of each table's file, and the manifest one of each row of pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from medclip_debias.data.store import (
+    MANIFEST,
+    TABLES,
+    ContentHash,
+    PreparedSet,
+    content_hash,
+    pixel_hash,
+    read_parquet,
+)
+from medclip_debias.errors import UserError
+from medclip_debias.files import file_hash
+
+HASHES = "hashes"
+SAMPLE = 64
+"""Rows of ``images.bin`` that `check_sample` reads."""
+REMEDY = "bring back what was prepared, or run 'prepare' again"
+
+Progress = Callable[[int, int], None]
+
+
+def table_hashes(folder: Path) -> dict[str, str]:
+    """Hash of the file of each table in ``folder``, for ``meta.json``."""
+    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST]
+    return {name: file_hash(folder / name) for name in names}
+
+
+def check_sample(prepared: PreparedSet) -> None:
+    """Compare all tables, and some rows of ``images.bin``, with what was prepared.
+
+    The first and the last row, and others that are chosen anew each time: where a share p of the
+    rows was changed, one start sees it with probability 1 - (1 - p)^62 or more. Sets that an
+    earlier version prepared have no hashes of their tables, and are compared by all that
+    `changes` knows but the rest of the pixels.
+
+    Raises:
+        UserError: something was changed; the sentence names the file.
+    """
+    hashes = _row_hashes(prepared)
+    for told in _changed_tables(prepared, hashes):
+        raise UserError(f"{told}; {REMEDY}.")
+    if hashes is None:  # nothing to compare single rows with
+        return
+    count = len(prepared)
+    chosen = np.random.default_rng().permutation(count)[: SAMPLE - 2]
+    rows = sorted({0, count - 1, *chosen.tolist()}) if count else []
+    wrong = [row for row in rows if pixel_hash(_bytes(prepared, row)) != hashes.iloc[row]]
+    if wrong:
+        raise UserError(
+            f"{prepared.folder / 'images.bin'}: was changed under an unchanged meta.json; row "
+            f"{wrong[0]} is not what was prepared ({len(wrong)} of {len(rows)} rows looked at); "
+            f"{REMEDY}."
+        )
+
+
+def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str]:
+    """Compare the whole set with what was prepared.
+
+    Args:
+        prepared: the set.
+        progress: called with rows of pixels read and in all.
+
+    Returns:
+        A sentence, without its full stop, for each file that was changed; none for a whole set.
+
+    Raises:
+        UserError: a table cannot be read.
+    """
+    hashes = _row_hashes(prepared)
+    told = list(_changed_tables(prepared, hashes))
+    if hashes is None:
+        tables = {name: getattr(prepared, name) for name in TABLES}
+        kind = str(prepared.meta.get("kind", ""))
+        if content_hash(prepared.folder, tables, prepared.settings, kind) != prepared.content_hash:
+            told.append(f"{prepared.folder}: its content no longer has the hash in meta.json")
+        return told
+    wrong = []
+    count = len(prepared)
+    for row, expected in enumerate(hashes):
+        if pixel_hash(_bytes(prepared, row)) != expected:
+            wrong.append(row)
+        if progress and (row % 64 == 63 or row == count - 1):
+            progress(row + 1, count)
+    if wrong:
+        told.append(
+            f"{prepared.folder / 'images.bin'}: {len(wrong)} of {count} rows are not what was "
+            f"prepared, the first is row {wrong[0]}"
+        )
+    return told
+
+
+def _bytes(prepared: PreparedSet, row: int) -> bytes:
+    return prepared.pixels[row].tobytes()
+
+
+def _row_hashes(prepared: PreparedSet) -> pd.Series[str] | None:
+    """The manifest's hash of each row of pixels; None for a set without a manifest.
+
+    Raises:
+        UserError: it cannot be read, or is of another set.
+    """
+    path = prepared.folder / MANIFEST
+    if MANIFEST not in prepared.meta.get("files", ()):
+        return None
+    table = read_parquet(path, REMEDY, ["row", "pixel_hash"])
+    table = table[table["row"] >= 0]  # reports alone have a row of the manifest, and none of pixels
+    if not np.array_equal(table["row"].to_numpy(), np.arange(len(prepared))):
+        raise UserError(f"{path}: does not list the {len(prepared)} images of the set; {REMEDY}.")
+    return table["pixel_hash"]
+
+
+def _changed_tables(prepared: PreparedSet, rows: pd.Series[str] | None) -> Iterator[str]:
+    known = prepared.meta.get(HASHES)
+    if isinstance(known, dict):
+        for name, expected in known.items():
+            if file_hash(prepared.folder / name) != expected:
+                yield f"{prepared.folder / name}: was changed under an unchanged meta.json"
+    elif rows is not None:
+        digest = ContentHash(prepared.settings, str(prepared.meta.get("kind", "")))
+        for name in TABLES:
+            table: pd.DataFrame = getattr(prepared, name)
+            digest.table(name, table)
+        digest.pixels(rows)
+        if digest.hexdigest() != prepared.content_hash:
+            yield f"{prepared.folder}: its tables were changed under an unchanged meta.json"

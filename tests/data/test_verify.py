@@ -1,0 +1,107 @@
+"""Data that changed in place, under an unchanged ``meta.json``, is seen and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from medclip_debias.data import verify
+from medclip_debias.data.store import MANIFEST, TABLES, PreparedSet
+from medclip_debias.data.verify import HASHES, changes, check_sample
+from medclip_debias.errors import UserError
+
+
+@pytest.fixture
+def folder(prepared_phantom, tmp_path):
+    """A copy of a prepared set, free to be damaged."""
+    return shutil.copytree(prepared_phantom, tmp_path / "set")
+
+
+def flip(folder, row):
+    """Change one bit of one row of pixels."""
+    size = PreparedSet.open(folder).settings.size ** 2
+    with (folder / "images.bin").open("r+b") as file:
+        file.seek(row * size + size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def forget_hashes(folder):
+    """Make the set one of an earlier version."""
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta[HASHES]
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_whole_set_passes(folder, earlier):
+    if earlier:
+        forget_hashes(folder)
+    prepared = PreparedSet.open(folder)
+    check_sample(prepared)
+    assert changes(prepared) == []
+
+
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_changed_first_or_last_row_of_pixels_is_seen_at_any_start(folder, row):
+    row %= len(PreparedSet.open(folder))
+    flip(folder, row)
+    prepared = PreparedSet.open(folder)
+    with pytest.raises(UserError, match=rf"images\.bin: was changed .* row {row} is not"):
+        check_sample(prepared)
+    (told,) = changes(prepared)
+    assert f"1 of {len(prepared)} rows" in told
+    assert f"row {row}" in told
+
+
+def test_all_rows_are_looked_at_in_the_end_and_few_at_a_start(folder, monkeypatch):
+    count = len(PreparedSet.open(folder))
+    seen = set()
+    whole = verify._bytes
+
+    def read(prepared, row):
+        seen.add(row)
+        return whole(prepared, row)
+
+    monkeypatch.setattr(verify, "_bytes", read)
+    check_sample(PreparedSet.open(folder))
+    assert 1 < len(seen) <= verify.SAMPLE
+    told = []
+    changes(PreparedSet.open(folder), lambda done, rows: told.append((done, rows)))
+    assert seen == set(range(count))
+    assert told[-1] == (count, count)
+
+
+@pytest.mark.parametrize("name", [*(f"{name}.parquet" for name in TABLES), MANIFEST])
+def test_a_table_that_was_exchanged_is_named(folder, name):
+    table = pd.read_parquet(folder / name)
+    table.iloc[::-1].to_parquet(folder / name, index=False)
+    sentence = rf"{name}: (was changed|does not list)"
+    with pytest.raises(UserError, match=sentence):
+        check_sample(PreparedSet.open(folder))
+
+
+@pytest.mark.parametrize("name", ["sentences", "studies"])
+def test_a_changed_table_of_an_earlier_version_is_seen_too(folder, name):
+    forget_hashes(folder)
+    table = pd.read_parquet(folder / f"{name}.parquet")
+    table.iloc[::-1].to_parquet(folder / f"{name}.parquet", index=False)
+    with pytest.raises(UserError, match="its tables were changed"):
+        check_sample(PreparedSet.open(folder))
+    assert len(changes(PreparedSet.open(folder))) == 1
+
+
+def test_reports_without_images_are_verified_too(tmp_path):
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.prepare import Reading, prepare
+
+    rows = "patient_id,study_id,report,split\np,1,Clear lungs.,train\nq,2,Edema.,test\n"
+    (tmp_path / "manifest.csv").write_text(rows)
+    reading, settings = Reading(text_only=True), PrepareSettings(size=32)
+    prepared = prepare(tmp_path / "manifest.csv", tmp_path / "o", settings, reading=reading)
+    check_sample(prepared)
+    assert changes(prepared) == []

@@ -1,0 +1,165 @@
+"""Files appear whole, with the rights the umask gives, and what the killed left is removed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from medclip_debias import files
+from medclip_debias.files import atomic_file, atomic_folder, remove_leftovers, write_text
+
+
+@pytest.fixture(params=[0o002, 0o027, 0o077])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def writing(folder, kind, name):
+    """A process in the middle of writing: its number."""
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        with kind(folder / name) as temporary:
+            place = temporary if kind is atomic_file else temporary / "patient.png"
+            place.write_bytes(b"half")
+            os.write(tell, b".")
+            time.sleep(60)
+        os._exit(0)
+    os.close(tell)
+    os.read(ready, 1)
+    os.close(ready)
+    return child
+
+
+def kill(child):
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+def mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def test_files_and_folders_get_the_rights_of_the_umask(tmp_path, umask):
+    from numpy import zeros
+    from safetensors.numpy import save_file
+
+    write_text(tmp_path / "a.txt", "a")
+    with atomic_folder(tmp_path / "model") as work:
+        save_file({"x": zeros(2)}, work / "model.safetensors")
+        (work / "inner").mkdir()
+        (work / "inner" / "b").write_text("b")
+    for path in [tmp_path / "a.txt", *(tmp_path / "model").rglob("*")]:
+        assert mode(path) == (0o777 if path.is_dir() else 0o666) & ~umask, path.name
+    assert mode(tmp_path / "model") == 0o777 & ~umask
+
+
+def test_what_a_group_shares_stays_shared(tmp_path):
+    tmp_path.chmod(0o2775)
+    with atomic_folder(tmp_path / "model"):
+        pass
+    assert (tmp_path / "model").stat().st_mode & 0o2000 == tmp_path.stat().st_mode & 0o2000
+
+
+@pytest.mark.parametrize("kind", [atomic_file, atomic_folder])
+def test_a_killed_writer_is_cleaned_up_and_a_living_one_is_not_touched(tmp_path, kind):
+    dead = writing(tmp_path, kind, "heatmaps")
+    living = writing(tmp_path, kind, "heatmaps")
+    try:
+        assert len(hidden(tmp_path)) == 2
+        assert remove_leftovers(tmp_path) == 0
+        kill(dead)
+        assert remove_leftovers(tmp_path) == 1
+        (left,) = hidden(tmp_path)
+        assert f"-{living}-" in left
+    finally:
+        kill(living)
+    assert remove_leftovers(tmp_path) == 1
+    assert hidden(tmp_path) == []
+
+
+def test_the_next_writer_in_a_folder_cleans_it_by_itself(tmp_path):
+    kill(writing(tmp_path, atomic_folder, "heatmaps"))
+    kill(writing(tmp_path, atomic_file, "results.json"))
+    assert len(hidden(tmp_path)) >= 1
+    write_text(tmp_path / "results.json", "{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_users_own_hidden_files_stay(tmp_path):
+    mine = [".gitignore", ".heatmaps.original", ".model.20260101", ".results.json.abcdefgh.json"]
+    mine += [".heatmaps.part", ".x-1-2-abcdefgh.part"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".model.previous").mkdir()
+    remove_leftovers(tmp_path)
+    write_text(tmp_path / "a", "a")
+    assert hidden(tmp_path) == sorted([*mine, ".model.previous"])
+
+
+def test_work_of_another_machine_is_left_for_a_day(tmp_path):
+    work = tmp_path / ".heatmaps.00000000-1-2-abcdefgh.part"
+    work.mkdir()
+    (work / "a.png").write_bytes(b"a")
+    assert remove_leftovers(tmp_path) == 0
+    old = time.time() - files._FORGOTTEN - 60
+    os.utime(work, (old, old))
+    assert remove_leftovers(tmp_path) == 0  # its picture is new
+    os.utime(work / "a.png", (old, old))
+    os.utime(work, (old, old))
+    assert remove_leftovers(tmp_path) == 1
+    assert hidden(tmp_path) == []
+
+
+def test_a_number_that_was_given_again_is_not_taken_for_the_writer(tmp_path):
+    me = files.Owner.here()
+    name = f".a.{me.machine}-{me.pid}-{me.started + 1}-abcdefgh.part"
+    (tmp_path / name).write_bytes(b"")
+    assert remove_leftovers(tmp_path) == 1
+
+
+def test_a_folder_whose_exchange_was_cut_off_gets_its_content_back(tmp_path):
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        with atomic_folder(tmp_path / "model") as work:
+            (work / "a").write_text("old")
+        whole = type(tmp_path).replace
+
+        def replace(self, target):
+            if self.name.endswith(".part"):  # the old folder is aside, the new one not in place
+                os.kill(os.getpid(), signal.SIGKILL)
+            return whole(self, target)
+
+        type(tmp_path).replace = replace
+        with atomic_folder(tmp_path / "model") as work:
+            (work / "a").write_text("new")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "model").exists()
+    assert remove_leftovers(tmp_path) == 2
+    assert (tmp_path / "model" / "a").read_text() == "old"
+    assert hidden(tmp_path) == []
+
+
+def test_a_link_that_is_named_as_a_leftover_is_not_followed(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a").write_text("a")
+    (tmp_path / "work").mkdir()
+    machine = files.Owner.here().machine
+    (tmp_path / "work" / f".m.{machine}-999999999-1-abcdefgh.part").symlink_to(tmp_path / "outside")
+    remove_leftovers(tmp_path / "work")
+    assert (tmp_path / "outside" / "a").exists()
+
+
+def test_names_of_any_length_can_be_written(tmp_path):
+    for name in ("é" * 120 + ".json", "a" * 250):
+        write_text(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
