@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from medclip_debias.bounds import Bounded, within
 from medclip_debias.losses.base import (
     Anchors,
     ContrastiveBatch,
@@ -82,7 +83,7 @@ _LOG_EPS = math.log(1e-14)
 _GRADIENT_LIMIT = 5.0
 
 
-class SogCLR(ContrastiveCore):
+class SogCLR(ContrastiveCore, Bounded):
     """``tau log u``, with the gradient ``tau grad(g) / u``.
 
     ``g = mean_n exp((sim_n - sim+) / tau)`` over the negatives that the policies keep (their
@@ -139,6 +140,13 @@ class SogCLR(ContrastiveCore):
         """The temperatures of ``modality``, with their own learning rate."""
         own = list(self.parameters())
         return [ParameterGroup(own, self.settings.tau_lr_factor)] if own else []
+
+    @torch.no_grad()
+    def keep_in_bounds(self) -> None:
+        """Put the temperatures of ``modality`` back within [``tau_min``, 1]."""
+        if self.settings.temperature == "modality":
+            for log_tau in self.log_tau.values():
+                log_tau.clamp_(math.log(self.settings.tau_min), 0.0)
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
@@ -200,9 +208,9 @@ class SogCLR(ContrastiveCore):
             case "individual":
                 return table["tau"][ids].to(like.dtype)
             case "modality":
-                tau = self.log_tau[anchors.side].exp().clamp(s.tau_min, 1.0)
+                tau = within(self.log_tau[anchors.side].exp(), s.tau_min, 1.0)
             case _:
-                tau = (1 / batch.scale).clamp(s.tau_min, 1.0)
+                tau = within(1 / batch.scale, s.tau_min, 1.0)
         return tau.to(like.dtype).expand_as(like)
 
     @torch.no_grad()
