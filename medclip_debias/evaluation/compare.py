@@ -3,12 +3,13 @@
 Every figure is computed again from the per-item tables, for all runs on the same resampled
 patients. A group of several seeds is represented by the mean of its seeds in each resample.
 A difference is called real when its p-value, after Holm's correction over all figures and groups
-of the table, is at most 0.05. With two or more seeds on both sides the p-value is the larger of
-the patients' (paired bootstrap) and the seeds' (t test): both kinds of chance must be ruled out.
+of the table, is at most 0.05. With two or more seeds on both sides the variances over patients
+and over seeds are added (`medclip_debias.evaluation.crossed`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import percentile_interval
+from medclip_debias.evaluation.crossed import crossed_difference
 from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS, Figure, class_columns
 from medclip_debias.evaluation.runs import PROTOCOLS, Group, differences, mismatch, read_groups
 from medclip_debias.evaluation.statistics import (
@@ -26,7 +28,6 @@ from medclip_debias.evaluation.statistics import (
     delong,
     difference,
     holm,
-    paired_seeds,
     replicates,
     seed_summary,
 )
@@ -204,7 +205,9 @@ def _paired_rows(
                 **_seeds([one.value for one in each]),
             }
             if group is not base:
-                entry |= _difference(figure, mean, reference, group, base, found)
+                entry |= _difference(
+                    figure, mean, reference, group, base, found, len(set(patients))
+                )
             row["groups"][group.label] = entry
         rows.append(row)
     return rows
@@ -242,6 +245,7 @@ def _difference(
     group: Group,
     base: Group,
     found: Mapping[str, Replicated],
+    patients: int,
 ) -> dict[str, Any]:
     gap = difference(mean, reference)
     entry: dict[str, Any] = {
@@ -251,25 +255,25 @@ def _difference(
         "p": gap.p,
         "better": _better(gap.difference, figure.lower_is_better),
     }
-    tested = paired_seeds(*_by_seed(group, base, found))
+    tested = crossed_difference(*_by_seed(group, base, found), patients)
     if tested is not None:
-        _, interval, p, name = tested
-        entry |= {"seed_difference_interval": interval, "p_seeds": p, "seed_test": name}
-        if gap.p is not None and gap.interval is not None:
-            entry["p"] = max(p, gap.p)
-            entry["difference_interval"] = (
-                min(interval[0], gap.interval[0]),
-                max(interval[1], gap.interval[1]),
-            )
-            entry["patient_difference_interval"] = gap.interval
+        entry |= {
+            "p": tested.p,
+            "difference_interval": tested.interval,
+            "patient_difference_interval": gap.interval,
+            "seed_difference_interval": tested.seed_interval,
+            "p_seeds": tested.p_seeds,
+            "seed_test": tested.seed_test,
+            "freedom": tested.freedom if math.isfinite(tested.freedom) else None,
+        }
     return entry
 
 
 def _by_seed(
     group: Group, base: Group, found: Mapping[str, Replicated]
-) -> tuple[dict[int, float], dict[int, float]]:
+) -> tuple[dict[int, Replicated], dict[int, Replicated]]:
     """Figures by seed; runs that do not name theirs get numbers that nobody shares."""
-    sides: list[dict[int, float]] = []
+    sides: list[dict[int, Replicated]] = []
     unnamed = -1
     for side in (group, base):
         values = {}
@@ -277,7 +281,7 @@ def _by_seed(
             seed = run.seed
             if seed is None:
                 seed, unnamed = unnamed, unnamed - 1
-            values[seed] = found[str(run.folder)].value
+            values[seed] = found[str(run.folder)]
         sides.append(values)
     return sides[0], sides[1]
 

@@ -2,7 +2,7 @@
 
 Two sources of chance stand behind a difference between two trained models: which patients were
 in the test set, and which seed the training had. `paired_bootstrap` and `delong` speak of the
-first, `paired_seeds` of the second; neither speaks of both.
+first, `paired_seeds` of the second, `medclip_debias.evaluation.crossed` of both.
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
     ]
     if several:
         sentences.append(
-            "Runs of several seeds: mean (sd); where both sides have them, p is the larger of the "
-            "patients' and the seeds' t test, and the interval covers both."
+            "Runs of several seeds: mean (sd); where both sides have them, p and interval are over "
+            "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
         )
     if any(len(group["runs"]) == 1 for group in content["groups"]):
         sentences.append("One seed says nothing of how another training would turn out.")
