@@ -17,7 +17,7 @@ import numpy as np
 
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.bootstrap import percentile_interval
+from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.crossed import crossed_difference
 from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS, Figure, class_columns
 from medclip_debias.evaluation.runs import PROTOCOLS, Group, differences, mismatch, read_groups
@@ -28,11 +28,13 @@ from medclip_debias.evaluation.statistics import (
     delong,
     difference,
     holm,
+    mean_of,
     replicates,
     seed_summary,
 )
 
 FORMAT = 1
+RESAMPLES = 2000
 REAL, NOT_SHOWN, NOT_TESTED = "real", "not shown", "not tested"
 
 
@@ -43,7 +45,7 @@ def compare(
     baseline: str | None = None,
     metrics: Sequence[str] | None = None,
     force: bool = False,
-    resamples: int | None = None,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Compare runs with a baseline; the content of ``comparison.json``.
@@ -56,7 +58,7 @@ def compare(
             looking leave more power to each.
         force: compare what was evaluated differently, and say so; without matching items such
             figures are only put side by side.
-        resamples: of the patients; by default `enough_resamples`.
+        resamples: of the patients.
         seed: of the bootstrap.
 
     Raises:
@@ -71,8 +73,6 @@ def compare(
     problems += list(unpaired.values())
     if problems and not force:
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
-    if resamples is None:
-        resamples = enough_resamples(len(figures) * (len(groups) - 1))
     rows: list[dict[str, Any]] = []
     for protocol in shared:
         mine = [figure for figure in figures if figure.protocol == protocol]
@@ -127,15 +127,6 @@ def compare(
         "classes": classes,
         "average_ranks": _ranks(rows, groups),
     }
-
-
-def enough_resamples(tests: int) -> int:
-    """Resamples that let Holm's correction reach `ALPHA` over ``tests`` tests; at least 2,000.
-
-    The smallest p of B resamples is ``2 / (B + 1)``, and Holm multiplies it by up to ``tests``: a
-    quarter of `ALPHA` is aimed at.
-    """
-    return max(2000, round(8 * tests / ALPHA))
 
 
 def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:
@@ -195,19 +186,17 @@ def _paired_rows(
             continue
         found = {name: each[figure.name] for name, each in drawn.items()}
         row = _row(figure) | {"items": len(table), "patients": len(set(patients))}
-        reference = _mean([found[str(run.folder)] for run in base.runs])
+        reference = mean_of([found[str(run.folder)] for run in base.runs])
         for group in groups:
             each = [found[str(run.folder)] for run in group.runs]
-            mean = _mean(each)
+            mean = mean_of(each)
             entry: dict[str, Any] = {
                 "value": mean.value,
-                "interval": percentile_interval(mean.drawn),
+                "interval": expanded_interval(mean.drawn, mean.influence),
                 **_seeds([one.value for one in each]),
             }
             if group is not base:
-                entry |= _difference(
-                    figure, mean, reference, group, base, found, len(set(patients))
-                )
+                entry |= _difference(figure, mean, reference, group, base, found)
             row["groups"][group.label] = entry
         rows.append(row)
     return rows
@@ -221,14 +210,6 @@ def _row(figure: Figure) -> dict[str, Any]:
         "digits": figure.digits,
         "groups": {},
     }
-
-
-def _mean(each: Sequence[Replicated]) -> Replicated:
-    """A group's figure: the mean of its seeds, in every resample."""
-    return Replicated(
-        float(np.mean([one.value for one in each])),
-        np.mean([one.drawn for one in each], axis=0),
-    )
 
 
 def _seeds(values: Sequence[float]) -> dict[str, Any]:
@@ -245,7 +226,6 @@ def _difference(
     group: Group,
     base: Group,
     found: Mapping[str, Replicated],
-    patients: int,
 ) -> dict[str, Any]:
     gap = difference(mean, reference)
     entry: dict[str, Any] = {
@@ -255,7 +235,7 @@ def _difference(
         "p": gap.p,
         "better": _better(gap.difference, figure.lower_is_better),
     }
-    tested = crossed_difference(*_by_seed(group, base, found), patients)
+    tested = crossed_difference(*_by_seed(group, base, found))
     if tested is not None:
         entry |= {
             "p": tested.p,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medclip_debias.evaluation.bootstrap import Floats, Interval
-from medclip_debias.evaluation.statistics import Replicated, paired_seeds
+from medclip_debias.evaluation.statistics import Replicated, mean_of, paired_seeds
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,7 @@ class CrossedDifference:
 
 
 def crossed_difference(
-    run: Mapping[int, Replicated],
-    baseline: Mapping[int, Replicated],
-    patients: int,
-    level: float = 0.95,
+    run: Mapping[int, Replicated], baseline: Mapping[int, Replicated], level: float = 0.95
 ) -> CrossedDifference | None:
     """Compare two groups of seeds whose figures were resampled on the same patients.
 
@@ -60,7 +57,6 @@ def crossed_difference(
     Args:
         run: figure of each seed, with its value on each resample of the patients.
         baseline: the same of the other group, from the same resamples.
-        patients: how many patients were resampled.
         level: nominal coverage.
 
     Returns:
@@ -74,11 +70,12 @@ def crossed_difference(
         run = dict(enumerate(run.values()))
     seeds = paired_seeds(_values(run), _values(baseline), level)
     drawn = _drawn(run, baseline)
-    if seeds is None or patients < 2 or drawn is None:
+    if seeds is None or drawn is None:
         return None
     gap, seed_interval, p_seeds, name = seeds
     ours, theirs = drawn
-    correction = patients / (patients - 1)
+    rests_on = mean_of(list(run.values())).minus(mean_of(list(baseline.values()))).influence
+    correction = rests_on.patients / (rests_on.patients - 1)
     of_patients = correction * float((ours.mean(axis=0) - theirs.mean(axis=0)).var())
     parts = [ours - theirs] if name == "paired t" else [ours, theirs]
     values = [np.array([one.value for one in side.values()]) for side in (run, baseline)]
@@ -89,7 +86,7 @@ def crossed_difference(
     of_seeds = max(sum(seen) - both, 0.0)
     variance = of_seeds + of_patients
     squares = sum(v * v / (side.size - 1) for v, side in zip(seen, values, strict=True))
-    squares += of_patients**2 / (patients - 1)
+    squares += of_patients**2 / rests_on.freedom
     if variance <= 0:  # every seed and every resample alike
         p = float(gap == 0)
         return CrossedDifference(gap, (gap, gap), p, seed_interval, p_seeds, name, math.inf)

@@ -14,6 +14,7 @@ import pandas as pd
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.item_metrics import FIGURES, ITEMS
+from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.schema import read_results
 
 PROTOCOLS = tuple(dict.fromkeys(figure.protocol for figure in FIGURES))
@@ -231,8 +232,11 @@ def differences(groups: Sequence[Group]) -> list[str]:
 
 
 def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """Names of the options that differ; the bootstrap's do not matter, it is drawn anew."""
-    a, b = one.get("options") or {}, two.get("options") or {}
+    """Names of the options that differ; the bootstrap's do not matter, it is drawn anew.
+
+    What older results do not name was always done in the same way.
+    """
+    a, b = ({"several_prompts": SEVERAL_PROMPTS} | (run.get("options") or {}) for run in (one, two))
     names = [name for name in {**a, **b} if name != "bootstrap" and a.get(name) != b.get(name)]
     return ", ".join(names)
 
