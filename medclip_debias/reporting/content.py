@@ -147,7 +147,7 @@ def few_patients(counts: Iterable[Any]) -> str:
     found = f"{few[0]}" if len(few) == 1 else f"{few[0]} to {few[-1]}"
     return (
         f"Fewer than {FEW_PATIENTS} patients ({found}): take these intervals as rough; in "
-        "simulation those of 95% held the truth 92 to 97 times in 100 with 20 to 80 patients "
+        "simulation those of 95% held the truth 90 to 97 times in 100 with 20 to 80 patients "
         "(docs/evaluation.md)."
     )
 
