@@ -28,10 +28,7 @@ def compare(
     metrics: Annotated[
         str | None, typer.Option(help="Figures to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
     ] = None,
-    bootstrap: Annotated[
-        int | None,
-        typer.Option(help="Resamples of the patients; default enough for all tests.", min=100),
-    ] = None,
+    bootstrap: Annotated[int, typer.Option(help="Resamples of the patients.", min=100)] = 2000,
     seed: Seed = 0,
     force: Annotated[
         bool, typer.Option("--force", help="Compare what was evaluated differently, and say so.")

@@ -1,14 +1,21 @@
-"""Percentile bootstrap over patients.
+"""Bootstrap over patients: percentile intervals, widened as few patients need it.
 
 Images and phrases of one patient are not independent, so patients are drawn with replacement
 and bring all their items along. A resample is a row of whole-number weights, one for each
 item, and every statistic has a weighted form: no item is ever copied, and all statistics of one
 protocol see the same resamples.
+
+A plain percentile interval is too narrow for few patients, as a normal interval is that divides by
+n and takes no t quantile. Hesterberg (2015) corrects it by taking quantiles further out; how far
+depends on the degrees of freedom, which a jackknife over the patients gives for each statistic
+(`Influence`): an AUC with six positive patients among a thousand has few.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +24,8 @@ Floats = NDArray[np.float64]
 # Weights [resamples, items] to named replicates [resamples].
 Statistics = Callable[[Floats], Mapping[str, Floats]]
 Interval = tuple[float, float]
+# Groups of patients that the jackknife leaves out, one after the other.
+_GROUPS = 200
 
 
 def bootstrap_intervals(
@@ -27,7 +36,7 @@ def bootstrap_intervals(
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, Interval | None]:
-    """Percentile intervals of several statistics.
+    """Expanded percentile intervals of several statistics.
 
     A resample in which a statistic is undefined (NaN, as an AUC without positives) is left out
     of that statistic's interval. The interval is None when more than half were, when there are
@@ -40,18 +49,22 @@ def bootstrap_intervals(
         seed: equal seeds give equal intervals.
         level: nominal coverage.
     """
+    if resamples < 1 or len(set(patients)) < 2:  # the names, all the same
+        return dict.fromkeys(statistics(np.ones((1, len(patients)))))
+    drawn = _collect(statistics, resample_weights(patients, resamples, seed))
+    without = _collect(statistics, jackknife_weights(patients))
+    return {
+        name: expanded_interval(values, influence(without[name], len(set(patients))), level)
+        for name, values in drawn.items()
+    }
+
+
+def _collect(statistics: Statistics, blocks: Iterator[Floats]) -> dict[str, Floats]:
     parts: dict[str, list[Floats]] = {}
-    for weights in resample_weights(patients, resamples, seed):
+    for weights in blocks:
         for name, values in statistics(weights).items():
             parts.setdefault(name, []).append(np.asarray(values, dtype=np.float64))
-    if not parts:  # the names, all the same
-        once = statistics(np.ones((1, len(patients))))
-        return dict.fromkeys(once)
-    enough = len(set(patients)) > 1
-    return {
-        name: percentile_interval(np.concatenate(values), level) if enough else None
-        for name, values in parts.items()
-    }
+    return {name: np.concatenate(values) for name, values in parts.items()}
 
 
 def resample_weights(
@@ -66,6 +79,70 @@ def resample_weights(
         size = min(block, resamples - start)
         counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=size)
         yield counts[:, patient_of].astype(np.float64)
+
+
+def jackknife_weights(
+    patients: Sequence[str], groups: int = _GROUPS, block: int = 100
+) -> Iterator[Floats]:
+    """Yield blocks ``[b, items]`` of ones, with 0 for the patients that are left out in turn.
+
+    With more patients than ``groups`` several are left out at a time.
+    """
+    names, patient_of = np.unique(
+        np.asarray(patients, dtype=object).astype(str), return_inverse=True
+    )
+    groups = min(groups, len(names))
+    group_of = patient_of % groups
+    for start in range(0, groups, block):
+        left_out = np.arange(start, min(start + block, groups))
+        yield (group_of != left_out[:, None]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Influence:
+    """On how many patients a statistic rests.
+
+    Attributes:
+        patients: those without whom it is another, 2 at least.
+        freedom: Satterthwaite's degrees of freedom of its variance, at most one fewer than the
+            patients and 2 at least: small where a few patients make most of the variance.
+    """
+
+    patients: int
+    freedom: float
+
+
+def influence(without: Floats, patients: int) -> Influence:
+    """Read the `Influence` off a statistic on `jackknife_weights` ``[groups]``.
+
+    With changes ``d`` the variance is ``sum d^2`` up to a factor, and its own relative variance
+    ``(sum d^4 / (sum d^2)^2) - 1 / groups``, half of which is 1 over the degrees of freedom.
+    """
+    values = without[~np.isnan(without)]
+    if not values.size:
+        return Influence(2, 2.0)
+    changes = values - values.mean()
+    changes = np.where(np.abs(changes) > 1e-12 * (1 + np.abs(values.mean())), changes, 0.0)
+    count, all_matter = int((changes != 0).sum()), bool((changes != 0).all())
+    number = max(patients if all_matter else count, 2)
+    square, fourth = float((changes**2).sum()), float((changes**4).sum())
+    spread = fourth / square**2 - 1 / values.size if square > 0 else 0.0
+    freedom = min(number - 1.0, 2 / spread if spread > 0 else math.inf)
+    return Influence(number, max(freedom, 2.0))
+
+
+def expanded_interval(replicates: Floats, found: Influence, level: float = 0.95) -> Interval | None:
+    """Percentile interval with quantiles as far out as a t interval's ends are.
+
+    The ends are at ``Phi(-+ t sqrt(n / (n - 1)))``, with the t quantile of ``found.freedom``
+    (Hesterberg 2015, section 5.3): 0.016 and 0.984 for 20 patients, instead of 0.025 and 0.975.
+    The interval cannot leave the range of the statistic.
+    """
+    from scipy.stats import norm, t
+
+    n = found.patients
+    reach = float(t.ppf((1 + level) / 2, found.freedom)) * math.sqrt(n / (n - 1))
+    return percentile_interval(replicates, 1 - 2 * float(norm.sf(reach)))
 
 
 def percentile_interval(replicates: Floats, level: float = 0.95) -> Interval | None:

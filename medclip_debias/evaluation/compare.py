@@ -3,12 +3,13 @@
 Every figure is computed again from the per-item tables, for all runs on the same resampled
 patients. A group of several seeds is represented by the mean of its seeds in each resample.
 A difference is called real when its p-value, after Holm's correction over all figures and groups
-of the table, is at most 0.05. With two or more seeds on both sides the p-value is the larger of
-the patients' (paired bootstrap) and the seeds' (t test): both kinds of chance must be ruled out.
+of the table, is at most 0.05. With two or more seeds on both sides the variances over patients
+and over seeds are added (`medclip_debias.evaluation.crossed`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy as np
 
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.bootstrap import percentile_interval
+from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric, value_at
+from medclip_debias.evaluation.crossed import crossed_difference
 from medclip_debias.evaluation.item_metrics import ITEMS, class_columns
 from medclip_debias.evaluation.runs import Group, differences, mismatch, read_groups
 from medclip_debias.evaluation.statistics import (
@@ -27,12 +29,13 @@ from medclip_debias.evaluation.statistics import (
     delong,
     difference,
     holm,
-    paired_seeds,
+    mean_of,
     replicates,
     seed_summary,
 )
 
 FORMAT = 1
+RESAMPLES = 2000
 REAL, NOT_SHOWN, NOT_TESTED = "real", "not shown", "not tested"
 
 
@@ -43,7 +46,7 @@ def compare(
     baseline: str | None = None,
     metrics: Sequence[str] | None = None,
     force: bool = False,
-    resamples: int | None = None,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Compare runs with a baseline; the content of ``comparison.json``.
@@ -56,7 +59,7 @@ def compare(
             looking leave more power to each.
         force: compare what was evaluated differently, and say so; without matching items such
             figures are only put side by side.
-        resamples: of the patients; by default `enough_resamples`.
+        resamples: of the patients.
         seed: of the bootstrap.
 
     Raises:
@@ -71,8 +74,6 @@ def compare(
     problems += list(unpaired.values())
     if problems and not force:
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
-    if resamples is None:
-        resamples = enough_resamples(len(figures) * (len(groups) - 1))
     rows: list[dict[str, Any]] = []
     for protocol in shared:
         mine = [figure for figure in figures if figure.protocol == protocol]
@@ -127,15 +128,6 @@ def compare(
         "classes": classes,
         "average_ranks": _ranks(rows, groups),
     }
-
-
-def enough_resamples(tests: int) -> int:
-    """Resamples that let Holm's correction reach `ALPHA` over ``tests`` tests; at least 2,000.
-
-    The smallest p of B resamples is ``2 / (B + 1)``, and Holm multiplies it by up to ``tests``: a
-    quarter of `ALPHA` is aimed at.
-    """
-    return max(2000, round(8 * tests / ALPHA))
 
 
 def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:
@@ -195,13 +187,13 @@ def _paired_rows(
             continue
         found = {name: each[figure.name] for name, each in drawn.items()}
         row = _row(figure) | {"items": len(table), "patients": len(set(patients))}
-        reference = _mean([found[str(run.folder)] for run in base.runs])
+        reference = mean_of([found[str(run.folder)] for run in base.runs])
         for group in groups:
             each = [found[str(run.folder)] for run in group.runs]
-            mean = _mean(each)
+            mean = mean_of(each)
             entry: dict[str, Any] = {
                 "value": mean.value,
-                "interval": percentile_interval(mean.drawn),
+                "interval": expanded_interval(mean.drawn, mean.influence),
                 **_seeds([one.value for one in each]),
             }
             if group is not base:
@@ -219,14 +211,6 @@ def _row(figure: Metric) -> dict[str, Any]:
         "digits": figure.digits,
         "groups": {},
     }
-
-
-def _mean(each: Sequence[Replicated]) -> Replicated:
-    """A group's figure: the mean of its seeds, in every resample."""
-    return Replicated(
-        float(np.mean([one.value for one in each])),
-        np.mean([one.drawn for one in each], axis=0),
-    )
 
 
 def _seeds(values: Sequence[float]) -> dict[str, Any]:
@@ -252,25 +236,25 @@ def _difference(
         "p": gap.p,
         "better": _better(gap.difference, figure.lower_is_better),
     }
-    tested = paired_seeds(*_by_seed(group, base, found))
+    tested = crossed_difference(*_by_seed(group, base, found))
     if tested is not None:
-        _, interval, p, name = tested
-        entry |= {"seed_difference_interval": interval, "p_seeds": p, "seed_test": name}
-        if gap.p is not None and gap.interval is not None:
-            entry["p"] = max(p, gap.p)
-            entry["difference_interval"] = (
-                min(interval[0], gap.interval[0]),
-                max(interval[1], gap.interval[1]),
-            )
-            entry["patient_difference_interval"] = gap.interval
+        entry |= {
+            "p": tested.p,
+            "difference_interval": tested.interval,
+            "patient_difference_interval": gap.interval,
+            "seed_difference_interval": tested.seed_interval,
+            "p_seeds": tested.p_seeds,
+            "seed_test": tested.seed_test,
+            "freedom": tested.freedom if math.isfinite(tested.freedom) else None,
+        }
     return entry
 
 
 def _by_seed(
     group: Group, base: Group, found: Mapping[str, Replicated]
-) -> tuple[dict[int, float], dict[int, float]]:
+) -> tuple[dict[int, Replicated], dict[int, Replicated]]:
     """Figures by seed; runs that do not name theirs get numbers that nobody shares."""
-    sides: list[dict[int, float]] = []
+    sides: list[dict[int, Replicated]] = []
     unnamed = -1
     for side in (group, base):
         values = {}
@@ -278,7 +262,7 @@ def _by_seed(
             seed = run.seed
             if seed is None:
                 seed, unnamed = unnamed, unnamed - 1
-            values[seed] = found[str(run.folder)].value
+            values[seed] = found[str(run.folder)]
         sides.append(values)
     return sides[0], sides[1]
 

@@ -11,6 +11,10 @@ from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
 
+# How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
+# and brings the mean to unit length.
+SEVERAL_PROMPTS = "mean of their scores"
+
 
 class BoxRule(Settings):
     """Where a heatmap is cut to give boxes, the bounding boxes of its connected regions.

@@ -15,7 +15,7 @@ from medclip_debias.evaluation.classification import CALIBRATION_BINS
 from medclip_debias.evaluation.groundable import FREQUENCIES, RULE
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.multiclass import RULE as MULTICLASS_RULE
-from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.options import SEVERAL_PROMPTS, EvaluationOptions
 from medclip_debias.evaluation.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.retrieval import RECALLS, SHOWN_RECALLS
@@ -29,7 +29,13 @@ def describe_options(options: EvaluationOptions, draw: Draw) -> dict[str, Any]:
     """Every choice behind the figures, by name."""
     return {
         **options.model_dump(mode="json"),
-        "bootstrap": {"resamples": draw.resamples, "unit": "patient", "level": 0.95},
+        "bootstrap": {
+            "resamples": draw.resamples,
+            "unit": "patient",
+            "level": 0.95,
+            "interval": "expanded percentile",
+        },
+        "several_prompts": SEVERAL_PROMPTS,
         "decision": "positive when its score is larger; a tie is negative",
         "f1_threshold": "the score of highest F1 on the validate images; the highest of equals",
         "calibration": {"probability": "sigmoid(g2 * difference)", "bins": CALIBRATION_BINS},

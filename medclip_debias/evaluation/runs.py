@@ -15,6 +15,7 @@ from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.schema import read_results
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
@@ -231,8 +232,11 @@ def differences(groups: Sequence[Group]) -> list[str]:
 
 
 def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """Names of the options that differ; the bootstrap's do not matter, it is drawn anew."""
-    a, b = one.get("options") or {}, two.get("options") or {}
+    """Names of the options that differ; the bootstrap's do not matter, it is drawn anew.
+
+    What older results do not name was always done in the same way.
+    """
+    a, b = ({"several_prompts": SEVERAL_PROMPTS} | (run.get("options") or {}) for run in (one, two))
     names = [name for name in {**a, **b} if name != "bootstrap" and a.get(name) != b.get(name)]
     return ", ".join(names)
 

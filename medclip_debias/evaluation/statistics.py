@@ -2,7 +2,7 @@
 
 Two sources of chance stand behind a difference between two trained models: which patients were
 in the test set, and which seed the training had. `paired_bootstrap` and `delong` speak of the
-first, `paired_seeds` of the second; neither speaks of both.
+first, `paired_seeds` of the second, `medclip_debias.evaluation.crossed` of both.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.evaluation.bootstrap import (
+    Influence,
     Interval,
     Statistics,
-    percentile_interval,
+    influence,
+    jackknife_weights,
     resample_weights,
 )
 from medclip_debias.evaluation.metrics import mean_ranks
@@ -37,8 +39,8 @@ class Difference:
         value: the figure in the run.
         baseline: the figure in the other.
         difference: the first minus the second.
-        interval: of the difference; None when it cannot be drawn.
-        p: two-sided; None when it cannot be drawn.
+        interval: of the difference; None when it cannot be had.
+        p: two-sided; None when it cannot be had.
     """
 
     value: float
@@ -59,8 +61,7 @@ def paired_bootstrap(
 ) -> dict[str, Difference]:
     """Differences of all statistics that two runs share, on the same resampled patients.
 
-    The interval is the percentile interval of the resampled differences, the p-value the one of
-    `bootstrap_p`.
+    Interval and p-value are those of `difference`.
 
     Args:
         run: from weights ``[b, items]`` to named replicates ``[b]``.
@@ -77,10 +78,43 @@ def paired_bootstrap(
 
 @dataclass(frozen=True)
 class Replicated:
-    """A figure and what it is on each resample: ``[B]``, empty where none can be drawn."""
+    """A figure and what it is on each resample.
+
+    Attributes:
+        value: the figure.
+        drawn: on each resample of the patients ``[B]``, empty where none can be drawn.
+        without: without each patient, or group of patients, in turn (`jackknife_weights`).
+        patients: how many there are.
+    """
 
     value: float
     drawn: Floats
+    without: Floats
+    patients: int
+
+    @property
+    def influence(self) -> Influence:
+        """On how many patients it rests."""
+        return influence(self.without, self.patients)
+
+    def minus(self, other: Replicated) -> Replicated:
+        """The difference of two figures that were resampled together."""
+        return Replicated(
+            self.value - other.value,
+            self.drawn - other.drawn,
+            self.without - other.without,
+            self.patients,
+        )
+
+
+def mean_of(each: Sequence[Replicated]) -> Replicated:
+    """The mean of several trainings' figures, in every resample."""
+    return Replicated(
+        float(np.mean([one.value for one in each])),
+        np.mean([one.drawn for one in each], axis=0),
+        np.mean([one.without for one in each], axis=0),
+        each[0].patients,
+    )
 
 
 def replicates(
@@ -95,14 +129,27 @@ def replicates(
     parts: dict[str, dict[str, list[Floats]]] = {
         label: {name: [] for name in point} for label, point in points.items()
     }
-    if len(set(patients)) > 1:
-        for weights in resample_weights(patients, resamples, seed):
-            for label, run in runs.items():
-                for name, values in run(weights).items():
-                    parts[label][name].append(np.asarray(values, dtype=np.float64))
+    left: dict[str, dict[str, list[Floats]]] = {
+        label: {name: [] for name in point} for label, point in points.items()
+    }
+    count = len(set(patients))
+    if count > 1 and resamples > 0:
+        for blocks, found in (
+            (resample_weights(patients, resamples, seed), parts),
+            (jackknife_weights(patients), left),
+        ):
+            for weights in blocks:
+                for label, run in runs.items():
+                    for name, values in run(weights).items():
+                        found[label][name].append(np.asarray(values, dtype=np.float64))
     return {
         label: {
-            name: Replicated(float(value[0]), np.concatenate([np.empty(0), *parts[label][name]]))
+            name: Replicated(
+                float(value[0]),
+                np.concatenate([np.empty(0), *parts[label][name]]),
+                np.concatenate([np.empty(0), *left[label][name]]),
+                count,
+            )
             for name, value in point.items()
         }
         for label, point in points.items()
@@ -110,28 +157,29 @@ def replicates(
 
 
 def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Difference:
-    """Compare one figure of two runs that were resampled together."""
-    gaps = run.drawn - baseline.drawn
-    interval = percentile_interval(gaps, level)
-    return Difference(
-        value=run.value,
-        baseline=baseline.value,
-        difference=run.value - baseline.value,
-        interval=interval,
-        p=None if interval is None else bootstrap_p(gaps),
-    )
+    """Compare one figure of two runs that were resampled together.
 
-
-def bootstrap_p(differences: Floats) -> float:
-    """Two-sided p-value of "no difference" from resampled differences ``[B]``.
-
-    ``min(1, 2 min((1 + #{d <= 0}) / (B + 1), (1 + #{d >= 0}) / (B + 1)))`` over the defined
-    resamples: the level at which the percentile interval just reaches 0, with one resample added
-    to each side so that it is never 0. The smallest possible value is ``2 / (B + 1)``.
+    Student's t interval and test with the bootstrap's standard error,
+    ``d -+ t sd sqrt(n / (n - 1))``, with n and the degrees of freedom of the difference's
+    `Influence`. No p-value is below ``2^(1 - n)``, the smallest that signs of n patients can give.
     """
-    defined = differences[~np.isnan(differences)]
-    sides = (1 + (defined <= 0).sum(), 1 + (defined >= 0).sum())
-    return min(1.0, 2 * float(min(sides)) / (defined.size + 1))
+    from scipy.stats import t
+
+    gap = run.minus(baseline)
+    drawn = gap.drawn[~np.isnan(gap.drawn)]
+    if drawn.size < 2 or 2 * drawn.size < gap.drawn.size:
+        return Difference(run.value, baseline.value, gap.value, None, None)
+    found = gap.influence
+    n = found.patients
+    error = float(drawn.std(ddof=1)) * math.sqrt(n / (n - 1))
+    if error <= 1e-12 * (1 + abs(gap.value)):  # rounding of equal sums
+        p = 1.0 if abs(gap.value) <= 1e-12 else 0.0
+    else:
+        p = float(2 * t.sf(abs(gap.value) / error, found.freedom))
+    reach = float(t.ppf((1 + level) / 2, found.freedom)) * error
+    interval = (gap.value - reach, gap.value + reach)
+    p = max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000))))
+    return Difference(run.value, baseline.value, gap.value, interval, p)
 
 
 # ---------------------------------------------------------------------------------- DeLong

@@ -83,13 +83,17 @@ def _down(
 
 
 def smooth(grid_map: Floats, sigma: float) -> NDArray[np.float64]:
-    """Blur a grid with a Gaussian of ``sigma`` cells; the border repeats its last cell."""
+    """Blur a grid with a Gaussian of ``sigma`` cells, cut at 4 sigma, as hi-ml does.
+
+    At the border the grid is mirrored with its last cell repeated, ``d c b a | a b c d | d c b a``:
+    scipy's ``reflect``, the default that `ImageTextInferenceEngine` of hi-ml takes.
+    """
     if not sigma > 0:
         raise UserError(f"smoothing must be a positive number of grid cells, got {sigma}.")
     from scipy.ndimage import gaussian_filter
 
     blurred: NDArray[np.float64] = gaussian_filter(
-        np.asarray(grid_map, dtype=np.float64), sigma, mode="nearest"
+        np.asarray(grid_map, dtype=np.float64), sigma, mode="reflect"
     )
     return blurred
 

@@ -72,6 +72,11 @@ class ContrastiveBatch:
             if value.dtype in (torch.bfloat16, torch.float16):
                 object.__setattr__(self, name, value.float())
         images, sentences = self.similarity.shape
+        if not (images and sentences):
+            raise ValueError(
+                f"the batch is empty: similarity has shape {(images, sentences)}, and a mean over "
+                "no anchor is no number; leave such a batch out"
+            )
         if self.image_of_sentence is None:
             if images != sentences:
                 raise ValueError(
@@ -108,6 +113,18 @@ class ContrastiveBatch:
             value = getattr(self, name)
             if value is not None and value.dtype not in _INTEGERS:
                 raise ValueError(f"{name} must hold integers, it holds {value.dtype}")
+        self._check_range("image_of_sentence", images, "images")
+        if self.agreement is not None:
+            self._check_range("text_ids", self.agreement.shape[1], "columns of agreement")
+
+    def _check_range(self, name: str, count: int, what: str) -> None:
+        value = getattr(self, name)
+        if value is None:
+            return
+        low, high = (int(end) for end in torch.aminmax(value))
+        if low < 0 or high >= count:
+            wrong = low if low < 0 else high
+            raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}, from 0 on")
 
     def _check_values(self) -> None:
         for name in ("similarity", "scale", "log_prob", "eta", "text_similarity", "graph"):

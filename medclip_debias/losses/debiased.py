@@ -21,11 +21,11 @@ from medclip_debias.losses.base import (
     same_study,
 )
 from medclip_debias.losses.eta import (
-    ETA_MAX,
     ConstantEta,
     EtaSettings,
     LanguageModelEta,
     TableEta,
+    clip_eta,
     eta_of,
 )
 from medclip_debias.losses.negatives import ContrastiveCore, CoreSettings
@@ -119,7 +119,7 @@ class DebiasedContrastive(ContrastiveCore):
             with the eta of the paired sentence), or the mean of both (``symmetric``).
 
     Diagnostics: ``clamped`` share of anchors on the floor, ``mean_eta``, ``eta_clipped`` number
-    of anchors whose eta was cut to 0.99, ``positive_similarity`` and ``negative_similarity``
+    of anchors whose eta was cut to 0 or 0.99, ``positive_similarity`` and ``negative_similarity``
     (cosine scale).
 
     Example:
@@ -159,8 +159,7 @@ class DebiasedContrastive(ContrastiveCore):
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
-        raw = eta_of(self.settings.eta, batch)
-        eta = raw.clamp(0, ETA_MAX)
+        eta, clipped = clip_eta(eta_of(self.settings.eta, batch))
         sets, diagnostics = self.anchors(batch)
         losses, clamped = [], []
         for anchors in sets:
@@ -171,7 +170,7 @@ class DebiasedContrastive(ContrastiveCore):
             diagnostics |= {
                 "clamped": torch.stack(clamped).mean(),
                 "mean_eta": eta.mean(),
-                "eta_clipped": (raw > ETA_MAX).sum(),
+                "eta_clipped": clipped,
             }
         return LossOutput(torch.stack(losses).mean(dim=0), diagnostics)
 

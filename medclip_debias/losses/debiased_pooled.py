@@ -22,10 +22,10 @@ from medclip_debias.losses.base import (
 )
 from medclip_debias.losses.debiased import debiased_per_anchor
 from medclip_debias.losses.eta import (
-    ETA_MAX,
     EtaSettings,
     LanguageModelEta,
     TableEta,
+    clip_eta,
     eta_of,
 )
 from medclip_debias.losses.negatives import ContrastiveCore, CoreSettings
@@ -60,8 +60,9 @@ class PooledDebiased(ContrastiveCore):
     Pooled images stay among the negatives: those are a sample of all images, which is what the
     estimate subtracts from.
 
-    Diagnostics: ``clamped`` share of anchors on the floor, ``mean_eta``, ``pooled`` mean number
-    of pairs behind ``v``, and those of the policies.
+    Diagnostics: ``clamped`` share of anchors on the floor, ``mean_eta``, ``eta_clipped`` number
+    of anchors whose eta was cut to 0 or 0.99, ``pooled`` mean number of pairs behind ``v``, and
+    those of the policies.
 
     Example:
         >>> from medclip_debias.losses.eta import ConstantEta
@@ -101,12 +102,13 @@ class PooledDebiased(ContrastiveCore):
         """Losses of the batch's sentences ``[T]``."""
         s = self.settings
         (anchors,), diagnostics = self.anchors(batch)
-        eta = (s.shrink * eta_of(s.eta, batch)).clamp(0, ETA_MAX)
+        eta, clipped = clip_eta(s.shrink * eta_of(s.eta, batch))
         log_v, pooled = self._log_mean(anchors, batch)
         loss, floored = debiased_per_anchor(anchors, eta, log_v, live_floor=s.floor == "live")
         diagnostics |= {
             "clamped": floored.to(loss.dtype).mean(),
             "mean_eta": eta.mean().detach(),
+            "eta_clipped": clipped,
             "pooled": pooled,
         }
         return LossOutput(loss, diagnostics)

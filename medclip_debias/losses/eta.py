@@ -53,6 +53,12 @@ EtaSettings = Annotated[
 ]
 
 
+def clip_eta(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """eta cut to [0, `ETA_MAX`], and how many were cut on either side."""
+    eta = raw.clamp(0, ETA_MAX)
+    return eta, ((raw < 0) | (raw > ETA_MAX)).sum()
+
+
 def eta_of(settings: ConstantEta | LanguageModelEta | TableEta, batch: ContrastiveBatch) -> Tensor:
     """eta of every sentence of the batch, ``[T]``, before clipping to `ETA_MAX`.
 

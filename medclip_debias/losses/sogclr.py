@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from medclip_debias.bounds import Bounded, within
 from medclip_debias.losses.base import (
     Anchors,
     ContrastiveBatch,
@@ -82,7 +83,7 @@ _LOG_EPS = math.log(1e-14)
 _GRADIENT_LIMIT = 5.0
 
 
-class SogCLR(ContrastiveCore):
+class SogCLR(ContrastiveCore, Bounded):
     """``tau log u``, with the gradient ``tau grad(g) / u``.
 
     ``g = mean_n exp((sim_n - sim+) / tau)`` over the negatives that the policies keep (their
@@ -94,8 +95,20 @@ class SogCLR(ContrastiveCore):
     of the cosine schedule (FastCLIP: an epoch). In evaluation mode nothing moves.
 
     The state takes 8 bytes a sample for each side that has anchors, 20 with ``individual``.
-    The published code of individual temperatures divides by Adam's second moment instead of its
-    root and counts epochs; here it is Adam, counting a sample's own visits.
+
+    It follows the equations; the public code departs from them in places (docs/methods.md has the
+    differences, measured by ``scripts/bench/official.py``):
+
+    - two views: the mean of both views' ``g`` enters ``u`` before it is used, so that a sample has
+      one denominator. LibAUC and the SogCLR repository use a ``u`` of each view and store their
+      mean; and they average ``exp(sim / tau)`` without ``sim+``, so that below ``gamma`` 1 a
+      positive always pulls with weight 1 there, here with ``g / u``.
+    - ``model`` and ``robust`` (FastCLIP v0, v3): gradients of the similarities are those of the
+      public code. In the gradient of the scale it counts the part through ``g`` twice.
+    - ``individual`` (v2): here the loss has its factor tau, and Adam counts a sample's own visits.
+      FastCLIP leaves the factor out, counts epochs, and has no memory in the first one. GloFND's
+      fork of it, and FastCLIP's own code before it was corrected, divide by Adam's second moment
+      instead of its root.
 
     Diagnostics: ``gamma``, ``mean_log_u``, ``temperature`` (mean over the anchors), and those
     of the policies.
@@ -139,6 +152,13 @@ class SogCLR(ContrastiveCore):
         """The temperatures of ``modality``, with their own learning rate."""
         own = list(self.parameters())
         return [ParameterGroup(own, self.settings.tau_lr_factor)] if own else []
+
+    @torch.no_grad()
+    def keep_in_bounds(self) -> None:
+        """Put the temperatures of ``modality`` back within [``tau_min``, 1]."""
+        if self.settings.temperature == "modality":
+            for log_tau in self.log_tau.values():
+                log_tau.clamp_(math.log(self.settings.tau_min), 0.0)
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
@@ -200,9 +220,9 @@ class SogCLR(ContrastiveCore):
             case "individual":
                 return table["tau"][ids].to(like.dtype)
             case "modality":
-                tau = self.log_tau[anchors.side].exp().clamp(s.tau_min, 1.0)
+                tau = within(self.log_tau[anchors.side].exp(), s.tau_min, 1.0)
             case _:
-                tau = (1 / batch.scale).clamp(s.tau_min, 1.0)
+                tau = within(1 / batch.scale, s.tau_min, 1.0)
         return tau.to(like.dtype).expand_as(like)
 
     @torch.no_grad()

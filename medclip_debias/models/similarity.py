@@ -16,7 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from medclip_debias.bounds import Bounded, within
 from medclip_debias.config import SimilaritySettings
+
+# Bounds of the learned scale g2.
+SCALE_MIN, SCALE_MAX = 1.0, 100.0
 
 # Bytes of all h up to which they are formed at once, and bytes of h formed at a time beyond. On a
 # CPU a block that stays in the cache is fastest; an accelerator wants larger ones.
@@ -225,7 +229,7 @@ class NonLocalBlock(nn.Module):
         return result
 
 
-class Similarity(nn.Module):
+class Similarity(nn.Module, Bounded):
     """Image-sentence score in [-1, 1], and the learned scale ``g2`` that multiplies it.
 
     Always computed in float32 or better, also under autocast: a bfloat16 similarity costs up
@@ -242,15 +246,20 @@ class Similarity(nn.Module):
     def __init__(self, settings: SimilaritySettings, dim: int) -> None:
         super().__init__()
         self.settings = settings
-        # gamma^2 is stored as its logarithm and read through `scale`, clamped to [1, 100].
+        # gamma^2 is stored as its logarithm and read through `scale`, which keeps it in bounds.
         self.log_scale = nn.Parameter(torch.tensor(math.log(settings.initial_scale)))
         attends = settings.non_local == "self_attention" and settings.aggregator in ("nl", "lse_nl")
         self.non_local = NonLocalBlock(dim) if attends else None
 
     @property
     def scale(self) -> Tensor:
-        """``g2 = gamma^2``, a scalar in [1, 100] that carries gradient."""
-        return self.log_scale.exp().clamp(1.0, 100.0)
+        """``g2 = gamma^2``, a scalar in [1, 100] that carries gradient, at its bounds too."""
+        return within(self.log_scale.exp(), SCALE_MIN, SCALE_MAX)
+
+    @torch.no_grad()
+    def keep_in_bounds(self) -> None:
+        """Put the stored logarithm back within the bounds of the scale."""
+        self.log_scale.clamp_(math.log(SCALE_MIN), math.log(SCALE_MAX))
 
     def forward(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """Score every image with every sentence, on the cosine scale (without ``g2``).

@@ -78,6 +78,8 @@ def write_report(run: Path) -> Path:
         provenance=content.provenance_rows(results),
         settings_text=parts["settings_text"],
         resamples=content.dig(results, "options.bootstrap.resamples"),
+        interval_kind=content.dig(results, "options.bootstrap.interval") or "percentile",
+        few_patients=content.few_patients(content.patients_of(results)),
     )
     path = run / "report.html"
     write_text(path, page)

@@ -10,7 +10,7 @@ from typing import Any
 
 from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.files import write_text
-from medclip_debias.reporting.content import dig, interval, number
+from medclip_debias.reporting.content import dig, few_patients, interval, number, patients_of
 
 _TEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -123,7 +123,9 @@ def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
     models = ", ".join(str(run.get("model_hash")) for run in runs)
     text = f"Split {splits} of data {data}; model {models}."
     if any(dig(run, "options.bootstrap.resamples") for run in runs):
-        text += " In brackets 95% intervals, percentile bootstrap over patients."
+        text += " In brackets 95% intervals, expanded percentile bootstrap over patients."
+        if few := few_patients(count for run in runs for count in patients_of(run)):
+            text += f" {few}"
     for note in dict.fromkeys(note for run in runs for note in run.get("notes") or ()):
         text += f" {note}"
     if any(dig(run, "data.synthetic") for run in runs):
@@ -219,13 +221,13 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
     sentences = [
         f"Differences to {content['baseline']}, split {content['split']} of data "
         f"{content['data_hash'][:16]}{_patients(content)}.",
-        f"95% intervals and two-sided p-values: paired percentile bootstrap, "
+        f"95% intervals and two-sided p-values: t, with the standard error of a paired bootstrap, "
         f"{options['resamples']:,} resamples of the patients.",
     ]
     if several:
         sentences.append(
-            "Runs of several seeds: mean (sd); where both sides have them, p is the larger of the "
-            "patients' and the seeds' t test, and the interval covers both."
+            "Runs of several seeds: mean (sd); where both sides have them, p and interval are over "
+            "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
         )
     if any(len(group["runs"]) == 1 for group in content["groups"]):
         sentences.append("One seed says nothing of how another training would turn out.")
@@ -233,11 +235,8 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
         f"Real: at most {options['alpha']:g} after Holm's correction over the "
         f"{options['tests']} tests of this table; 'not shown' is no proof of equality."
     )
-    if 2 * options["tests"] > options["alpha"] * (options["resamples"] + 1):
-        sentences.append(
-            f"With {options['resamples']:,} resamples no difference could pass this correction; "
-            "draw more."
-        )
+    if few := few_patients(row["patients"] for row in content["rows"]):
+        sentences.append(few)
     codes = sorted({h for group in content["groups"] for h in group["code_hashes"] if h})
     if len(codes) > 1:
         sentences.append(

@@ -106,6 +106,7 @@ def accuracy(
     import torch
     import torch.nn.functional as F
 
+    from medclip_debias.bounds import within
     from medclip_debias.losses import CLIP, ContrastiveBatch
 
     rng = np.random.default_rng([seed, 7])
@@ -126,7 +127,7 @@ def accuracy(
         batch = torch.from_numpy(rng.choice(len(x), 128, replace=False))
         if kind == "contrastive":
             pairs = ContrastiveBatch.from_embeddings(
-                network(x[batch]), texts(t[batch]), scale.exp().clamp(1, 100)
+                network(x[batch]), texts(t[batch]), within(scale.exp(), 1, 100)
             )
             loss = objective(pairs).loss
         else:

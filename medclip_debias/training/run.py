@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
@@ -251,6 +252,8 @@ class Trainer:
             raise self._not_a_number(step, "the gradient is no number")
         scaler.step(self.optimizer)
         scaler.update()
+        # Before the average takes them over, so that it stays within the bounds too.
+        keep_in_bounds((self.model, self.objective))
         if self.average is not None:
             self.average.update_parameters(self.model)
         return {**figures, "gradient_norm": norm_of_gradient}
@@ -305,6 +308,9 @@ class Trainer:
             load_state(self.masked_lm, state.get("masked_lm", {}), where)
         if self.average is not None:
             load_state(self.average, state.get("average", {}), where)
+        # Older checkpoints may hold a scale or a temperature beyond its bounds.
+        averages = () if self.average is None else (self.average,)
+        keep_in_bounds((self.model, self.objective, *averages))
         with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
             self.optimizer.load_state_dict(state["optimizer"])
             self.precision.scaler.load_state_dict(state["scaler"])

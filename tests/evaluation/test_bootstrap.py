@@ -6,9 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from medclip_debias.evaluation.bootstrap import (
+    Influence,
     bootstrap_intervals,
+    expanded_interval,
+    influence,
+    jackknife_weights,
     percentile_interval,
     resample_weights,
     weighted_auc,
@@ -65,19 +70,62 @@ def test_equal_seeds_give_equal_intervals_whatever_the_block():
     np.testing.assert_array_equal(whole, blocks)
 
 
-def test_nominal_95_percent_covers_the_truth_about_that_often():
-    """Two items per patient, fully dependent: ignoring patients would cover about 83%."""
-    rng = np.random.default_rng(7)
-    hits = 0
-    for trial in range(200):
-        values = np.repeat(rng.normal(size=60), 2)
-        patients = [str(i // 2) for i in range(120)]
-        interval = bootstrap_intervals(
-            lambda w, v=values: {"mean": weighted_mean(v, w)}, patients, resamples=300, seed=trial
-        )["mean"]
-        assert interval is not None
-        hits += interval[0] <= 0 <= interval[1]
-    assert 0.90 <= hits / 200 <= 0.99
+@pytest.mark.parametrize("patients", [12, 60])
+def test_95_percent_intervals_hold_the_truth_95_times_in_100_for_few_patients_too(patients):
+    """Two items a patient, fully dependent; a plain percentile interval holds 90% of 12."""
+    rng = np.random.default_rng(patients)
+    trials, used, plain = 600, 0, 0
+    names = [str(i // 2) for i in range(2 * patients)]
+    resamples = np.concatenate(list(resample_weights(names, 400, 0)))
+    without = np.concatenate(list(jackknife_weights(names)))
+    for _ in range(trials):
+        values = np.repeat(rng.normal(size=patients), 2)
+        drawn = weighted_mean(values, resamples)
+        low, high = expanded_interval(drawn, influence(weighted_mean(values, without), patients))
+        used += low <= 0 <= high
+        low, high = percentile_interval(drawn)
+        plain += low <= 0 <= high
+    room = 3.5 * math.sqrt(0.05 * 0.95 / trials)
+    assert used / trials == pytest.approx(0.95, abs=room)
+    if patients == 12:
+        assert plain / trials < 0.95 - room
+
+
+def test_leaving_patients_out_is_what_the_jackknife_weights_say():
+    names = ["b", "a", "b", "c", "d"]
+    every = np.concatenate(list(jackknife_weights(names, block=3)))
+    assert every.tolist() == [[1, 0, 1, 1, 1], [0, 1, 0, 1, 1], [1, 1, 1, 0, 1], [1, 1, 1, 1, 0]]
+    grouped = np.concatenate(list(jackknife_weights([str(i) for i in range(7)], groups=3)))
+    assert (grouped == 0).sum(axis=0).tolist() == [1] * 7
+    assert grouped.shape == (3, 7)
+
+
+def test_few_patients_behind_a_statistic_are_seen_among_many():
+    names = [str(i) for i in range(1000)]
+    without = np.concatenate(list(jackknife_weights(names)))
+    values, few = np.random.default_rng(0).normal(size=1000), np.arange(1000) < 6
+    some = influence(weighted_mean(values[few], without[:, few]), 1000)
+    assert (some.patients, some.freedom <= 5) == (6, True)
+    whole = influence(weighted_mean(values, without), 1000)
+    assert whole.patients == 1000
+    assert whole.freedom > 100
+    scores = values + 2 * few
+    rare = influence(weighted_auc(few, scores, without), 1000)
+    assert rare.freedom < 12  # all negatives matter, but six positives make the variance
+
+
+def test_normal_data_have_the_degrees_of_freedom_of_their_variance():
+    without = np.random.default_rng(0).normal(size=100_000)
+    assert influence(without, 100_000).freedom == pytest.approx(100_000, rel=0.05)
+    assert influence(np.ones(50), 50).patients == 2  # nothing depends on anybody
+    assert influence(np.full(5, np.nan), 5).freedom == 2
+
+
+def test_the_ends_are_as_far_out_as_a_t_intervals():
+    drawn = stats.norm.ppf((np.arange(100_000) + 0.5) / 100_000) * math.sqrt(19 / 20)
+    expected = stats.t.interval(0.95, 19)  # of a mean with standard error 1
+    found = expanded_interval(drawn, Influence(20, 19.0))
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_no_interval_where_none_can_be_had():

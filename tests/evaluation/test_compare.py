@@ -153,9 +153,11 @@ def test_seeds_of_the_same_settings_form_a_group(runs):
     assert entry["sd"] == pytest.approx(np.std(shifts["y"], ddof=1))
     assert entry["seed_test"] == "paired t"
     assert entry["p_seeds"] == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
-    assert entry["p"] == max(entry["p_patients"], entry["p_seeds"])
+    # The shifts are the same for all patients: nothing but the seeds makes a difference.
+    assert entry["p"] == pytest.approx(entry["p_seeds"])
     low, high = stats.t.interval(0.95, 2, loc=gaps.mean(), scale=stats.sem(gaps))
-    assert entry["difference_interval"] == pytest.approx((low, high))  # wider than the patients'
+    assert entry["difference_interval"] == pytest.approx((low, high))
+    assert entry["freedom"] == pytest.approx(2)
 
 
 def test_groups_can_be_named_with_globs(runs):
@@ -208,6 +210,11 @@ def test_runs_evaluated_differently_are_refused_unless_forced(runs, change, sent
         compare([str(runs / "a"), str(runs / "b")], resamples=100)
     forced = compare([str(runs / "a"), str(runs / "b")], force=True, resamples=100)
     assert len(forced["forced"]) == 1
+
+
+def test_results_from_before_an_option_had_a_name_can_still_be_compared(runs):
+    edit(runs / "a", lambda content: content["options"].pop("several_prompts"))
+    assert compare([str(runs / "a"), str(runs / "b")], resamples=100)["forced"] == []
 
 
 def test_items_that_do_not_match_are_refused_or_put_side_by_side(runs):

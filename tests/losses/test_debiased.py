@@ -20,7 +20,9 @@ from medclip_debias.losses import (
     InfoNCESettings,
     LanguageModelEta,
     TableEta,
+    TwoViewBatch,
 )
+from medclip_debias.losses.registry import build_objective, loss_settings
 
 
 def naive_loss(similarity, scale, owners, eta):
@@ -214,6 +216,18 @@ def test_eta_beyond_its_limit_is_clipped_and_counted():
     assert objective(batch).diagnostics["eta_clipped"].item() == 1
 
 
+@pytest.mark.parametrize("kind", ["debiased", "debiased_pooled"])
+def test_a_negative_eta_is_cut_and_counted_too(kind):
+    settings = {"kind": kind, "eta": {"kind": "table"}}
+    if kind == "debiased_pooled":
+        settings["pool"] = "pair"
+    eta = torch.tensor([-0.5, 0.2, 2.0, 0.0])
+    batch = ContrastiveBatch(torch.eye(4), torch.tensor(14.0), eta=eta)
+    found = build_objective(loss_settings(settings, "run.yaml"))(batch).diagnostics
+    assert found["eta_clipped"].item() == 2
+    assert found["mean_eta"].item() == pytest.approx((0 + 0.2 + 0.99 + 0) / 4)
+
+
 def test_diagnostics_are_the_means_of_the_similarities():
     similarity = torch.tensor([[0.9, 0.1], [0.2, 0.7]])
     out = InfoNCE()(ContrastiveBatch(similarity, torch.tensor(14.0)))
@@ -227,6 +241,32 @@ def test_what_eta_needs_must_be_in_the_batch():
         DebiasedContrastive(DebiasedSettings(eta=LanguageModelEta()))(batch)
     with pytest.raises(ValueError, match="eta"):
         DebiasedContrastive(DebiasedSettings(eta=TableEta()))(batch)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0)])
+def test_an_empty_batch_is_refused_instead_of_costing_nan(shape):
+    with pytest.raises(ValueError, match="the batch is empty"):
+        ContrastiveBatch(
+            torch.empty(shape), torch.tensor(14.0), torch.zeros(shape[1], dtype=torch.int64)
+        )
+    if shape == (0, 0):
+        for make in (ContrastiveBatch, TwoViewBatch):
+            with pytest.raises(ValueError, match="the batch is empty"):
+                make(torch.empty(shape), torch.tensor(14.0))
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_an_index_that_points_nowhere_is_refused_by_name(place):
+    scale = torch.tensor(14.0)
+    with pytest.raises(ValueError, match=f"image_of_sentence holds {place}.* 3 images"):
+        ContrastiveBatch(torch.eye(3), scale, torch.tensor([0, place, 2]))
+    with pytest.raises(ValueError, match=f"text_ids holds {place}.* 3 columns of agreement"):
+        ContrastiveBatch(
+            torch.eye(3),
+            scale,
+            text_ids=torch.tensor([0, place, 2]),
+            agreement=torch.zeros(3, 3, dtype=torch.bool),
+        )
 
 
 def test_a_nan_is_refused_by_name():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from medclip_debias.reporting.comparison import write_comparison
+from medclip_debias.reporting.content import few_patients, patients_of
 from medclip_debias.reporting.forest import forest
 from medclip_debias.reporting.tables import (
     Table,
@@ -104,14 +105,23 @@ def test_rows_hold_value_difference_and_verdict():
     assert table.rows[2][-1] == "not shown"
     assert table.rows[0][4] == "baseline"
     assert "20 patients" in table.caption
-    assert "no difference could pass" not in table.caption
 
 
-def test_the_caption_says_what_was_forced_and_what_could_not_be_shown():
-    caption = comparison_table(content(forced=["a and b were evaluated on other data"])).caption
+def test_the_caption_says_what_was_forced_and_that_few_patients_make_rough_intervals():
+    few = content(forced=["a and b were evaluated on other data"])
+    caption = comparison_table(few).caption
     assert caption.startswith("Forced although a and b were evaluated on other data.")
-    few = content(options={"resamples": 100, "seed": 0, "alpha": 0.05, "tests": 4})
-    assert "With 100 resamples no difference could pass" in comparison_table(few).caption
+    assert "Fewer than 100 patients (20): take these intervals as rough" in caption
+    for row in few["rows"]:
+        row["patients"] = 100
+    assert "Fewer than" not in comparison_table(few).caption
+
+
+def test_few_patients_are_said_of_one_evaluation_too():
+    assert few_patients(patients_of({"zero_shot": {"patients": 100}})) == ""
+    assert few_patients(patients_of({"skipped": {}})) == ""
+    two = {"zero_shot": {"patients": 99}, "grounding": {"patients": 4}}
+    assert "(4 to 99)" in few_patients(patients_of(two))
 
 
 def test_markdown_and_latex_are_well_formed():

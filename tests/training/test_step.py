@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -164,6 +166,22 @@ def test_the_moving_average_is_the_closed_form(run, cut):
     for name, value in trainer.result.state_dict().items():
         if "running" in name:
             assert torch.equal(value, model[name]), name
+
+
+def test_a_scale_beyond_its_cap_is_brought_back_by_the_next_step_and_learns(run):
+    """As an older checkpoint may hold it; the moving average follows."""
+    trainer = Trainer(run(ema=0.5))
+    state = trainer.state()
+    for part, name in (("model", ""), ("average", "module.")):
+        state[part][f"{name}similarity.log_scale"].fill_(7.0)
+    trainer.restore(state, "old.pt")
+    models = (trainer.model, trainer.result)
+    assert all(m.similarity.log_scale.item() == pytest.approx(math.log(100)) for m in models)
+    scales = [float(trainer.step(step)["scale"]) for step in range(4)]
+    # Pairs of an untrained network say nothing, so that a scale of 100 costs much.
+    assert scales[0] == pytest.approx(100, rel=1e-6)
+    assert scales[0] > scales[1] > scales[2] > scales[3]
+    assert trainer.model.similarity.scale < trainer.result.similarity.scale < 100
 
 
 def test_lower_layers_learn_slower(run):
