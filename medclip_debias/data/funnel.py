@@ -7,6 +7,9 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 
+ASIDE = ("label rows", "test studies", "reports", "boxes")
+"""Units of steps that drop no image and no study."""
+
 
 class Funnel:
     """Counts what each step kept and dropped, in order.
@@ -29,7 +32,8 @@ class Funnel:
 
     def worst(self) -> dict[str, Any]:
         """Return the step that dropped the largest share of what reached it."""
-        return max(self.rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
+        rows = [row for row in self.rows if row["unit"] not in ASIDE] or self.rows
+        return max(rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
 
     def stop_if_empty(self, kept: int, example: str = "") -> None:
         """Stop when a step kept nothing, naming the step that dropped most.
