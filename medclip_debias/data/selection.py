@@ -74,8 +74,8 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     funnel = Funnel()
     listed = source.images()
     funnel.step("images listed", "images", len(listed))
-    for step in source.steps():
-        funnel.step(*step)
+    for counted in source.steps():
+        funnel.step(*counted)
     phrases = source.phrases()
     if not listed:
         held_out = source.held_out_patients()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import label_name, label_value
-from medclip_debias.data.sources.ids import STUDY, Ids, check_match, read_ids
+from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError, did_you_mean
@@ -151,12 +151,14 @@ def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict
     ids = _ids(data, key)
     column = columns[key]
     row_of: dict[str, int] = {}
+    find: Callable[[str], str]
     if key in _FILES:
-        finder = PathFinder(ids)
-        named, find = table[column].tolist(), finder.image
-        if "" in named:
-            row = table.index[named.index("")]
-            raise UserError(f"{path}, row {row}: column '{column}' is blank; fill it in.")
+        named, find = table[column].tolist(), PathFinder(ids).image
+        blank = next((place for place, name in enumerate(named) if is_blank(name)), None)
+        if blank is not None:
+            raise UserError(
+                f"{path}, row {table.index[blank]}: column '{column}' is blank; fill it in."
+            )
     else:
         known = Ids(ids, STUDY if key == "study_id" else "")
         named, find = read_ids(path, table, column, known.letter).ids, known.find

@@ -75,7 +75,7 @@ class ImagePaths:
     ask for, so a source of any size will do.
 
     Args:
-        images: of the source; each is known by its path and by its id.
+        images: of the source; each is known by its path, and to a name like it by its id.
         root: folder that relative paths start from.
         names: all paths that will be looked for.
     """
@@ -98,9 +98,9 @@ class ImagePaths:
             self._stems |= {path[-1], by_id[-1]}
             for end in {*ends_of(path), *ends_of(by_id)} & wanted:
                 self._ends[end] = (self._ends.get(end, (0, ""))[0] + 1, image.image_id)
-            for whole in {relative, by_id} & wanted:
+            if relative in wanted:
                 # What two images call themselves points to neither.
-                self._whole[whole] = "" if whole in self._whole else image.image_id
+                self._whole[relative] = "" if relative in self._whole else image.image_id
 
     def find(self, name: str) -> Match:
         """Return the image that ``name`` fits best."""

@@ -79,6 +79,14 @@ def test_the_boxes_of_another_patient_are_not_this_ones(tmp_path):
     assert "1 images of a.coco.json have the name of an image here but lie in other" in said
 
 
+def test_an_id_without_folders_does_not_stand_for_every_folder(tmp_path):
+    place = ROOT / "patient1" / "view1_frontal.jpg"
+    images = [ImageRecord("view1_frontal", "s", "p", place, "", "")]
+    names = ({"file_name": "patient3/view1_frontal.jpg"}, {"file_name": "view1_frontal"})
+    other, same = (read_phrases(named(tmp_path, name), images, ROOT)[0].image_id for name in names)
+    assert (other, same) == ("patient3/view1_frontal.jpg", "view1_frontal")
+
+
 def test_the_longer_path_wins_over_the_bare_name(tmp_path):
     bare = {"file_name": "view1_frontal.jpg"}
     names = [bare | {"path": f"patient{n}/study1/view1_frontal.jpg"} for n in (3, 1)]
