@@ -176,8 +176,3 @@ def read_label_table(path: Path) -> LabelTable:
             result[study][label] = seen[text]
     said = [*ids.said(path, "study_id"), *unread_columns(path, table.columns, _NO_LABELS)]
     return LabelTable(path, result, said)
-
-
-def read_labels(path: Path) -> Mapping[str, Labels]:
-    """Read the labels of `read_label_table` alone."""
-    return read_label_table(path).labels

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from medclip_debias.data.boxes import Fitted, fit_boxes
-from medclip_debias.data.records import ImageRecord, PhraseRecord
-from medclip_debias.data.sources.ms_cxr import describe_match, read_phrases
+from medclip_debias.data.records import ImageRecord, PhraseRecord, file_stem
+from medclip_debias.data.sources.ms_cxr import read_phrases
 from medclip_debias.errors import UserError
 
 Match = Literal["phrase", "image", "none"]
@@ -19,14 +19,22 @@ _SAID = {
     "other_shape": "phrases were annotated on an image with another ratio of its sides",
     "flat": "boxes have no area",
     "outside": "boxes lie outside their image",
+    "elsewhere": "images have a name that the file lists in other folders (write the folders alike"
+    " if they are the same)",
 }
 
 
 @dataclass(frozen=True)
 class ReferenceBoxes:
-    """Annotated boxes by image and phrase; use `ReferenceBoxes.read`."""
+    """Annotated boxes by image and phrase; use `ReferenceBoxes.read`.
+
+    Attributes:
+        phrases: by image.
+        elsewhere: images without any, whose name the file lists in other folders.
+    """
 
     phrases: dict[str, list[PhraseRecord]] = field(default_factory=dict)
+    elsewhere: int = 0
     _fitted: dict[str, list[Fitted]] = field(default_factory=dict)
 
     @classmethod
@@ -44,16 +52,21 @@ class ReferenceBoxes:
         records = [ImageRecord(_key(image), "", "", image, "", "", str(image)) for image in images]
         wanted = {record.image_id for record in records}
         phrases: dict[str, list[PhraseRecord]] = {}
+        others: set[str] = set()
         for phrase in read_phrases(path, records, Path()):
             if phrase.image_id in wanted:
                 phrases.setdefault(phrase.image_id, []).append(phrase)
+            else:
+                others.add(file_stem(phrase.image_id))
+        without = (image for image in images if _key(image) not in phrases)
+        found = cls(phrases, sum(file_stem(image.name) in others for image in without))
         if not phrases:
-            hint = " ".join(describe_match(path, records, Path()))
+            hint = " ".join(found.left_aside())
             raise UserError(
                 f"{path}: holds no box for the images given; are they of this set?"
                 f"{' ' if hint else ''}{hint}"
             )
-        return cls(phrases)
+        return found
 
     def of(self, image: Path, text: str, shape: tuple[int, int]) -> tuple[list[list[float]], Match]:
         """Boxes for a sentence in an image, in the image's own pixels.
@@ -86,6 +99,7 @@ class ReferenceBoxes:
             counts["other_shape"] += fitted.other_shape
             counts["flat"] += fitted.flat
             counts["outside"] += fitted.outside
+        counts["elsewhere"] = self.elsewhere
         told = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
         return [f"reference boxes left aside: {'; '.join(told)}."] if told else []
 

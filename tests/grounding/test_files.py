@@ -277,8 +277,23 @@ class TestBoxesOfTheRightImage:
         image = film(f"patient1/{self.NAME}", 40, 60)
         name = {"file_name": f"patient2/{self.NAME}"}
         file = boxes_file(tmp_path / "b.json", (name, [1, 1, 9, 9]))
-        with pytest.raises(UserError, match=r"no box for the images given.* lie in other folders"):
+        with pytest.raises(
+            UserError, match=r"no box for the images given.*: 1 images have a name that .* in other"
+        ):
             self.boxes(model, [image], file, tmp_path / "out")
+
+    def test_an_image_that_is_listed_in_other_folders_is_said(self, model, film, tmp_path):
+        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+        file = boxes_file(
+            tmp_path / "b.json",
+            ({"file_name": f"patient1/{self.NAME}"}, [1, 1, 9, 9]),
+            ({"file_name": f"train/patient2/{self.NAME}"}, [2, 2, 9, 9]),
+        )
+        found, result = self.boxes(model, films, file, tmp_path / "out")
+        assert found == [[[1, 1, 9, 9]], []]
+        assert "1 images have a name that the file lists in other" in result["boxes_left_aside"][0]
+        result = self.boxes(model, films[:1], file, tmp_path / "out")[1]
+        assert result["boxes_left_aside"] == []  # that of another patient is nobody's concern
 
     def test_a_bare_name_that_fits_two_is_refused(self, model, film, tmp_path):
         films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
