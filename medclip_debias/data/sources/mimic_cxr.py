@@ -328,9 +328,15 @@ class MimicCxrSource:
             human = {study: row for study, row in known.items() if study in tests}
             labels |= human
             kept = sum(study in labels for study in tests - human.keys())
-            self._steps.append(
-                ("test study has radiologists' labels", "test studies", len(human), len(tests))
-            )
+            self._steps += [
+                (
+                    f"study of {test_path.name} is a test study",
+                    "label rows",
+                    len(human),
+                    len(known),
+                ),
+                ("test study has radiologists' labels", "test studies", len(human), len(tests)),
+            ]
             self._said.append(
                 f"Labels: {len(human)} of the {len(tests)} test studies have radiologists',"
                 f" {kept} have the labeller's alone."
