@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -16,6 +16,19 @@ class UserError(Exception):
     The command line prints it without a traceback and exits with code 2. It never holds
     report text, a patient's identity or a DICOM header.
     """
+
+
+class MissingFiles(UserError):
+    """Files that a table names and that are not there.
+
+    Args:
+        message: the sentence, which names the first of them.
+        files: row and path of each.
+    """
+
+    def __init__(self, message: str, files: Sequence[tuple[int, str]]) -> None:
+        super().__init__(message)
+        self.files = files
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

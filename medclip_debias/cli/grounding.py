@@ -57,7 +57,8 @@ def ground(
 ) -> None:
     """Show where in an image each sentence is seen."""
     from medclip_debias.config import validate
-    from medclip_debias.grounding.files import GroundOptions, find_images, ground_files
+    from medclip_debias.grounding.files import GroundOptions, ground_files
+    from medclip_debias.grounding.find import find_images
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
     from medclip_debias.models.dual_encoder import best_device
     from medclip_debias.models.load import load_model
@@ -68,7 +69,7 @@ def ground(
     content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
     options = validate(GroundOptions, content, "the command line")
     texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
-    files = find_images(images)
+    files = find_images(images, note)
     encoder = load_model(model, best_device(device))
     if local:
         from medclip_debias.models.peers.gloria_local import GloriaLocal
@@ -80,6 +81,8 @@ def ground(
         result = ground_files(encoder, files, texts, out, options, boxes=boxes, progress=advance)
     for entry in result["rejected"]:
         note(f"left out: {entry['reason']}")
+    for line in result["boxes_left_aside"]:
+        note(line)
     if as_json:
         show(result, as_json)
     elif len(result["images"]) == 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from medclip_debias.data.sources.ids import STUDY, Ids
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_file
 
@@ -55,6 +56,8 @@ def read_agreement(path: Path, texts: Sequence[str], studies: Sequence[str]) -> 
             agree = np.unpackbits(content["agree"], axis=1, count=len(place)).astype(bool)
         if agree.shape != (len(known), len(place)):
             raise ValueError
+    ids = Ids(place, STUDY)
+    studies = [ids.find(name) for name in studies]
     for what, wanted, there in (("sentences", texts, known), ("studies", studies, place)):
         absent = sum(name not in there for name in wanted)
         if absent:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,18 @@ import pandas as pd
 
 from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
 from medclip_debias.data import store, verify
+from medclip_debias.data.boxes import fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.records import PhraseRecord
 from medclip_debias.data.results import Heads, Part, Results, Row, Study
-from medclip_debias.data.sources.ms_cxr import scale_boxes
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 
 INPUTS = "inputs.parquet"
 """What each row and each report was made of, so that a later run knows what changed."""
+
+MISSING_IMAGES, UNUSED_REPORTS = "missing.csv", "unused_reports.csv"
+"""Image files that are listed and not there; studies whose report gave no sentence, and why."""
 
 _ROW_GROUP = 1 << 16  # sentences; fixed, so that the file does not depend on how they came
 
@@ -45,6 +48,7 @@ class About:
         funnel: counts of the selection.
         phrases: grounded phrases of the source.
         rejected: ``(image_id, reason)`` of files that the selection could not look at.
+        missing: ``(image_id, path)`` of files that are not there.
         synthetic: the source is a phantom.
         text_only: the source has reports and no images.
         made_by: versions of what computed the rows and sentences.
@@ -58,6 +62,7 @@ class About:
     funnel: list[dict[str, Any]]
     phrases: list[PhraseRecord]
     rejected: list[tuple[str, str]]
+    missing: list[tuple[str, str]]
     synthetic: bool
     text_only: bool
     made_by: dict[str, str]
@@ -85,10 +90,18 @@ class About:
         changed = {
             "settings": PrepareSettings.model_validate(values["settings"]),
             "selection": SelectionSettings.model_validate(values["selection"]),
-            "phrases": [PhraseRecord(**phrase) for phrase in values["phrases"]],
+            "phrases": [_phrase(phrase) for phrase in values["phrases"]],
             "rejected": [(image_id, reason) for image_id, reason in values["rejected"]],
+            "missing": [(image_id, path) for image_id, path in values["missing"]],
         }
         return cls(**(values | changed))
+
+
+def _phrase(values: dict[str, Any]) -> PhraseRecord:
+    """A phrase from JSON, which has lists for tuples."""
+    size = values["annotated_size"]
+    boxes = tuple(tuple(box) for box in values["boxes"])
+    return PhraseRecord(**(values | {"boxes": boxes, "annotated_size": size and tuple(size)}))
 
 
 def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
@@ -124,10 +137,9 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     manifest.to_parquet(folder / store.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
-    with (folder / "rejected.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("image_id", "reason"))
-        writer.writerows(rejected)
+    _write_csv(folder / "rejected.csv", ("image_id", "reason"), rejected)
+    _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), about.missing)
+    _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
     meta = {
         "format_version": store.FORMAT_VERSION,
@@ -149,7 +161,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
             "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
         },
         "funnel": funnel.rows,
-        "files": [store.MANIFEST, INPUTS],
+        "files": [store.MANIFEST, INPUTS, MISSING_IMAGES, UNUSED_REPORTS],
         verify.HASHES: verify.table_hashes(folder),
         "source_stamp": about.source_stamp(results.heads),
         "manifest_hash": store.manifest_hash(manifest),
@@ -215,13 +227,22 @@ def _phrase_table(
         funnel.step("phrases listed", "phrases", len(phrases))
         known = [phrase for phrase in phrases if phrase.image_id in sizes]
         funnel.step("image of the phrase kept", "phrases", len(known), len(phrases))
+        alike = flat = outside = listed = 0
         for phrase in known:
             height, width = (int(side) for side in sizes[phrase.image_id])
-            boxes = scale_boxes(phrase.boxes, phrase.annotated_size, (width, height))
-            if boxes:
+            fitted = fit_boxes(phrase.boxes, phrase.annotated_size, (width, height))
+            if fitted.other_shape:
+                continue
+            alike, listed = alike + 1, listed + len(phrase.boxes)
+            flat, outside = flat + fitted.flat, outside + fitted.outside
+            if fitted.boxes:
                 ids = (phrase.phrase_id, phrase.image_id)
-                rows.append((*ids, phrase.category, phrase.text, phrase.split, boxes))
-        funnel.step("boxes lie in the image", "phrases", len(rows), len(known))
+                rows.append((*ids, phrase.category, phrase.text, phrase.split, fitted.boxes))
+        step = "image has the shape it had when it was annotated"
+        funnel.step(step, "phrases", alike, len(known))
+        funnel.step("box has an area", "boxes", listed - flat, listed)
+        funnel.step("box lies in the image", "boxes", listed - flat - outside, listed - flat)
+        funnel.step("boxes lie in the image", "phrases", len(rows), alike)
     return pd.DataFrame(rows, columns=list(store.PHRASE_COLUMNS), dtype=object)
 
 
@@ -254,6 +275,13 @@ def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study])
     columns = ["what", "id", "stamp", "dropped", "words"]
     frames = [pd.DataFrame(part, columns=columns) for part in parts]
     return pd.concat(frames, ignore_index=True).fillna("").astype("str")
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 
+ASIDE = ("label rows", "test studies", "reports", "boxes")
+"""Units of steps that drop no image and no study."""
+
 
 class Funnel:
     """Counts what each step kept and dropped, in order.
@@ -30,9 +33,14 @@ class Funnel:
     def worst(self) -> dict[str, Any]:
         """Return the step that dropped the largest share of what reached it.
 
-        Words of sections that are left aside empty no set, so they are not looked at.
+        Words of sections and rows of label tables that are left aside empty no set, so they are
+        not looked at.
         """
-        rows = [row for row in self.rows if not row["unit"].startswith("words")]
+        rows = [
+            row
+            for row in self.rows
+            if row["unit"] not in ASIDE and not row["unit"].startswith("words")
+        ] or self.rows
         return max(rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
 
     def stop_if_empty(self, kept: int, example: str = "") -> None:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import Settings
+from medclip_debias.data.sources.ids import STUDY, is_blank, read_ids
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, did_you_mean
 
 CHEXPERT_LABELS = (
     "Atelectasis",
@@ -42,7 +44,8 @@ Labeller = Literal["chexpert", "negbio"]
 """The two automatic labellers that MIMIC-CXR-JPG comes with; same columns, same values."""
 
 _RENAMED = {"Airspace Opacity": "Lung Opacity"}
-_VALUES = {"1": 1.0, "0": 0.0, "-1": -1.0, "": None, "nan": None}
+_VALUES = {"1": 1.0, "0": 0.0, "-1": -1.0}
+_NO_LABELS = ("study_id", "subject_id", "dicom_id", "patient_id", "image_id", "split", "path")
 
 Labels = dict[str, float | None]
 
@@ -107,8 +110,9 @@ def label_columns(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 def label_value(text: str, where: str) -> float | None:
     """Return the value of one cell; ``where`` names file, row and column for the message."""
-    key = text.strip().lower()
-    key = key.removesuffix(".0") if key.endswith(".0") else key
+    if is_blank(text):
+        return None
+    key = text.strip().removesuffix(".0")
     if key not in _VALUES:
         raise UserError(
             f"{where}: a label must be 1 (present), 0 (absent), -1 (uncertain) or blank."
@@ -116,8 +120,32 @@ def label_value(text: str, where: str) -> float | None:
     return _VALUES[key]
 
 
-def read_labels(path: Path) -> dict[str, Labels]:
-    """Read a CheXpert table (CSV, also gzipped) as labels by ``study_id``.
+@dataclass(frozen=True)
+class LabelTable:
+    """A table of labels.
+
+    Attributes:
+        path: its file.
+        labels: by study id.
+        said: sentences on what was read otherwise than it is written, or not read.
+    """
+
+    path: Path
+    labels: Mapping[str, Labels]
+    said: list[str]
+
+
+def unread_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return a sentence on the columns that are neither ``known`` nor a label, if any."""
+    skipped = [n for n in names if n.lower() not in known and label_name(n) is None]
+    if not skipped:
+        return []
+    named = (f"'{name}'{did_you_mean(name, CHEXPERT_LABELS)}" for name in skipped)
+    return [f"{path}: no label and not read: column {', '.join(named)}."]
+
+
+def read_label_table(path: Path) -> LabelTable:
+    """Read a CheXpert table (CSV, also gzipped) by ``study_id``, which may be written ``s1`` too.
 
     Raises:
         UserError: no ``study_id`` or no label column, a value that is no label, a study twice.
@@ -129,12 +157,11 @@ def read_labels(path: Path) -> dict[str, Labels]:
             f"{path}: no column is a CheXpert label such as 'Cardiomegaly';"
             f" it has: {', '.join(table.columns)}."
         )
+    ids = read_ids(path, table, "study_id", STUDY)
     result: dict[str, Labels] = {}
     first: dict[str, int] = {}
     rows = table.index.tolist()
-    for row, study in zip(rows, table["study_id"], strict=True):
-        if not study:
-            raise UserError(f"{path}, row {row}: column 'study_id' is blank; fill it in.")
+    for row, study in zip(rows, ids.ids, strict=True):
         if study in first:
             raise UserError(
                 f"{path}, row {row}: its study is already in row {first[study]}; keep one row."
@@ -143,8 +170,9 @@ def read_labels(path: Path) -> dict[str, Labels]:
         result[study] = {}
     for name, label in columns.items():
         seen: dict[str, float | None] = {}
-        for row, study, text in zip(rows, table["study_id"], table[name], strict=True):
+        for row, study, text in zip(rows, ids.ids, table[name], strict=True):
             if text not in seen:
                 seen[text] = label_value(text, f"{path}, row {row}, column '{name}'")
             result[study][label] = seen[text]
-    return result
+    said = [*ids.said(path, "study_id"), *unread_columns(path, table.columns, _NO_LABELS)]
+    return LabelTable(path, result, said)

@@ -182,6 +182,7 @@ class Preparation:
             funnel=self.plan.funnel.rows,
             phrases=self.plan.phrases,
             rejected=self.plan.rejected,
+            missing=self.plan.missing,
             synthetic=is_phantom(self.source_path),
             text_only=self.plan.text_only,
             made_by=made_by(),

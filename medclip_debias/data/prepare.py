@@ -7,6 +7,9 @@ killed goes on where it was (`medclip_debias.data.journal`).
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from medclip_debias.data.finished import asked, check_unchanged, says_the_same
 from medclip_debias.data.journal import check_free, clear, making
 from medclip_debias.data.preparation import Preparation, Progress, Reading, Say
 from medclip_debias.data.results import Part
-from medclip_debias.errors import UserError
+from medclip_debias.errors import MissingFiles, UserError
+from medclip_debias.files import atomic_file
 
 __all__ = ["Reading", "prepare", "prepare_part"]
 
@@ -61,7 +65,8 @@ def prepare(
     again = not replaced and says_the_same(out, made)
     if not again:
         check_free(out, replaced)
-    run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    with _listing_missing(out):
+        run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
     if again:
         check_unchanged(out, run.stamp())
         run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
@@ -122,7 +127,8 @@ def prepare_part(
     again = not overwrite and says_the_same(out, made)
     if not again:
         check_free(out, overwrite)
-    run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+    with _listing_missing(out):
+        run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
     if again:
         check_unchanged(out, run.stamp(number))
         run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
@@ -134,3 +140,21 @@ def prepare_part(
         counts = shards.write_part(work, number, run.about, run.plan.listing())
         work.move_to(out)
     return counts
+
+
+@contextmanager
+def _listing_missing(out: Path) -> Iterator[None]:
+    """Write the files that a source misses to a list beside ``out``, and name it."""
+    try:
+        yield
+    except MissingFiles as error:
+        path = out.with_name(out.name + ".missing.csv")
+        try:
+            with (
+                atomic_file(path) as temporary,
+                temporary.open("w", encoding="utf-8", newline="") as file,
+            ):
+                csv.writer(file).writerows([("row", "path"), *error.files])
+        except OSError:
+            raise error from None
+        raise UserError(f"{error} All are listed in {path}.") from None

@@ -14,6 +14,9 @@ from typing import Protocol
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
 
+Step = tuple[str, str, int, int | None]
+"""A step of the funnel: its name, the unit, how many are kept, and of how many (``None``: all)."""
+
 SPLITS = ("train", "validate", "test", "held_out")
 """Known splits. ``held_out`` is given by `prepare` alone, to patients who have MS-CXR boxes."""
 
@@ -130,6 +133,10 @@ class Source(Protocol):
 
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients who must leave training and validation."""
+        ...
+
+    def steps(self) -> list[Step]:
+        """Return what reading the source's own tables kept and left aside, for the funnel."""
         ...
 
     def describe(self) -> list[str]:

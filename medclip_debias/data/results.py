@@ -19,6 +19,14 @@ READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""
 
 
+_UNUSED = {
+    MISSING: "there is no report",
+    UNREADABLE: "the report cannot be read",
+    EMPTY: "the report is empty",
+    READ: "the report has no usable section with a sentence",
+}
+
+
 class Image(NamedTuple):
     """A selected image, as the journal of reports names it with its study.
 
@@ -165,6 +173,11 @@ class Results:
         self.rows, unreadable = _rows(parts)
         both = [*sorted(blamed), *sorted(unreadable)]
         self.rejected = [(image_id, reason) for _, image_id, reason in both]
+
+    @property
+    def unused(self) -> list[tuple[str, str]]:
+        """``(study_id, reason)`` of every study whose report gave no sentence."""
+        return [(s.study_id, _UNUSED[s.report]) for s in self.studies if not s.sentences]
 
     def count(self, funnel: Funnel, text_only: bool) -> list[Study]:
         """Count every step from the studies to the rows; return the studies of the set.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medclip_debias.config import FRONTAL_VIEWS, SelectionSettings, json_hash
@@ -31,6 +31,7 @@ class Plan:
         rejected: ``(image_id, reason)`` of files that cannot even be looked at.
         text_only: the source has reports and no images at all.
         held_out: patients who must leave training, for the studies of a source without images.
+        missing: ``(image_id, path)`` of files that the source lists and that are not there.
     """
 
     images: list[ImageRecord]
@@ -40,6 +41,7 @@ class Plan:
     rejected: list[tuple[str, str]]
     text_only: bool = False
     held_out: frozenset[str] = frozenset()
+    missing: list[tuple[str, str]] = field(default_factory=list)
 
     def listing(self) -> str:
         """Return a hash of what was selected; equal on two copies of the same source.
@@ -72,6 +74,8 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     funnel = Funnel()
     listed = source.images()
     funnel.step("images listed", "images", len(listed))
+    for counted in source.steps():
+        funnel.step(*counted)
     phrases = source.phrases()
     if not listed:
         held_out = source.held_out_patients()
@@ -79,11 +83,12 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     check_leak(listed)
     keep = _Keeper(funnel)
     rejected: list[tuple[str, str]] = []
+    missing: list[tuple[str, str]] = []
     images = listed
     stamps: dict[str, str] = {}
     in_headers = any(image.view_in_header for image in images)
     if in_headers:  # a file that is not there has no header
-        images, stamps = _there(images, keep, rejected)
+        images, stamps = _there(images, keep, rejected, missing)
         images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
@@ -98,14 +103,15 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     images = keep(images, "view is frontal", lambda i: _plain(i.view) in frontal)
     images = keep(images, "split is known", lambda i: bool(i.split))
     if not in_headers:
-        images, stamps = _there(images, keep, rejected)
+        images, stamps = _there(images, keep, rejected, missing)
     boxed = {phrase.image_id for phrase in phrases}
     chosen = one_view(images, settings, boxed)
     if settings.multi_view != "all":
         step = f"chosen of its study's views ({settings.multi_view})"
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
-    return Plan(images, [stamps[i.image_id] for i in images], phrases, funnel, rejected)
+    kept = [stamps[image.image_id] for image in images]
+    return Plan(images, kept, phrases, funnel, rejected, missing=missing)
 
 
 def is_frontal(view: str, views: Iterable[str] = FRONTAL_VIEWS) -> bool:
@@ -162,10 +168,19 @@ class _Keeper:
 
 
 def _there(
-    images: list[ImageRecord], keep: _Keeper, rejected: list[tuple[str, str]]
+    images: list[ImageRecord],
+    keep: _Keeper,
+    rejected: list[tuple[str, str]],
+    missing: list[tuple[str, str]],
 ) -> tuple[list[ImageRecord], dict[str, str]]:
     """Return the images whose files are there, and the stamp of every file."""
     stamps = {image.image_id: _stamp(image, rejected) for image in images}
+    refused = {image_id for image_id, _ in rejected}
+    missing += [
+        (image.image_id, str(image.path))
+        for image in images
+        if not stamps[image.image_id] and image.image_id not in refused
+    ]
     if not any(stamps.values()):
         raise UserError(
             "nothing is left of the source: the step 'image file is there' dropped"
@@ -195,7 +210,7 @@ def _stamp(image: ImageRecord, rejected: list[tuple[str, str]]) -> str:
     """Return what tells that a file was not changed, or ``""`` when it is not there."""
     try:
         status = image.path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter: a name with NUL
         return ""
     except OSError as error:
         known = {errno.ELOOP: "its link leads back to itself"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from medclip_debias.data.store import FORMAT_VERSION, PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 
-PART = "part.json"
+PART, ROWS = "part.json", "images.bin"
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -50,7 +51,7 @@ def write_part(
     content = about.as_json()
     counts = _counts(Part.of(work.set))
     # Paths in the reasons differ between machines, as do times of change.
-    own = ("rejected", "selected")
+    own = ("rejected", "missing", "selected")
     shared = {name: value for name, value in content.items() if name not in own}
     values = {
         "format_version": FORMAT_VERSION,
@@ -60,9 +61,10 @@ def write_part(
         "source_stamp": about.source_stamp(_heads([work.reports])),
         "about": content,
     }
-    for journal in (work.reports, work.images):
-        journal.path.touch()  # a part of few studies may have had nothing to do
-    write_json(work.set / PART, values)
+    for path in (work.reports.path, work.images.path, work.rows):
+        path.touch()  # a part of few studies may have had nothing to do
+    values["files"] = _file_hashes(work.set)
+    write_json(work.set / PART, values | {"hash": _hash(values)})
     return counts
 
 
@@ -113,8 +115,7 @@ def _checked(folders: Sequence[Path]) -> About:
             raise UserError(
                 f"{folder}: is part {number}/{of}, as is {other}; give every part once."
             )
-        if _counts(Part.of(folder)) != content["counts"]:
-            raise UserError(f"{folder}: the part is damaged; copy or make it again.")
+        _check_whole(folder, content)
     missing = [number for number in range(1, count + 1) if number not in found]
     if missing:
         raise UserError(
@@ -134,11 +135,15 @@ def _read(folder: Path) -> dict[str, Any]:
         )
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if content["format_version"] != FORMAT_VERSION:
+        if content["format_version"] != FORMAT_VERSION or (
+            "about" in content and "hash" not in content
+        ):
             raise UserError(f"{path}: was made by another version; make this part again.")
+        if content.pop("hash") != _hash(content):
+            raise ValueError
         number, count = content["shard"]
         content["shard"] = int(number), int(count)
-        content["key"], content["counts"], content["about"]
+        content["key"], content["counts"], content["about"], content["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is damaged; copy or make this part again.") from error
     return content
@@ -148,6 +153,44 @@ def counts_of(folder: Path) -> dict[str, int]:
     """Return the counts of what a part holds, as `write_part` did."""
     counts: dict[str, int] = _read(folder)["counts"]
     return counts
+
+
+def _check_whole(folder: Path, content: dict[str, Any]) -> None:
+    """Stop when a file of a part is not what it was when the part was finished.
+
+    The pixels are compared row by row while they are copied, with hashes of the journal that is
+    compared here; of their file, only the size is looked at.
+    """
+    named = next((n for n, value in content["files"].items() if _named(folder, n) != value), "")
+    if named or _counts(Part.of(folder)) != content["counts"]:
+        raise UserError(
+            f"{folder / named}: is not what was prepared, so the part is damaged; copy or make it"
+            " again."
+        )
+
+
+def _file_hashes(folder: Path) -> dict[str, str]:
+    """Name every file of a part but its description, which holds these names."""
+    files = sorted(path.name for path in folder.iterdir() if path.name != PART)
+    return {name: _named(folder, name) for name in files}
+
+
+def _named(folder: Path, name: str) -> str:
+    """Return the hash of a file's bytes; of the pixels, their number."""
+    path = folder / name
+    if not path.is_file():
+        return ""
+    if name == ROWS:
+        return str(path.stat().st_size)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _hash(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _heads(reports: Sequence[Journal]) -> Heads:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import label_name, label_value
-from medclip_debias.data.records import file_stem
+from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
+from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.protocol import Skipped, rows_of_split
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
 """Columns, in any case, that may name the image or study of a row; the first that is there counts.
 
-``path`` (as in CheXpert's tables) and ``image`` (as in a manifest) hold files, see `_PathFinder`.
+``path`` (as in CheXpert's tables) and ``image`` (as in a manifest) hold files, see
+`PathFinder`.
 """
 _FILES = ("path", "image")
 
@@ -134,10 +136,10 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
 def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:
     """The key column of a table, and the position of each key.
 
-    A file that is one of the set's images stands under that image's id.
+    A file or id that is one of the set's stands under the set's own id, however it is written.
 
     Raises:
-        UserError: no key column, or a key that is blank or comes twice.
+        UserError: no key column, a key that is blank or comes twice, or hardly any key of the set.
     """
     columns = {str(name).lower(): name for name in reversed(table.columns)}
     key = next((name for name in KEYS if name in columns), None)
@@ -146,60 +148,38 @@ def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict
             f"{path}: has neither 'image_id' nor 'study_id' nor 'path', so its rows belong to no "
             f"image; it has: {', '.join(table.columns) or 'none'}."
         )
-    finder = _PathFinder(_ids(data, key)) if key in _FILES else None
+    ids = _ids(data, key)
+    column = columns[key]
     row_of: dict[str, int] = {}
-    for place, (row, name) in enumerate(zip(table.index, table[columns[key]], strict=True)):
-        if not name:
-            raise UserError(f"{path}, row {row}: column '{columns[key]}' is blank; fill it in.")
-        if finder:
-            name = finder.image(name) or name
-        name = name.removesuffix(".0") if key == "study_id" else name
-        if name in row_of:
-            first = table.index[row_of[name]]
+    find: Callable[[str], str]
+    if key in _FILES:
+        named, find = table[column].tolist(), PathFinder(ids).image
+        blank = next((place for place, name in enumerate(named) if is_blank(name)), None)
+        if blank is not None:
             raise UserError(
-                f"{path}, row {row}: its {key} is already in row {first}; keep one row."
+                f"{path}, row {table.index[blank]}: column '{column}' is blank; fill it in."
             )
-        row_of[name] = place
+    else:
+        known = Ids(ids, STUDY if key == "study_id" else "")
+        named, find = read_ids(path, table, column, known.letter).ids, known.find
+    matched = 0
+    for place, name in enumerate(named):
+        ours = find(name)
+        matched += bool(ours)
+        other = row_of.setdefault(ours or name, place)
+        if other != place:
+            raise UserError(
+                f"{path}, row {table.index[place]}: its {key} is already in row"
+                f" {table.index[other]}; keep one row."
+            )
+    what = "studies of the set" if key == "study_id" else "images of the set"
+    check_match(path, column, row_of, matched, Ids(ids), what)
     return key, row_of
 
 
 def _ids(data: PreparedSet, key: str) -> list[str]:
     """What ``key`` holds, for each image of the set."""
     return data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
-
-
-class _PathFinder:
-    """Images by their files: a path and an id are one image when one ends in the other.
-
-    ``CheXpert-v1.0/valid/patient64541/study1/view1_frontal.jpg`` is the image
-    ``patient64541/study1/view1_frontal``; folders count whole, the image suffix does not. An end
-    that several images share points to none of them.
-    """
-
-    def __init__(self, ids: Sequence[str]) -> None:
-        self._by_end: dict[tuple[str, ...], str] = {}
-        self._whole: dict[tuple[str, ...], str] = {}
-        for name in ids:
-            self._whole[_parts(name)] = name
-            for end in _ends(_parts(name)):
-                self._by_end[end] = "" if end in self._by_end else name
-
-    def image(self, file: str) -> str:
-        """The id of the image, "" for none or several."""
-        parts = _parts(file)
-        if parts in self._by_end:
-            return self._whole.get(parts) or self._by_end[parts]
-        return next((self._whole[end] for end in _ends(parts) if end in self._whole), "")
-
-
-def _parts(file: str) -> tuple[str, ...]:
-    folders = PurePosixPath(file.replace("\\", "/")).parts[:-1]
-    return (*folders, file_stem(file))
-
-
-def _ends(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """All ends of a path, longest first."""
-    return (parts[start:] for start in range(len(parts)))
 
 
 def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[str, str]:

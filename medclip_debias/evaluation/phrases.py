@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from medclip_debias.data.boxes import fit_boxes
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
-from medclip_debias.data.sources.ms_cxr import read_phrases, scale_boxes
+from medclip_debias.data.sources.ms_cxr import read_phrases
 from medclip_debias.evaluation.groundable import is_groundable, normalised, study_counts
 from medclip_debias.evaluation.protocol import HELD_OUT, Skipped, geometry_of
 from medclip_debias.files import file_hash
@@ -22,8 +23,6 @@ COUNTS = (
     *("zero_area_boxes", "outside_boxes", "clipped_boxes", "scaled", "other_shape"),
 )
 AnnotationSplit = Literal["as_split", "all"]
-SHAPE_TOLERANCE = 0.01
-"""How far the sides' ratio of an annotated image may differ before it is said to be another."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,10 @@ class Phrases:
         phrases: in the order of the source.
         sentences: their distinct sentences.
         counts: ``other_splits``, ``other_annotation_splits``, ``without_image``, ``without_box``
-            count phrases that are left out; ``zero_area_boxes`` and ``outside_boxes`` count boxes
-            that are left out; ``clipped_boxes`` boxes that reached over the image's edge;
-            ``scaled`` phrases that were annotated at another size; ``other_shape`` those among
-            them with another ratio of the sides, where the image may be another one.
+            and ``other_shape`` (annotated at another ratio of the sides) count phrases that are
+            left out; ``zero_area_boxes`` and ``outside_boxes`` count boxes that are left out;
+            ``clipped_boxes`` boxes that reached over the image's edge; ``scaled`` phrases that
+            were annotated at another size.
         source: where they are from, and ``annotation_splits``, how many phrases on images of the
             set have each split of their own, where any has one.
     """
@@ -116,8 +115,15 @@ def select_phrases(
             found.counts["other_annotation_splits"] += 1
             continue
         geometry = geometry_of(data, row, input_size)
-        boxes = _boxes_inside(record, geometry, found.counts)
-        if not boxes:
+        fitted = fit_boxes(record.boxes, record.annotated_size, (geometry.width, geometry.height))
+        if fitted.other_shape:
+            found.counts["other_shape"] += 1
+            continue
+        found.counts["zero_area_boxes"] += fitted.flat
+        found.counts["outside_boxes"] += fitted.outside
+        found.counts["clipped_boxes"] += fitted.clipped
+        found.counts["scaled"] += fitted.scaled
+        if not fitted.boxes:
             found.counts["without_box"] += 1
             continue
         found.phrases.append(
@@ -127,7 +133,7 @@ def select_phrases(
                 category=record.category,
                 text=record.text,
                 sentence=sentence_of.setdefault(record.text, len(sentence_of)),
-                boxes=boxes,
+                boxes=fitted.boxes,
                 geometry=geometry,
                 patient=str(images["patient_id"].iloc[row]),
                 groundable=is_groundable(record.text, record.category),
@@ -174,45 +180,19 @@ def _of_file(file: Path, data: PreparedSet) -> list[PhraseRecord]:
             *(data.images[column] for column in columns), strict=True
         )
     ]
-    return read_phrases(file, images, Path(), flat_boxes=True)
-
-
-def _boxes_inside(
-    record: PhraseRecord, geometry: SquareGeometry, counts: dict[str, int]
-) -> list[list[float]]:
-    """The boxes scaled to the image and clipped to it, with what was done to them counted."""
-    actual = (geometry.width, geometry.height)
-    annotated = record.annotated_size
-    if annotated is not None and annotated != actual:
-        counts["scaled"] += 1
-        ratio = (annotated[0] * actual[1]) / (annotated[1] * actual[0])
-        counts["other_shape"] += abs(ratio - 1) > SHAPE_TOLERANCE
-    boxes = []
-    for box in record.boxes:
-        if not (box[2] > 0 and box[3] > 0):
-            counts["zero_area_boxes"] += 1
-            continue
-        clipped = scale_boxes([box], annotated, actual)
-        counts["outside_boxes"] += not clipped
-        counts["clipped_boxes"] += bool(clipped) and _leaves(box, annotated or actual)
-        boxes += clipped
-    return boxes
-
-
-def _leaves(box: Iterable[float], size: tuple[int, int]) -> bool:
-    x, y, w, h = box
-    return x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6
+    return read_phrases(file, images, Path())
 
 
 def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:
     owner = "the set's phrases" if file is None else f"the phrases in {file.name}"
     left_out = ("other_splits", "other_annotation_splits", "without_image", "without_box")
-    if not any(counts[name] for name in left_out):
+    if not any(counts[name] for name in (*left_out, "other_shape")):
         return f"{'The set' if file is None else file.name} has no phrases with boxes."
     return (
         f"None of {owner} can be used: {counts['other_splits']} lie on images of other "
         f"splits than '{split}' and '{HELD_OUT}', {counts['other_annotation_splits']} have another "
         f"split of their own (the option annotation_split: all takes them), "
         f"{counts['without_image']} lie on images that are not in the set, {counts['without_box']} "
-        "have no box with an area inside their image."
+        f"have no box with an area inside their image, {counts['other_shape']} were annotated on "
+        "an image of another shape."
     )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 RESULTS = "groundings.json"
-SUFFIXES = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz", ".jpg", ".jpeg", ".png")
 
 Progress = Callable[[int, int], None]
 
@@ -63,48 +62,6 @@ class GroundOptions(Settings):
         return self
 
 
-def find_images(places: Sequence[Path]) -> list[Path]:
-    """Image files: those given, those in given folders, those listed in given text files.
-
-    A folder stands for every DICOM, JPG and PNG file below it, in the order of their names; a
-    ``.txt`` file for the paths in it, one a line, relative to its folder.
-
-    Raises:
-        UserError: nothing was given, or a folder or list holds no image.
-    """
-    found: list[Path] = []
-    for place in map(Path, places):
-        if place.is_dir():
-            inside = sorted(
-                file
-                for file in place.rglob("*")
-                if file.name.lower().endswith(SUFFIXES) and file.is_file()
-            )
-            if not inside:
-                raise UserError(f"{place}: holds no DICOM, JPG or PNG file.")
-            found += inside
-        elif place.suffix.lower() == ".txt":
-            found += _listed(place)
-        else:
-            found.append(place)
-    if not found:
-        raise UserError("No image was given; name image files, a folder, or a list (.txt).")
-    return list(dict.fromkeys(found))
-
-
-def _listed(path: Path) -> list[Path]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a list of files.") from error
-    names = [line.strip() for line in lines if line.strip()]
-    if not names:
-        raise UserError(f"{path}: lists no image; write one path a line.")
-    return [path.parent / name for name in names]
-
-
 def ground_files(
     model: ImageTextModel,
     images: Sequence[Path],
@@ -134,7 +91,8 @@ def ground_files(
     Returns:
         The content of ``groundings.json``: ``images``, each with its ``sentences`` (``text``,
         ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``reference``
-        boxes, ``picture``, ``map``), and ``rejected``.
+        boxes, ``picture``, ``map``), ``rejected``, and ``boxes_left_aside``: sentences on
+        reference boxes that could not be used.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,
@@ -169,6 +127,7 @@ def ground_files(
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
         "images": found,
         "rejected": reader.rejected,
+        "boxes_left_aside": references.left_aside() if references is not None else [],
     }
     write_json(out / RESULTS, result)
     return result

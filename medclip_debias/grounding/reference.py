@@ -3,44 +3,70 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.records import ImageRecord, PhraseRecord, file_stem
-from medclip_debias.data.sources.ms_cxr import read_phrases, scale_boxes
+from medclip_debias.data.sources.ms_cxr import read_phrases
 from medclip_debias.errors import UserError
 
 Match = Literal["phrase", "image", "none"]
+_SAID = {
+    "other_shape": "phrases were annotated on an image with another ratio of its sides",
+    "flat": "boxes have no area",
+    "outside": "boxes lie outside their image",
+    "elsewhere": "images have a name that the file lists in other folders (write the folders alike"
+    " if they are the same)",
+}
 
 
 @dataclass(frozen=True)
 class ReferenceBoxes:
-    """Annotated boxes by image and phrase; use `ReferenceBoxes.read`."""
+    """Annotated boxes by image and phrase; use `ReferenceBoxes.read`.
+
+    Attributes:
+        phrases: by image.
+        elsewhere: images without any, whose name the file lists in other folders.
+    """
 
     phrases: dict[str, list[PhraseRecord]] = field(default_factory=dict)
+    elsewhere: int = 0
+    _fitted: dict[str, list[Fitted]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path, images: Sequence[Path]) -> ReferenceBoxes:
-        """Read the boxes of ``images``, which are matched by file name without its ending.
+        """Read the boxes of ``images``, which are matched by path.
+
+        A name in the file that has no folders fits an image of that name in any folder; one that
+        has folders fits an image that lies in them.
 
         Raises:
-            UserError: it is no COCO (or MS-CXR) file, or has no box for any of the images.
+            UserError: it is no COCO (or MS-CXR) file, has no box for any of the images, or has a
+                name that fits several of them.
         """
         path = Path(path)
-        records = [
-            ImageRecord(file_stem(image.name), "", "", image, "", "", str(image))
-            for image in images
-        ]
+        records = [ImageRecord(_key(image), "", "", image, "", "", str(image)) for image in images]
         wanted = {record.image_id for record in records}
         phrases: dict[str, list[PhraseRecord]] = {}
+        others: set[str] = set()
         for phrase in read_phrases(path, records, Path()):
             if phrase.image_id in wanted:
                 phrases.setdefault(phrase.image_id, []).append(phrase)
+            else:
+                others.add(file_stem(phrase.image_id))
+        without = (image for image in images if _key(image) not in phrases)
+        found = cls(phrases, sum(file_stem(image.name) in others for image in without))
         if not phrases:
-            raise UserError(f"{path}: holds no box for the images given; are they of this set?")
-        return cls(phrases)
+            hint = " ".join(found.left_aside())
+            raise UserError(
+                f"{path}: holds no box for the images given; are they of this set?"
+                f"{' ' if hint else ''}{hint}"
+            )
+        return found
 
     def of(self, image: Path, text: str, shape: tuple[int, int]) -> tuple[list[list[float]], Match]:
         """Boxes for a sentence in an image, in the image's own pixels.
@@ -51,17 +77,35 @@ class ReferenceBoxes:
         Args:
             image: the image's file.
             text: the sentence.
-            shape: the image's rows and columns; boxes annotated at another size are scaled.
+            shape: the image's rows and columns; boxes annotated at another size are scaled, and
+                left aside where the ratio of the sides is another one.
         """
-        known = self.phrases.get(file_stem(image.name), [])
-        same = [phrase for phrase in known if _plain(phrase.text) == _plain(text)]
+        key = _key(image)
+        known = self.phrases.get(key, [])
         height, width = shape
-        boxes = [
-            box
-            for phrase in same or known
-            for box in scale_boxes(phrase.boxes, phrase.annotated_size, (width, height))
-        ]
+        if key not in self._fitted:
+            self._fitted[key] = [
+                fit_boxes(phrase.boxes, phrase.annotated_size, (width, height)) for phrase in known
+            ]
+        pairs = list(zip(known, self._fitted[key], strict=True))
+        same = [pair for pair in pairs if _plain(pair[0].text) == _plain(text)]
+        boxes = [box for _, fitted in same or pairs for box in fitted.boxes]
         return boxes, ("none" if not boxes else "phrase" if same else "image")
+
+    def left_aside(self) -> list[str]:
+        """Return a sentence on the boxes that could not be used, of the images asked for so far."""
+        counts: Counter[str] = Counter()
+        for fitted in (one for found in self._fitted.values() for one in found):
+            counts["other_shape"] += fitted.other_shape
+            counts["flat"] += fitted.flat
+            counts["outside"] += fitted.outside
+        counts["elsewhere"] = self.elsewhere
+        told = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
+        return [f"reference boxes left aside: {'; '.join(told)}."] if told else []
+
+
+def _key(image: Path) -> str:
+    return image.absolute().as_posix()
 
 
 def _plain(text: str) -> str:

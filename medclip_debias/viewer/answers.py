@@ -19,7 +19,8 @@ from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.zero_shot import class_scores
-from medclip_debias.grounding.files import GroundOptions, find_images, write_groundings
+from medclip_debias.grounding.files import GroundOptions, write_groundings
+from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.ground import ground_regions, region_grid
 from medclip_debias.grounding.overlay import thinned
 from medclip_debias.grounding.search.query import Hit, SearchIndex

@@ -49,3 +49,9 @@ def test_shapes_must_fit(tmp_path):
     with pytest.raises(ValueError, match="expected"):
         write_agreement(tmp_path / "x.npz", ["a"], ["1", "2"], np.ones((2, 1), dtype=bool))
     assert not list(tmp_path.iterdir())
+
+
+def test_studies_are_found_however_they_are_written(tmp_path):
+    path = tmp_path / "a.npz"
+    write_agreement(path, ["x"], ["s50414267", "7.0"], np.array([[True, False]]))
+    assert read_agreement(path, ["x"], ["7", "50414267"]).tolist() == [[False], [True]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from medclip_debias.data.labels import CHEX5, CHEXPERT_LABELS, LabelPolicy, read_labels
+from medclip_debias.data.labels import CHEX5, CHEXPERT_LABELS, LabelPolicy, read_label_table
 from medclip_debias.errors import UserError
 
 
@@ -20,7 +20,7 @@ def test_the_fourteen_labels_hold_the_five():
 
 def test_values_are_present_absent_uncertain_and_unmentioned(tmp_path):
     table = "study_id,Edema,Pneumonia,other\n1,1.0,-1.0,x\n2,0,,y\n"
-    assert read_labels(write(tmp_path / "a.csv", table)) == {
+    assert read_label_table(write(tmp_path / "a.csv", table)).labels == {
         "1": {"Edema": 1.0, "Pneumonia": -1.0},
         "2": {"Edema": 0.0, "Pneumonia": None},
     }
@@ -28,7 +28,7 @@ def test_values_are_present_absent_uncertain_and_unmentioned(tmp_path):
 
 def test_airspace_opacity_is_lung_opacity_and_a_bom_is_no_letter(tmp_path):
     table = "\ufeffstudy_id,Airspace Opacity\r\n7,1\r\n"
-    assert read_labels(write(tmp_path / "a.csv", table)) == {"7": {"Lung Opacity": 1.0}}
+    assert read_label_table(write(tmp_path / "a.csv", table)).labels == {"7": {"Lung Opacity": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,8 @@ def test_airspace_opacity_is_lung_opacity_and_a_bom_is_no_letter(tmp_path):
         ("study_id,Edema,Edema\n1,1,1\n", r"column 'Edema' appears twice"),
         ("study_id,Edema\n\n\n1,1\n\n2,yes\n", r"row 6, column 'Edema': a label must be 1"),
         ("study_id,Edema\n,1\n", r"row 2: column 'study_id' is blank"),
+        ("study_id,Edema\n1,1\ns1,0\n", r"row 3: its study_id is that of row 2 written in another"),
+        ("study_id,Edema\nnan,1\n", r"row 2: column 'study_id' is 'nan', a program's word"),
         (
             "study_id,Lung Opacity,Airspace Opacity\n1,1,0\n",
             r"columns 'Lung Opacity' and 'Airspace Opacity' both hold 'Lung Opacity'",
@@ -52,7 +54,7 @@ def test_airspace_opacity_is_lung_opacity_and_a_bom_is_no_letter(tmp_path):
 def test_a_broken_table_is_named_with_its_row(tmp_path, table, sentence):
     path = write(tmp_path / "a.csv", table)
     with pytest.raises(UserError, match=sentence) as caught:
-        read_labels(path)
+        read_label_table(path)
     assert str(path) in str(caught.value)
 
 

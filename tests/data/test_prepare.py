@@ -207,10 +207,10 @@ def test_the_split_of_the_annotations_is_kept(tiny_tree, tmp_path):
 
 
 def test_reports_alone_make_a_set_of_sentences(shared_data, tmp_path):
-    out = tmp_path / "o"
-    # The archive alone: images may lie beside it.
-    shutil.copy(shared_data / "openi" / "NLMCXR_reports.tgz", tmp_path)
-    result = prepare(tmp_path / "NLMCXR_reports.tgz", out, SMALL, workers=2)
+    out, source = tmp_path / "o", tmp_path / "openi"
+    source.mkdir()  # without the images that lie beside the archive
+    (source / "NLMCXR_reports.tgz").symlink_to(shared_data / "openi" / "NLMCXR_reports.tgz")
+    result = prepare(source, out, SMALL, workers=2)
     assert len(result) == 0
     assert result.pixels.shape == (0, 32, 32)
     assert len(result.studies) > 3000

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from medclip_debias.cli import run
@@ -110,7 +111,36 @@ class TestWrongParts:
     def test_one_with_a_short_journal(self, parts, tmp_path, capsys):
         journal = parts[1] / "reports.jsonl"
         journal.write_bytes(journal.read_bytes()[:-5])
-        self.check(capsys, parts, tmp_path / "o", f"{parts[1]}: the part is damaged")
+        self.check(capsys, parts, tmp_path / "o", f"{journal}: is not what was prepared")
+
+    @pytest.mark.parametrize("name", ["reports.jsonl", "images.jsonl", "images.bin", "part.json"])
+    def test_one_with_a_single_bit_that_flipped(self, parts, tmp_path, name):
+        """Wherever it is: words, labels, ids and sizes as much as pixels."""
+        path = parts[0] / name
+        whole = path.read_bytes()
+        rng = np.random.default_rng(3)
+        for place in rng.integers(len(whole), size=24):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << rng.integers(8)
+            path.write_bytes(changed)
+            with pytest.raises(UserError, match=str(parts[0])):
+                merge(parts, tmp_path / "o")
+        path.write_bytes(whole)
+        assert len(merge(parts, tmp_path / "o")) == 4
+
+    def test_one_with_a_file_that_is_longer_or_gone(self, parts, tmp_path, capsys):
+        rows = parts[1] / "images.bin"
+        rows.write_bytes(rows.read_bytes() + b"x")
+        self.check(capsys, parts, tmp_path / "o", f"{rows}: is not what was prepared")
+        rows.unlink()
+        self.check(capsys, parts, tmp_path / "o", f"{rows}: is not what was prepared")
+
+    def test_one_that_an_earlier_version_made(self, parts, tmp_path, capsys):
+        path = parts[1] / "part.json"
+        content = json.loads(path.read_text())
+        del content["hash"], content["files"]
+        path.write_text(json.dumps(content))
+        self.check(capsys, parts, tmp_path / "o", f"{path}: was made by another version")
 
     def test_one_with_a_damaged_description(self, parts, tmp_path, capsys):
         path = parts[1] / "part.json"

@@ -30,7 +30,7 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     boxes.write_text(
         "dicom_id,category_name,label_text,x,y,w,h,image_width,image_height,split\n"
         "i00,Edema,Mild edema,5,5,20,20,90,60,test\n"
-        "i06,Edema,Left edema,5,5,30,20,70,70,test\n"
+        "i06,Edema,Left edema,5,5,30,20,180,120,test\n"
         "i07,Edema,Edema,5,5,30,20,60,90,val\n"
     )
     classes = listed(

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.label_table import (
-    _PathFinder,
     class_list,
     list_labels,
     set_labels,
@@ -90,14 +90,14 @@ def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_
     path = write(tmp_path / "d.csv", "image_id,class\ni00,Fracture\n")
     with pytest.raises(UserError, match=r"row 2: the prompt set has no prompts for .* 'Fracture'"):
         class_list(path, small_prepared, CLASSES)
-    path = write(tmp_path / "e.csv", "image_id,class\nabsent,Edema\n")
+    path = write(tmp_path / "e.csv", "image_id,class\ni04,Edema\n")
     with pytest.raises(Skipped, match="lists no image of the set outside training"):
         class_list(path, small_prepared, CLASSES)
 
 
 def test_paths_find_images_by_whole_folders_and_never_two():
     ids = ["patient1/study1/view1_frontal", "patient1/study2/view1_frontal", "lone.1", "1.2.840"]
-    find = _PathFinder(ids).image
+    find = PathFinder(ids).image
     assert find("CheXpert-v1.0-small/valid/patient1/study2/view1_frontal.jpg") == ids[1]
     assert find("study1\\view1_frontal.jpg") == ids[0]
     assert find("view1_frontal.jpg") == ""  # of two
@@ -106,8 +106,34 @@ def test_paths_find_images_by_whole_folders_and_never_two():
     assert find("1.2.840") == "1.2.840"
     assert find("840") == ""
     # An id that another one ends in is still found by its own name.
-    assert _PathFinder(["a/x", "x"]).image("x.png") == "x"
-    assert _PathFinder(["a/x", "x"]).image("b/x.png") == "x"
+    assert PathFinder(["a/x", "x"]).image("x.png") == "x"
+    assert PathFinder(["a/x", "x"]).image("b/x.png") == "x"
+
+
+@pytest.mark.parametrize("cells", [("s00", "s06"), ("s00", "S06"), ("0.0", "6.0"), ("00", "06")])
+def test_studies_are_found_however_a_table_writes_them(small_prepared, tmp_path, cells):
+    path = write(tmp_path / "a.csv", f"study_id,Edema\n{cells[0]},1\n{cells[1]},0\n")
+    found = table_labels(path, small_prepared, "test", CLASSES)
+    assert small_prepared.images["study_id"].iloc[found.rows].tolist() == ["s00", "s06"]
+    assert found.values["Edema"].tolist() == [1, 0]
+    assert found.source["rows_not_in_set"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("study_id,Edema\n50414267,1\n", "its ids look like '99999999', those of .* 'a99'"),
+        ("image_id,Edema\ns00,1\n", "both look like 'a99'"),
+        ("study_id,Edema\nnan,1\ns00,1\n", "row 2: column 'study_id' is 'nan', a program's word"),
+        ("path,Edema\na/b.png,1\n", "0 of its 1 ids in column 'path' are among the 36 images"),
+    ],
+)
+def test_a_table_of_other_images_is_refused_without_naming_one(
+    small_prepared, tmp_path, text, sentence
+):
+    with pytest.raises(UserError, match=sentence) as caught:
+        table_labels(write(tmp_path / "a.csv", text), small_prepared, "test", CLASSES)
+    assert "50414267" not in str(caught.value)
 
 
 def test_composed_prompts_are_every_combination():

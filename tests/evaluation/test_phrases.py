@@ -52,13 +52,14 @@ def test_boxes_of_a_file_are_matched_scaled_clipped_and_counted(small_prepared, 
             ("i04", "In training", [1, 1, 5, 5]),
             ("absent", "Nowhere", [1, 1, 5, 5]),
             ("i01", "Flat only", [1, 1, 5, 0]),
+            ("i08", "Of another shape", [1, 1, 5, 5]),
         ],
-        images={"i00": (180, 120), "i02": (70, 140)},
+        images={"i00": (180, 120), "i02": (140, 140), "i08": (100, 900)},
     )
     found = select_phrases(small_prepared, "test", INPUT, file)
     assert [p.text for p in found.phrases] == ["Mild edema.", "New here"]
     assert found.phrases[0].boxes == [[10, 10, 20, 15], [50, 5, 40, 15]]
-    assert found.phrases[1].boxes == [[5, 3, 7, 4]]
+    assert found.phrases[1].boxes == [[2.5, 3, 3.5, 4]]
     assert found.counts == {
         **{"other_splits": 1, "without_image": 1, "without_box": 1, "zero_area_boxes": 2},
         **{"outside_boxes": 1, "clipped_boxes": 1, "scaled": 2, "other_shape": 1},

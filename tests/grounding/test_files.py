@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import numpy as np
@@ -13,7 +14,8 @@ from medclip_debias.cli import run
 from medclip_debias.config import validate
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.files import GroundOptions, find_images, ground_files
+from medclip_debias.grounding.files import GroundOptions, ground_files
+from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.regions import threshold_boxes
 
 
@@ -237,3 +239,121 @@ def test_the_verb_refuses_bad_words_in_a_sentence(model, film, tmp_path, capsys,
     assert sentence in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "out").exists()
+
+
+def boxes_file(path, *entries):
+    """A COCO file of a phrase on each image, from pairs of a file name and a box."""
+    images = [{"id": n, "width": 60, "height": 40} | e[0] for n, e in enumerate(entries)]
+    annotations = [
+        {"id": n, "image_id": n, "label_text": f"Phrase {n}", "bbox": e[1]}
+        for n, e in enumerate(entries)
+    ]
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    return path
+
+
+class TestBoxesOfTheRightImage:
+    NAME = "study1/view1_frontal.png"
+
+    def boxes(self, model, images, file, out):
+        result = ground_files(model, images, ["Left lung."], out, boxes=file)
+        return [e["sentences"][0]["reference"]["boxes"] for e in result["images"]], result
+
+    def test_images_that_are_all_named_alike(self, model, film, tmp_path):
+        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+        file = boxes_file(
+            tmp_path / "b.json",
+            ({"file_name": f"CheXpert/patient2/{self.NAME}"}, [20, 2, 9, 9]),
+            ({"file_name": f"films/patient2/{self.NAME}"}, [2, 2, 9, 9]),
+            ({"file_name": f"films/patient1/{self.NAME}"}, [1, 1, 9, 9]),
+        )
+        found, _ = self.boxes(model, films, file, tmp_path / "out")
+        assert found == [[[1, 1, 9, 9]], [[2, 2, 9, 9]]]
+        # One at a time, nothing changes.
+        for image, boxes in zip(films, found, strict=True):
+            assert self.boxes(model, [image], file, tmp_path / "out")[0] == [boxes]
+
+    def test_those_of_another_patient_are_not_drawn(self, model, film, tmp_path):
+        image = film(f"patient1/{self.NAME}", 40, 60)
+        name = {"file_name": f"patient2/{self.NAME}"}
+        file = boxes_file(tmp_path / "b.json", (name, [1, 1, 9, 9]))
+        with pytest.raises(
+            UserError, match=r"no box for the images given.*: 1 images have a name that .* in other"
+        ):
+            self.boxes(model, [image], file, tmp_path / "out")
+
+    def test_an_image_that_is_listed_in_other_folders_is_said(self, model, film, tmp_path):
+        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+        file = boxes_file(
+            tmp_path / "b.json",
+            ({"file_name": f"patient1/{self.NAME}"}, [1, 1, 9, 9]),
+            ({"file_name": f"train/patient2/{self.NAME}"}, [2, 2, 9, 9]),
+        )
+        found, result = self.boxes(model, films, file, tmp_path / "out")
+        assert found == [[[1, 1, 9, 9]], []]
+        assert "1 images have a name that the file lists in other" in result["boxes_left_aside"][0]
+        result = self.boxes(model, films[:1], file, tmp_path / "out")[1]
+        assert result["boxes_left_aside"] == []  # that of another patient is nobody's concern
+
+    def test_a_bare_name_that_fits_two_is_refused(self, model, film, tmp_path):
+        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+        file = boxes_file(tmp_path / "b.json", ({"file_name": "view1_frontal.png"}, [1, 1, 9, 9]))
+        with pytest.raises(UserError, match="image 0: 2 images have its name"):
+            self.boxes(model, films, file, tmp_path / "out")
+
+    def test_boxes_that_mean_nothing_are_counted(self, model, film, tmp_path):
+        films = [film(name, 40, 60) for name in ("a.png", "b.png", "c.png")]
+        file = boxes_file(
+            tmp_path / "b.json",
+            ({"file_name": "a.png", "width": 120, "height": 80}, [2, 4, 20, 20]),
+            ({"file_name": "b.png", "width": 60, "height": 60}, [1, 1, 9, 9]),
+            ({"file_name": "c.png"}, [1, 1, 0, 9]),
+            ({"file_name": "c.png"}, [99, 99, 9, 9]),
+        )
+        found, result = self.boxes(model, films, file, tmp_path / "out")
+        assert found == [[[1, 2, 10, 10]], [], []]
+        (said,) = result["boxes_left_aside"]
+        assert "1 phrases were annotated on an image with another ratio of its sides" in said
+        assert "1 boxes have no area; 1 boxes lie outside their image" in said
+
+
+class TestFolders:
+    @pytest.fixture
+    def folder(self, film, write_dicom, tmp_path):
+        """A folder as an archive leaves it: names that say nothing, links, other files."""
+        root = tmp_path / "archive"
+        picture = film("a.png", 40, 60)
+        rows = np.arange(48)[:, None] * 30 + np.arange(40)[None, :] * 50
+        write_dicom(root / "1.2.840.7", rows.astype(np.uint16))
+        kind = "1.2.840.10008.5.1.4.1.1.1"
+        write_dicom(root / "IM0001", rows.astype(np.uint16), SOPClassUID=kind)
+        (root / "packed.gz").write_bytes(gzip.compress((root / "IM0001").read_bytes()))
+        (root / "picture.dat").write_bytes(picture.read_bytes())
+        bare = (root / "IM0001").read_bytes()[132:]
+        (root / "bare").write_bytes(bare)
+        (root / "other").symlink_to(picture.parent)
+        (picture.parent / "back").symlink_to(root)
+        (root / "notes.txt").write_text("words")
+        (root / "table.csv").write_text("a,b")
+        (root / "empty").write_bytes(b"")
+        (root / "gone.png").symlink_to("nowhere")
+        return root
+
+    def test_contents_decide_and_links_are_followed_once(self, folder):
+        said = []
+        names = [path.relative_to(folder).as_posix() for path in find_images([folder], said.append)]
+        assert names == ["1.2.840.7", "IM0001", "bare", "other/a.png", "packed.gz", "picture.dat"]
+        assert len(said) == 1
+        for told in ("1 .txt", "1 .csv", "1 without suffix", "1 links that lead nowhere"):
+            assert told in said[0]
+
+    def test_what_is_found_can_be_read(self, folder):
+        for path in find_images([folder]):
+            assert read_image(path).ndim == 2
+
+    def test_a_folder_of_other_files_says_what_is_there(self, tmp_path):
+        (tmp_path / "a.csv").write_text("x")
+        with pytest.raises(
+            UserError, match=r"holds no DICOM, JPG or PNG file \(there are: 1 \.csv"
+        ):
+            find_images([tmp_path])

@@ -8,16 +8,22 @@ counts as frontal, and without ``split`` patients are split by `seeded_split`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 
-from medclip_debias.data.labels import Labels, label_columns, label_value
-from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord, file_stem
+from medclip_debias.data.labels import Labels, label_columns, label_value, unread_columns
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.texts import Reports
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
-from medclip_debias.errors import UserError
+from medclip_debias.errors import MissingFiles, UserError
+
+_COLUMNS = ("image", "patient_id", "study_id", "view", "split")
+_SHOWN = 10
 
 
 class ManifestSource:
@@ -30,6 +36,7 @@ class ManifestSource:
         text_only: the reports alone; the column ``image`` is not needed, and left aside.
 
     Raises:
+        MissingFiles: images are not there.
         UserError: a column is missing, or a row does not make sense.
     """
 
@@ -64,8 +71,16 @@ class ManifestSource:
             raise UserError(f"{path}: the manifest has no rows; add one row per image.")
         self._rows: list[int] = table.index.tolist()
         self._columns: dict[str, list[str]] = {k: table[n].tolist() for k, n in columns.items()}
-        self._reports = table[text].tolist()
+        self._ids = {
+            name: read_ids(path, table, columns[name])
+            for name in ("patient_id", "study_id")
+            if name in columns
+        }
+        self._said = [line for n, found in self._ids.items() for line in found.said(path, n)]
+        self._said += unread_columns(path, table.columns, {*_COLUMNS, text.lower()})
+        self._reports = Reports(table[text])
         self._images = self._read_reports() if text_only else self._read_images()
+        self._label_columns = label_columns(path, self._columns)
         self._studies = self._read_studies()
 
     def images(self) -> list[ImageRecord]:
@@ -94,10 +109,21 @@ class ManifestSource:
         found = named & {patient for patient, _ in studies}
         return found | ms_cxr.mimic_patients(self.phrases_path, studies)
 
+    def steps(self) -> list[Step]:
+        """Return how many rows have labels, and what had to be mended in the reports."""
+        steps: list[Step] = []
+        if self._label_columns:
+            cells = zip(*(self._columns[name] for name in self._label_columns), strict=True)
+            labelled = sum(any(not is_blank(cell) for cell in row) for row in cells)
+            name = f"row of {self.path.name} has a label"
+            steps.append((name, "label rows", labelled, len(self._rows)))
+        return steps + self._reports.steps()
+
     def describe(self) -> list[str]:
         """Return what was found and what was assumed."""
         what = "reports alone" if self.text_only else f"{len(self._images)} images"
         said = [f"Manifest {self.path}: {what} of {len(self._studies)} studies."]
+        said += self._said + self._reports.said(self.path)
         if "patient_id" not in self._columns:
             said.append("No column 'patient_id': every study counts as its own patient.")
         if "view" not in self._columns and not self.text_only:
@@ -108,13 +134,30 @@ class ManifestSource:
             said.append("No column 'split': patients are split 80/10/10 by a hash of their id.")
         if self.phrases_path is None:
             return said
+        said += ms_cxr.describe_match(self.phrases_path, self._images, self.path.parent)
         if ms_cxr.is_ms_cxr(self.phrases_path):
             return said + ms_cxr.describe(self.phrases_path, self.held_out_patients())
         said.append(f"Boxes: {self.phrases_path}; patients with boxes stay in their splits.")
         return said
 
+    def _check_there(self, images: list[ImageRecord]) -> None:
+        """Stop when an image is not there, and name all of them at once."""
+        pairs = zip(self._rows, images, self._columns["image"], strict=True)
+        missing = [(row, image.path, name) for row, image, name in pairs if not is_file(image.path)]
+        if not missing:
+            return
+        named = [f"row {row} ({name})" for row, _, name in missing[:_SHOWN]]
+        more = len(missing) - len(named)
+        raise MissingFiles(
+            f"{self.path}: {len(missing)} of its {len(images)} images are not there:"
+            f" {', '.join(named)}{f' and {more} more' if more else ''}; correct the paths (they"
+            f" start from {self.path.parent}) or remove the rows.",
+            [(row, str(path)) for row, path, _ in missing],
+        )
+
     def _read_images(self) -> list[ImageRecord]:
-        names = self._columns["image"]
+        # './a.png' and 'a.png' are one file.
+        names = ["" if is_blank(n) else os.path.normpath(n) for n in self._columns["image"]]
         stems = [file_stem(name) for name in names]
         # Stems are the natural ids; where two folders share one, the path tells them apart.
         unique = len(set(stems)) == len(stems)
@@ -131,18 +174,15 @@ class ManifestSource:
                 )
             rows[name] = row
             path = self.path.parent / name
-            if not is_file(path):
-                raise UserError(
-                    f"{self.path}, row {row}: there is no image {path}; correct the path"
-                    " (relative to the manifest's folder) or remove the row."
-                )
-            image_id = stem if unique else PurePath(name).as_posix()
+            image_id = stem if unique else Path(name).as_posix()
             study_id = self._id("study_id", index, image_id)
             patient_id = self._id("patient_id", index, study_id)
             view = self._columns["view"][index] if "view" in self._columns else "FRONTAL"
+            view = "" if is_blank(view) else view
             origin = f"{self.path}, row {row}"
             split = self._split(index, patient_id)
             records.append(ImageRecord(image_id, study_id, patient_id, path, view, split, origin))
+        self._check_there(records)
         return records
 
     def _read_reports(self) -> list[ImageRecord]:
@@ -158,15 +198,15 @@ class ManifestSource:
         return records
 
     def _read_studies(self) -> list[StudyRecord]:
-        columns = label_columns(self.path, self._columns)
         rows: dict[str, list[int]] = {}
         for index, image in enumerate(self._images):
             rows.setdefault(image.study_id, []).append(index)
-        return [self._study(study, indices, columns) for study, indices in rows.items()]
+        return [self._study(study, indices) for study, indices in rows.items()]
 
-    def _study(self, study_id: str, indices: list[int], columns: dict[str, str]) -> StudyRecord:
+    def _study(self, study_id: str, indices: list[int]) -> StudyRecord:
         first = self._images[indices[0]]
-        told = [index for index in indices if self._reports[index].strip()]
+        reports = self._reports.texts
+        told = [index for index in indices if reports[index].strip()]
         report_index = told[0] if told else indices[0]
         for index in indices:
             image = self._images[index]
@@ -175,14 +215,14 @@ class ManifestSource:
                     f"{image.origin}: its study belongs to another patient in row"
                     f" {self._rows[indices[0]]}; a study has one patient."
                 )
-            if index in told and self._reports[index] != self._reports[report_index]:
+            if index in told and reports[index] != reports[report_index]:
                 raise UserError(
                     f"{image.origin}: its study has another report in row"
                     f" {self._rows[report_index]};"
                     " give the images of a study the same report, or their own study_id."
                 )
         labels: Labels = {}
-        for name, label in columns.items():
+        for name, label in self._label_columns.items():
             cells = {
                 label_value(
                     self._columns[name][i], f"{self.path}, row {self._rows[i]}, column '{name}'"
@@ -195,20 +235,12 @@ class ManifestSource:
                     " study."
                 )
             labels[label] = next(iter(cells), None)
-        report = self._reports[report_index]
+        report = reports[report_index]
         origin = f"{self.path}, row {self._rows[report_index]}"
         return StudyRecord(study_id, first.patient_id, first.split, report, labels, origin)
 
     def _id(self, column: str, index: int, otherwise: str) -> str:
-        if column not in self._columns:
-            return otherwise
-        value = self._columns[column][index]
-        if not value:
-            raise UserError(f"{self._cell(index, column)} is blank; fill it in.")
-        return value
-
-    def _cell(self, index: int, column: str) -> str:
-        return f"{self.path}, row {self._rows[index]}: column '{column}'"
+        return self._ids[column].ids[index] if column in self._ids else otherwise
 
     def _split(self, index: int, patient_id: str) -> str:
         if self.seed is not None or "split" not in self._columns:

@@ -15,15 +15,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from medclip_debias.data.labels import Labeller, Labels, read_labels
-from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord
+from medclip_debias.data.labels import Labeller, Labels, LabelTable, read_label_table
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.ids import (
+    PATIENT,
+    STUDY,
+    Ids,
+    check_match,
+    is_blank,
+    read_ids,
+    shape,
+)
 from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tree
 from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split, split_name
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PATTERNS = MappingProxyType(
     {
@@ -37,6 +50,9 @@ PATTERNS = MappingProxyType(
     }
 )
 _IDS = ("dicom_id", "subject_id", "study_id")
+_LETTERS = {"subject_id": PATIENT, "study_id": STUDY}
+_FEW = 100
+"""Of fewer test studies, chance may leave none to the radiologists, who labelled one in five."""
 
 
 class MimicCxrSource:
@@ -76,6 +92,7 @@ class MimicCxrSource:
         self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
         known = (path for place in (root, *places) if (path := ms_cxr.find(place)))
         self.phrases_path = phrases if phrases is not None else next(known, None)
+        self._said: list[str] = []
         self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
         self._images = [] if text_only else self._read_images()
@@ -87,6 +104,8 @@ class MimicCxrSource:
                 " (physionet.org/content/mimic-cxr) beside the folder 'files' or name it with"
                 " --reports."
             )
+        self._steps: list[Step] = []
+        self._labels = self._read_labels()
 
     def images(self) -> list[ImageRecord]:
         """Return the images in the order of their table, or of the tree where there is none."""
@@ -94,11 +113,10 @@ class MimicCxrSource:
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first image; reports are read as they go."""
-        labels = self._read_labels()
         for study, patient, split in self._listed:
             if only is None or study in only:
                 report, origin, problem = self._reports.read(patient, study)
-                known = labels.get((study, split == "test"), {})
+                known = self._labels.get(study, {})
                 yield StudyRecord(study, patient, split, report, known, origin, problem)
 
     def phrases(self) -> list[PhraseRecord]:
@@ -113,6 +131,10 @@ class MimicCxrSource:
             return frozenset()
         return ms_cxr.patients(self.phrases_path, self._images, self.root)
 
+    def steps(self) -> list[Step]:
+        """Return how the label tables fit the studies."""
+        return self._steps
+
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
         said = [self._describe_images()]
@@ -124,6 +146,7 @@ class MimicCxrSource:
             said.append(f"Labels: {self.labeller}.")
         if self.tables["test_labels"] is None:
             said.append(f"No {PATTERNS['test_labels']}: test studies have no radiologists' labels.")
+        said += self._said
         if self.seed is not None:
             said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
         if self.phrases_path is None:
@@ -131,6 +154,7 @@ class MimicCxrSource:
         else:
             patients = {patient for _, patient, _ in self._listed}
             said += ms_cxr.describe(self.phrases_path, patients & self.held_out_patients())
+            said += ms_cxr.describe_match(self.phrases_path, self._images, self.root)
         return said
 
     def _describe_images(self) -> str:
@@ -158,7 +182,7 @@ class MimicCxrSource:
 
     def _read_images(self) -> list[ImageRecord]:
         listed = list(self._list_images())
-        splits = self._read_splits("dicom_id")
+        splits = self._read_splits("dicom_id", [image.image for image in listed])
         from_header = self.tables["metadata"] is None
         records = []
         for image, patient, study, view, origin in listed:
@@ -193,7 +217,8 @@ class MimicCxrSource:
             raise UserError(f"{path}: the table has no rows; download it again.")
         seen: dict[str, int] = {}
         views = table["ViewPosition"].tolist() if "ViewPosition" in table else [""] * len(table)
-        columns = [table.index.tolist(), *(table[name].tolist() for name in _IDS), views]
+        ids = (self._ids(path, table, name) for name in _IDS)
+        columns = [table.index.tolist(), *ids, views]
         for row, image, patient, study, view in zip(*columns, strict=True):
             if image in seen:
                 raise UserError(
@@ -206,10 +231,17 @@ class MimicCxrSource:
                     f"{path}, row {row}: dicom_id, subject_id or study_id is blank or no number;"
                     " download the table again."
                 )
-            yield Listed(image, patient, study, view, f"{path}, row {row}")
+            shown = "" if is_blank(view) else view
+            yield Listed(image, patient, study, shown, f"{path}, row {row}")
 
-    def _read_splits(self, key: str) -> dict[str, str]:
-        """Read the official split by ``dicom_id`` or ``study_id``."""
+    def _ids(self, path: Path, table: pd.DataFrame, column: str) -> list[str]:
+        """Read a column of ids, and keep what there is to say of it."""
+        found = read_ids(path, table, column, _LETTERS.get(column, ""))
+        self._said += found.said(path, column)
+        return found.ids
+
+    def _read_splits(self, key: str, names: Collection[str]) -> dict[str, str]:
+        """Read the official split of ``names``, which are ``dicom_id`` or ``study_id``."""
         path = self.tables["split"]
         if self.seed is not None:
             return {}
@@ -222,13 +254,18 @@ class MimicCxrSource:
         needed = (key, "split")
         table = read_table(path, required=needed, columns=needed)
         splits: dict[str, str] = {}
-        for row, name, word in zip(table.index.tolist(), table[key], table["split"], strict=True):
+        ids = self._ids(path, table, key)
+        for row, name, word in zip(table.index.tolist(), ids, table["split"], strict=True):
             split = split_name(word, f"{path}, row {row}")
             if splits.setdefault(name, split) != split:
                 raise UserError(
                     f"{path}, row {row}: its {key} has another split above; keep one row."
                 )
-        return splits
+        known = Ids(splits, _LETTERS.get(key, ""))
+        found = {name: splits[other] for name in names if (other := known.find(name))}
+        what = "images" if key == "dicom_id" else "studies"
+        check_match(path, key, splits, len(found), Ids(names), what)
+        return found
 
     # ------------------------------------------------------------------------- studies
 
@@ -239,22 +276,83 @@ class MimicCxrSource:
         if path is None:
             owners = {study: patient for patient, study in self._reports.listing()}
         else:
-            owners = _read_owners(path)
-        splits = self._read_splits("study_id")
+            owners = self._read_owners(path)
+        splits = self._read_splits("study_id", owners)
         if self.seed is None:
             return [(study, owner, splits.get(study, "")) for study, owner in owners.items()]
         return [(study, owner, seeded_split(owner, self.seed)) for study, owner in owners.items()]
 
-    def _read_labels(self) -> dict[tuple[str, bool], Labels]:
-        """Labels by study and by whether it is a test study.
+    def _read_owners(self, path: Path) -> dict[str, str]:
+        """Read the patient of each study."""
+        needed = ("subject_id", "study_id")
+        table = read_table(path, required=needed, columns=needed)
+        owners: dict[str, str] = {}
+        patients, studies = (self._ids(path, table, name) for name in needed)
+        for row, patient, study in zip(table.index.tolist(), patients, studies, strict=True):
+            if not _numbers(patient, study):
+                raise UserError(
+                    f"{path}, row {row}: subject_id or study_id is blank or no number;"
+                    " download the table again."
+                )
+            if owners.setdefault(study, patient) != patient:
+                raise UserError(
+                    f"{path}, row {row}: its study belongs to another patient above; download the"
+                    " table again."
+                )
+        if not owners:
+            raise UserError(f"{path}: the table has no rows; download it again.")
+        return owners
 
-        Radiologists labelled the test set; there they replace the labeller's guesses.
+    def _read_labels(self) -> dict[str, Labels]:
+        """Labels by study.
+
+        Radiologists labelled a part of the test set; there they replace the labeller's guesses.
         """
         path, test_path = self.tables[self.labeller], self.tables["test_labels"]
-        machine = read_labels(path) if path is not None else {}
-        human = read_labels(test_path) if test_path is not None else {}
-        labels = {(study, test): row for study, row in machine.items() for test in (False, True)}
-        return labels | {(study, True): row for study, row in human.items()}
+        labels: dict[str, Labels] = {}
+        studies = Ids((study for study, _, _ in self._listed), STUDY)
+        tests = {study for study, _, split in self._listed if split == "test"}
+        if path is not None:
+            machine = read_label_table(path)
+            labels |= self._matched(machine, studies)
+            check_match(path, "study_id", machine.labels, len(labels), studies, "studies")
+            self._said.append(
+                f"Labels: {len(labels)} of the {len(self._listed)} studies have the labeller's."
+            )
+        if test_path is not None:
+            table = read_label_table(test_path)
+            known = self._matched(table, studies)
+            others = shape(next(iter(table.labels), "")) != studies.example()
+            if others or min(len(table.labels), len(tests)) >= _FEW:
+                check_match(test_path, "study_id", table.labels, len(known), studies, "studies")
+            human = {study: row for study, row in known.items() if study in tests}
+            labels |= human
+            kept = sum(study in labels for study in tests - human.keys())
+            self._steps += [
+                (
+                    f"study of {test_path.name} is a test study",
+                    "label rows",
+                    len(human),
+                    len(known),
+                ),
+                ("test study has radiologists' labels", "test studies", len(human), len(tests)),
+            ]
+            self._said.append(
+                f"Labels: {len(human)} of the {len(tests)} test studies have radiologists',"
+                f" {kept} have the labeller's alone."
+            )
+        return labels
+
+    def _matched(self, table: LabelTable, studies: Ids) -> dict[str, Labels]:
+        """Return the labels of the studies that are listed, and count them."""
+        found = {study: row for name, row in table.labels.items() if (study := studies.find(name))}
+        self._said += table.said
+        name = table.path.name
+        self._steps += [
+            (f"labels read from {name}", "label rows", len(table.labels), None),
+            (f"study of {name} is in the source", "label rows", len(found), len(table.labels)),
+        ]
+        return found
 
 
 def looks_like(root: Path) -> bool:
@@ -269,28 +367,6 @@ def _studies_of(images: Collection[ImageRecord]) -> list[tuple[str, str, str]]:
     for image in images:
         studies.setdefault(image.study_id, (image.study_id, image.patient_id, image.split))
     return list(studies.values())
-
-
-def _read_owners(path: Path) -> dict[str, str]:
-    """Read the patient of each study."""
-    needed = ("subject_id", "study_id")
-    table = read_table(path, required=needed, columns=needed)
-    owners: dict[str, str] = {}
-    rows = zip(table.index.tolist(), table["subject_id"], table["study_id"], strict=True)
-    for row, patient, study in rows:
-        if not _numbers(patient, study):
-            raise UserError(
-                f"{path}, row {row}: subject_id or study_id is blank or no number;"
-                " download the table again."
-            )
-        if owners.setdefault(study, patient) != patient:
-            raise UserError(
-                f"{path}, row {row}: its study belongs to another patient above; download the"
-                " table again."
-            )
-    if not owners:
-        raise UserError(f"{path}: the table has no rows; download it again.")
-    return owners
 
 
 def _numbers(*ids: str) -> bool:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
+from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
+from medclip_debias.data.sources.paths import ImagePaths, Match
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
@@ -22,7 +24,6 @@ _CSV_PATTERN = "MS_CXR_*.csv"
 _PATHS = ("path", "file_name")
 _PATIENT = re.compile(r"(?:^|/)p(\d{8})/")
 _STUDY = re.compile(r"(?:^|/)s(\d{8})/")
-_MIMIC_ID = re.compile(r"[ps]?(\d{8})(?:\.0)?")  # a table that was once opened as numbers
 _CSV_COLUMNS = ("label_text", "x", "y", "w", "h")
 
 
@@ -44,23 +45,22 @@ def find(folder: Path) -> Path | None:
     return None
 
 
-def read_phrases(
-    path: Path, images: Sequence[ImageRecord], root: Path, *, flat_boxes: bool = False
-) -> list[PhraseRecord]:
+def read_phrases(path: Path, images: Sequence[ImageRecord], root: Path) -> list[PhraseRecord]:
     """Read the phrases of a COCO file: one per image, category and text, its boxes a union.
+
+    Boxes without area come along; `medclip_debias.data.boxes.fit_boxes` leaves them aside.
 
     Args:
         path: the COCO file, or the CSV of MS-CXR.
-        images: the source's images; a COCO image is matched by relative path, then by stem.
+        images: the source's images, matched by path as `medclip_debias.data.sources.paths` says.
         root: folder that the relative paths start from.
-        flat_boxes: let boxes without area through, for the caller to count, where they are
-            otherwise an error.
 
     Raises:
-        UserError: it is no COCO file, or an entry is broken (named by its id).
+        UserError: it is no COCO file, an entry is broken (named by its id), or the name of an
+            image fits several.
     """
-    coco = _Coco(path, flat_boxes)
-    names = _match(coco.images.values(), images, root)
+    coco = _Coco(path)
+    names, _ = _match(coco, images, root)
     grouped: dict[tuple[Any, str, str], list[Box]] = {}
     splits: dict[tuple[Any, str, str], str] = {}
     for annotation in coco.annotations:
@@ -89,7 +89,7 @@ def read_phrases(
 def patients(path: Path, images: Sequence[ImageRecord], root: Path) -> frozenset[str]:
     """Return the patients whose images the COCO file lists, with or without boxes."""
     coco = _Coco(path)
-    names = set(_match(coco.images.values(), images, root).values())
+    names = set(_match(coco, images, root)[0].values())
     matched = {image.patient_id for image in images if image.image_id in names}
     # Also those whose listed image is not here: their other images may be.
     return frozenset(matched | coco.named(_PATIENT))
@@ -105,7 +105,11 @@ def mimic_patients(path: Path, studies: Iterable[tuple[str, str]]) -> frozenset[
     """
     coco = _Coco(path)
     patients, named = coco.named(_PATIENT), coco.named(_STUDY)
-    return frozenset(p for p, s in studies if _plain(p) in patients or _plain(s) in named)
+    return frozenset(
+        patient
+        for patient, study in studies
+        if plain_id(patient, PATIENT) in patients or plain_id(study, STUDY) in named
+    )
 
 
 def is_ms_cxr(path: Path) -> bool:
@@ -123,62 +127,67 @@ def describe(path: Path, held_out: Collection[str]) -> list[str]:
     ]
 
 
-def _plain(name: str) -> str:
-    found = _MIMIC_ID.fullmatch(name)
-    return found[1] if found else ""
+def describe_match(path: Path, images: Sequence[ImageRecord], root: Path) -> list[str]:
+    """Return a sentence on listed images that share their name, and no more, with one of ours."""
+    _, elsewhere = _match(_Coco(path), images, root)
+    if not elsewhere:
+        return []
+    return [
+        f"Boxes: {elsewhere} images of {path.name} have the name of an image here but lie in other"
+        " folders; they count as other images (write the folders alike if they are the same)."
+    ]
 
 
-def scale_boxes(
-    boxes: Iterable[Box], annotated: tuple[int, int] | None, actual: tuple[int, int]
-) -> list[list[float]]:
-    """Scale boxes to the actual image and clip them to it; boxes outside are dropped.
+def _match(coco: _Coco, images: Sequence[ImageRecord], root: Path) -> tuple[dict[Any, str], int]:
+    """Return the image id of each COCO image, and how many have but the name of one.
 
-    Args:
-        boxes: in pixels of the annotated image.
-        annotated: its width and height; ``None`` means that of the actual image.
-        actual: width and height of the image at hand.
+    An image that is not the source's keeps its path, which is no id of the source.
     """
-    width, height = actual
-    scale_x, scale_y = (1.0, 1.0)
-    if annotated is not None:
-        scale_x, scale_y = width / annotated[0], height / annotated[1]
-    result = []
-    for x, y, w, h in boxes:
-        left, right = (min(max(value * scale_x, 0.0), width) for value in (x, x + w))
-        top, bottom = (min(max(value * scale_y, 0.0), height) for value in (y, y + h))
-        if right > left and bottom > top:
-            result.append([left, top, right - left, bottom - top])
-    return result
+    names = {entry["id"]: _names(entry) for entry in coco.images.values()}
+    paths = ImagePaths(images, root, (name for known in names.values() for name in known))
+    found: dict[Any, Match] = {}
+    best: dict[str, tuple[int, Any]] = {}
+    elsewhere = 0
+    for key, known in names.items():
+        matches = [paths.find(name) for name in known]
+        match = next((m for m in matches if m.image_id), Match())
+        if not match.image_id:
+            several = next((m.several for m in matches if m.several), 0)
+            if several:
+                raise UserError(
+                    f"{coco.path}, image {key}: {several} images have its name; give it with the"
+                    " folders that tell them apart, as in patient/study/name.jpg."
+                )
+            elsewhere += any(m.elsewhere for m in matches)
+        found[key] = match
+        common, other = best.setdefault(match.image_id, (match.common, key))
+        if match.image_id and match.common > common:
+            best[match.image_id] = (match.common, key)
+        elif match.image_id and match.common == common and names[other] != known:
+            raise UserError(
+                f"{coco.path}, images {other} and {key}: both have the name of one image here;"
+                " give them with the folders that tell them apart, as in patient/study/name.jpg."
+            )
+    ids = {}
+    for key, match in found.items():
+        # Another listed image may share more of its path with the same one.
+        ours = match.image_id and match.common == best[match.image_id][0]
+        elsewhere += bool(match.image_id) and not ours
+        ids[key] = match.image_id if ours else (*names[key], f"image {key}")[0]
+    return ids, elsewhere
 
 
-def _match(
-    coco_images: Iterable[dict[str, Any]], images: Sequence[ImageRecord], root: Path
-) -> dict[Any, str]:
-    """Return the image id of each COCO image; an unmatched one keeps its stem."""
-    by_path: dict[str, str] = {}
-    by_stem: dict[str, str] = {}
-    for image in images:
-        relative = image.path.relative_to(root) if image.path.is_relative_to(root) else image.path
-        by_path[relative.as_posix()] = image.image_id
-        stem = file_stem(image.path.name)
-        # A stem that two images share points to neither.
-        by_stem[stem] = "" if stem in by_stem else image.image_id
-    names = {}
-    for entry in coco_images:
-        file_name = str(entry.get("file_name", ""))
-        stem = file_stem(file_name)
-        paths = (file_name, str(entry.get("path", "")))
-        found = next((by_path[p] for p in paths if p in by_path), None)
-        names[entry["id"]] = found or by_stem.get(stem) or stem
-    return names
+def _names(entry: dict[str, Any]) -> tuple[str, ...]:
+    """Return the paths that an image of a COCO file has, the one of most folders first."""
+    names = dict.fromkeys(str(entry.get(key) or "") for key in _PATHS)
+    return tuple(sorted(filter(None, names), key=lambda name: -len(Path(name).parts)))
 
 
 class _Coco:
     """A COCO file (or MS-CXR's CSV, brought into that shape), checked."""
 
-    def __init__(self, path: Path, flat_boxes: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._flat_boxes = flat_boxes
         self._is_csv = path.name.lower().endswith((".csv", ".csv.gz"))
         content = _csv_as_coco(path) if self._is_csv else self._read()
         self.images: dict[Any, dict[str, Any]] = {e["id"]: e for e in content["images"]}
@@ -226,9 +235,8 @@ class _Coco:
         numbers = isinstance(box, list) and len(box) == 4
         # NaN, which Python's JSON reader lets through, fails the comparison.
         numbers = numbers and all(isinstance(v, int | float) and abs(v) < 1e9 for v in box or ())
-        flat = self._flat_boxes
-        if not numbers or box is None or not (flat or (box[2] > 0 and box[3] > 0)):
-            raise UserError(f"{where}: its 'bbox' must be x, y, width, height with positive sides.")
+        if not numbers:
+            raise UserError(f"{where}: its 'bbox' must be x, y, width, height.")
 
     def named(self, pattern: re.Pattern[str]) -> set[str]:
         """Return what the paths of the images name."""
@@ -268,7 +276,7 @@ def _csv_as_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
     for row, cells in zip(table.index.tolist(), rows, strict=True):
         where = f"{path}, row {row}"
         name = cells.get("dicom_id") or file_stem(cells.get("path", ""))
-        if not name:
+        if is_blank(name):
             raise UserError(f"{where}: names no image; fill in 'dicom_id'.")
         entry = {
             "id": name,

@@ -19,8 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medclip_debias.data.headers import view_position
-from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord, file_stem
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.ids import Ids, check_match, is_blank
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
@@ -112,6 +113,10 @@ class OpeniSource:
         found = ms_cxr.patients(self.phrases_path, self._images, self.root)
         return found & {report.report_id for report in self._reports}
 
+    def steps(self) -> list[Step]:
+        """Return nothing: Open-i has no table of labels."""
+        return []
+
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
         listed = sum(len(report.images) for report in self._reports)
@@ -138,6 +143,7 @@ class OpeniSource:
             said.append(f"No image files: text alone ({how} to have images).")
         if self.phrases_path is not None:
             said += ms_cxr.describe(self.phrases_path, self.held_out_patients())
+            said += ms_cxr.describe_match(self.phrases_path, self._images, self.root)
         return said
 
     def _read_reports(self, path: Path) -> list[_Report]:
@@ -198,7 +204,9 @@ class OpeniSource:
         for name, view in zip(table["filename"], table["projection"], strict=True):
             owner = owners.get(_stem(name))
             if owner is not None:
-                views[owner[1]] = view.upper()
+                views[owner[1]] = "" if is_blank(view) else view.upper()
+        names = dict.fromkeys(table["filename"])
+        check_match(path, "filename", names, len(views), Ids(owners), "images")
         return views
 
 

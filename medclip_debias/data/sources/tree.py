@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
-def walk_files(root: Path) -> Iterator[Path]:
+def walk_files(root: Path, closed: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield every file under ``root`` in a stable order, following links to folders once.
 
     Image folders are often links to another disk, so links are followed; a folder that was
     visited already (a link that leads back up) is not entered again.
+
+    Args:
+        root: folder.
+        closed: called with each folder that cannot be listed.
     """
     seen: set[tuple[int, int]] = set()
-    for folder, names, files in os.walk(root, followlinks=True):
+
+    def refused(error: OSError) -> None:
+        if closed is not None:
+            closed(Path(error.filename))
+
+    for folder, names, files in os.walk(root, onerror=refused, followlinks=True):
         try:
             status = Path(folder).stat()
         except OSError:  # removed meanwhile, or a link to itself

@@ -98,7 +98,6 @@ def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
         (without("image"), "column 'image' is missing; it has: report, patient_id"),
         (without("report"), "column 'report' or 'text' is missing; it has: image, patient_id"),
         ((HEADER, []), "has no rows"),
-        (changed(1, "image", "no.png"), r"manifest\.csv, row 3: there is no image .*no\.png"),
         (changed(1, "image", "a.png"), "row 3: its image is already in row 2"),
         (changed(1, "image", ""), "row 3: column 'image' is blank"),
         (changed(2, "patient_id", ""), "row 4: column 'patient_id' is blank"),
@@ -119,12 +118,12 @@ def test_a_broken_manifest_is_named_with_its_row(manifest, content, sentence):
 def test_rows_are_the_lines_of_the_file(manifest):
     rows = [list(row) for row in ROWS]
     rows[0][1] = rows[1][1] = "Edema,\nmild."
-    rows[2][0] = "no.png"
+    rows[2][0] = "nan"
     path = manifest(HEADER, rows)
     text = path.read_text().replace("a.png", "\na.png", 1)
     path.write_text(text)
-    line = next(i for i, t in enumerate(text.splitlines(), start=1) if t.startswith("no.png"))
-    with pytest.raises(UserError, match=f"row {line}: there is no image"):
+    line = next(i for i, t in enumerate(text.splitlines(), start=1) if t.startswith("nan"))
+    with pytest.raises(UserError, match=f"row {line}: column 'image' is blank"):
         detect(path)
 
 
@@ -141,7 +140,7 @@ def test_reports_from_elsewhere_are_refused(manifest, tmp_path):
 def test_a_link_loop_and_an_impossible_name_are_no_images(manifest, tmp_path):
     (tmp_path / "loop.png").symlink_to("loop.png")
     for name in ("loop.png", "x" * 300 + ".png", "\0.png"):
-        with pytest.raises(UserError, match=r"row 3: there is no image|not readable CSV"):
+        with pytest.raises(UserError, match=r"1 of its 3 images are not there: row 3 \("):
             detect(manifest(*changed(1, "image", name)))
 
 
@@ -232,3 +231,120 @@ class TestMsCxr:
         found = self.prepare(tmp_path, rows, boxes="mine.coco.json", file_name="a.png")
         assert found == {"a": "train", "b": "train", "c": "test"}
         assert "patients with boxes stay in their splits" in capsys.readouterr().err
+
+
+class TestCellsThatAreNotWhatTheySeem:
+    """Ids, paths and reports as table programs write them: mended, counted, or refused."""
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            (changed(2, "patient_id", "nan"), "row 4: column 'patient_id' is 'nan', a program's"),
+            (changed(2, "study_id", "None"), "row 4: column 'study_id' is 'None', a program's"),
+            (changed(1, "image", "./a.png"), "row 3: its image is already in row 2"),
+            (changed(1, "image", "sub/../a.png"), "row 3: its image is already in row 2"),
+            (changed(1, "image", "nan"), "row 3: column 'image' is blank"),
+            (changed(1, "patient_id", "1.2E+10"), "row 3: column 'patient_id' is a number like"),
+        ],
+    )
+    def test_what_has_no_right_reading_is_refused(self, manifest, content, sentence):
+        with pytest.raises(UserError, match=sentence):
+            detect(manifest(*content))
+
+    def test_two_spellings_of_one_patient_are_refused(self, manifest):
+        rows = [[*row[:2], patient, *row[3:]] for row, patient in zip(ROWS, "112", strict=True)]
+        rows[2][2] = "001"
+        with pytest.raises(UserError, match="row 4: its patient_id is that of row 2 written in an"):
+            detect(manifest(HEADER, rows))
+
+    def test_numbers_with_a_point_are_whole(self, manifest, tmp_path):
+        table = pd.read_csv(manifest()).assign(patient_id=[7.0, 7.0, 8.0], study_id=[1.0, 1.0, 2.0])
+        table.to_parquet(tmp_path / "m.parquet")
+        source = detect(tmp_path / "m.parquet")
+        assert [(i.patient_id, i.study_id) for i in source.images()] == [
+            *(("7", "1"), ("7", "1"), ("8", "2"))
+        ]
+        assert "m.parquet: 3 ids of column 'patient_id' are written as" in " ".join(
+            source.describe()
+        )
+
+    def test_zeros_before_an_id_are_kept(self, manifest):
+        rows = [[*row[:2], f"00{row[2][1:]}", *row[3:]] for row in ROWS]
+        assert [i.patient_id for i in detect(manifest(HEADER, rows)).images()] == [
+            *("001", "001", "002")
+        ]
+
+    @pytest.mark.parametrize(
+        ("cell", "text", "said"),
+        [
+            ("b'FINDINGS: Caf\\xc3\\xa9.'", "FINDINGS: Caf\u00e9.", "1 reports are written as Py"),
+            ('b"Heart\'s size.\\nClear."', "Heart's size.\nClear.", "1 reports are written as Pyt"),
+            (
+                r"FINDINGS: Clear.\nHeart.",
+                "FINDINGS: Clear.\nHeart.",
+                "1 reports have the two char",
+            ),
+            (r"FINDINGS:\r\nClear.", "FINDINGS:\nClear.", "1 reports have the two characters"),
+            ("One\nTwo " + r"\n", "One\nTwo " + r"\n", "as two characters beside line breaks"),
+            ("NaN", "", "1 reports are a program's word for blank"),
+            ("None", "", "1 reports are a program's word for blank"),
+            ("b'", "b'", ""),
+            (r"b'\xff'", r"b'\xff'", ""),
+            ("None seen.", "None seen.", ""),
+        ],
+    )
+    def test_a_report_is_read_as_what_was_meant(self, manifest, cell, text, said):
+        source = detect(manifest(*changed(2, "report", cell)))
+        assert [s.report for s in source.studies()][1] == text
+        told = " ".join(source.describe())
+        assert said in told
+        assert ("reports are" in told or "reports have" in told) == bool(said)
+        mended = [name for name, unit, _, _ in source.steps() if unit == "reports"]
+        assert len(mended) == bool(said)
+
+    def test_columns_that_are_not_read_are_named(self, manifest):
+        header, rows = [*HEADER, "age", "Plural Effusion"], [[*row, "7", "1"] for row in ROWS]
+        said = " ".join(detect(manifest(header, rows)).describe())
+        assert "not read: column 'age', 'Plural Effusion' (did you mean 'Pleural Eff" in said
+
+
+class TestWhatIsMissing:
+    """All of it is named at once, and listed in a file."""
+
+    def write(self, tmp_path, there):
+        rows = [("image", "report", "study_id")]
+        for number in range(20):
+            text = ("FINDINGS: Clear lungs.", "TECHNIQUE: Two views.", "", "nan")[number % 4]
+            rows.append((f"{number}.png", text, f"s{number}"))
+            if number < there:
+                picture = np.arange(64, dtype=np.uint8).reshape(8, 8) + number
+                Image.fromarray(picture).save(tmp_path / f"{number}.png")
+        with (tmp_path / "manifest.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(rows)
+        return ["prepare", str(tmp_path), str(tmp_path / "o"), "--size", "16", "--workers", "1"]
+
+    @pytest.mark.parametrize("shard", [[], ["--shard", "1/2"]])
+    def test_images_that_are_not_there(self, tmp_path, capsys, shard):
+        assert run([*self.write(tmp_path, there=5), *shard]) == 2
+        said = capsys.readouterr().err
+        assert "15 of its 20 images are not there: row 7 (5.png), row 8 (6.png)" in said
+        assert "row 16 (14.png) and 5 more;" in said
+        listed = tmp_path / "o.missing.csv"
+        assert f"All are listed in {listed}." in said
+        table = pd.read_csv(listed)
+        assert table["row"].tolist() == list(range(7, 22))
+        assert table["path"].tolist() == [str(tmp_path / f"{n}.png") for n in range(5, 20)]
+        assert not list(tmp_path.glob("o")) + list(tmp_path.glob("o.partial"))
+
+    def test_reports_that_gave_no_sentence(self, tmp_path, capsys):
+        assert run(self.write(tmp_path, there=20)) == 0
+        listed = pd.read_csv(tmp_path / "o" / "unused_reports.csv", dtype=str)
+        reasons = {
+            "the report has no usable section with a sentence": range(1, 20, 4),
+            "the report is empty": [n for n in range(20) if n % 4 > 1],
+        }
+        found = {reason: set(table["study_id"]) for reason, table in listed.groupby("reason")}
+        assert found == {reason: {f"s{n}" for n in ns} for reason, ns in reasons.items()}
+        steps = {row["step"]: row for row in PreparedSet.open(tmp_path / "o").funnel}
+        assert steps["report is no word for blank ('nan', 'None')"]["dropped"] == 5
+        assert "5 reports are a program's word for blank" in capsys.readouterr().err

@@ -8,6 +8,9 @@ import zipfile
 
 import pytest
 
+from medclip_debias.cli import run
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import check_leak, seeded_split
 from medclip_debias.errors import UserError
@@ -251,7 +254,11 @@ def test_a_release_without_reports_names_the_zip(tiny_tree):
     [
         ("metadata", lambda t: t.replace("ViewPosition", "View"), "column 'ViewPosition' is miss"),
         ("metadata", lambda t: t + "a,10000001,101,AP,48,40\n", "row 7: its dicom_id .* row 2"),
-        ("metadata", lambda t: t.replace("\nb,10000002", "\nb,"), "row 3: .* blank or no number"),
+        (
+            "metadata",
+            lambda t: t.replace("\nb,10000002", "\nb,"),
+            "row 3: column 'subject_id' is blank",
+        ),
         ("metadata", lambda t: t.splitlines()[0] + "\n", "has no rows"),
         ("metadata", lambda t: t.replace("\na,", "\n\n\n../a,"), "row 4: dicom_id, .* blank or no"),
         ("metadata", lambda t: t.replace("\nb,1", "\n\nb,x"), "row 4: .* blank or no number"),
@@ -285,3 +292,105 @@ def test_the_phantom_is_such_a_tree(phantom_tree):
     assert source.kind == "mimic_cxr"
     assert {i.split for i in source.images()} == {"train", "validate", "test"}
     assert source.phrases()
+
+
+class TestLabelTables:
+    """Labels reach their studies however the tables write the ids, or the run says that not."""
+
+    TABLES = ("mimic-cxr-2.0.0-chexpert.csv.gz", "mimic-cxr-2.1.0-test-set-labeled.csv")
+
+    def rewrite(self, tree, change):
+        for name in self.TABLES:
+            path = tree.root / name
+            opener = gzip.open if name.endswith(".gz") else open
+            with opener(path, "rt") as file:
+                head, *rows = file.read().splitlines()
+            column = head.split(",").index("study_id")
+            cells = [row.split(",") for row in rows]
+            for row in cells:
+                row[column] = change(row[column])
+            with opener(path, "wt") as file:
+                file.write("\n".join([head, *map(",".join, cells)]) + "\n")
+
+    @pytest.mark.parametrize("written", ["{}.0", "s{}", "S{}", "00{}", " {} ", "s{}.0"])
+    def test_an_id_may_be_written_in_any_way(self, tiny_tree, written):
+        expected = {s.study_id: s.labels for s in detect(tiny_tree.root).studies()}
+        self.rewrite(tiny_tree, written.format)
+        source = detect(tiny_tree.root)
+        assert {s.study_id: s.labels for s in source.studies()} == expected
+        assert expected["104"] == {"Lung Opacity": 0.0, "Edema": 1.0}  # the radiologists'
+
+    def test_how_the_ids_were_written_is_said(self, tiny_tree):
+        self.rewrite(tiny_tree, "s{}.0".format)
+        said = " ".join(detect(tiny_tree.root).describe())
+        assert "chexpert.csv.gz: 3 ids of column 'study_id' are written as numbers with a" in said
+        assert "test-set-labeled.csv: 2 ids of column 'study_id' have a letter before" in said
+
+    def test_the_funnel_counts_every_table(self, tiny_tree, tmp_path):
+        path = table(tiny_tree, "chexpert")
+        rewrite(path, lambda text: text.replace(",101,", ",999,"))
+        out = tmp_path / "o"
+        prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1)
+        rows = json.loads((out / "funnel.json").read_text())
+        found = [tuple(r.values()) for r in rows if r["unit"] in ("label rows", "test studies")]
+        machine, human = self.TABLES
+        assert found == [
+            (f"labels read from {machine}", 3, 0, "label rows"),
+            (f"study of {machine} is in the source", 2, 1, "label rows"),
+            (f"labels read from {human}", 2, 0, "label rows"),
+            (f"study of {human} is in the source", 2, 0, "label rows"),
+            (f"study of {human} is a test study", 1, 1, "label rows"),
+            ("test study has radiologists' labels", 1, 0, "test studies"),
+        ]
+
+    def test_tables_of_other_studies_are_refused(self, tiny_tree, tmp_path, capsys):
+        self.rewrite(tiny_tree, "5041426{}".format)
+        assert run(["prepare", str(tiny_tree.root), str(tmp_path / "o"), "--workers", "1"]) == 2
+        error = capsys.readouterr().err
+        sentence = "0 of its 3 ids in column 'study_id' are among the 4 studies; its ids look like"
+        assert f"{sentence} '9999999999', those of the studies like '999'" in error
+        assert "5041426" not in error
+        assert not (tmp_path / "o").exists()
+
+    def test_a_test_table_of_other_studies_is_refused_alone_too(self, tiny_tree):
+        (tiny_tree.root / self.TABLES[1]).write_text("study_id,Edema\nCXR104,1\n")
+        with pytest.raises(UserError, match=r"test-set-labeled.*its ids look like 'aaa999'"):
+            detect(tiny_tree.root)
+
+    def test_test_studies_with_automatic_labels_alone_are_said(self, tiny_tree):
+        (tiny_tree.root / self.TABLES[1]).write_text("study_id,Edema\n101,1\n")
+        said = " ".join(detect(tiny_tree.root).describe())
+        assert "0 of the 1 test studies have radiologists', 1 have the labeller's alone" in said
+
+    def test_columns_that_are_no_label_are_named(self, tiny_tree):
+        path = tiny_tree.root / self.TABLES[1]
+        path.write_text("study_id,subject_id,Edema,Plural Effusion,Note\n104,10000004,1,1,x\n")
+        said = " ".join(detect(tiny_tree.root).describe())
+        assert (
+            "not read: column 'Plural Effusion' (did you mean 'Pleural Effusion'?), 'Note'" in said
+        )
+
+    @pytest.mark.parametrize("name", ["metadata", "split"])
+    def test_the_other_tables_read_ids_alike(self, tiny_tree, name):
+        expected = detect(tiny_tree.root).images()
+        numbers = re.compile(r",(10[0-9]+)(?=,)")
+        rewrite(table(tiny_tree, name), lambda text: numbers.sub(r",\1.0", text))
+        assert detect(tiny_tree.root).images() == expected
+
+    def test_a_split_table_of_other_images_is_refused(self, tiny_tree):
+        rewrite(table(tiny_tree, "split"), lambda t: re.sub(r"\n([a-e]),", r"\n\1-x1,", t))
+        with pytest.raises(
+            UserError, match=r"split\.csv\.gz: 0 of its 5 ids .* like 'a-a9', those"
+        ):
+            detect(tiny_tree.root)
+
+
+def test_images_that_are_not_there_are_counted_and_listed(tiny_tree, tmp_path):
+    missing = tiny_tree.image("b")
+    missing.unlink()
+    result = prepare(tiny_tree.root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert (tmp_path / "o" / "missing.csv").read_text().splitlines() == [
+        "image_id,path",
+        f"b,{missing}",
+    ]
+    assert result.meta["counts"]["rejected"] == 0

@@ -1,0 +1,103 @@
+"""Boxes of a phrase on the image at hand: one verdict for prepare, evaluate and ground.
+
+A box without area, or wholly outside its image, is left aside. Boxes that were annotated on an
+image of another size are scaled; where the ratio of its sides is another one, that image was cut,
+padded or is another one, and nothing says where a box would lie: all boxes are left aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from medclip_debias.data.records import Box
+
+SHAPE_TOLERANCE = 0.01
+"""How far the sides' ratio of an annotated image may differ from that of the image at hand."""
+
+
+class Fitted(NamedTuple):
+    """Boxes of a phrase inside its image, and what was done to them.
+
+    Attributes:
+        boxes: lists of x, y, width, height in pixels of the image.
+        flat: boxes without area, left aside.
+        outside: boxes wholly outside the image, left aside.
+        clipped: boxes that reached over the image's edge, and were cut there.
+        scaled: the phrase was annotated at another size.
+        other_shape: at another ratio of the sides, so that all its boxes are left aside.
+    """
+
+    boxes: list[list[float]]
+    flat: int = 0
+    outside: int = 0
+    clipped: int = 0
+    scaled: bool = False
+    other_shape: bool = False
+
+
+def fit_boxes(
+    boxes: Iterable[Box], annotated: tuple[int, int] | None, actual: tuple[int, int]
+) -> Fitted:
+    """Bring the boxes of a phrase into the image at hand.
+
+    Args:
+        boxes: in pixels of the annotated image.
+        annotated: its width and height; ``None`` means that of the actual image.
+        actual: width and height of the image at hand.
+    """
+    if annotated is not None and not same_shape(annotated, actual):
+        return Fitted([], other_shape=True)
+    size = annotated or actual
+    found: list[list[float]] = []
+    flat = outside = clipped = 0
+    for box in boxes:
+        if not (box[2] > 0 and box[3] > 0):
+            flat += 1
+            continue
+        inside = scale_boxes([box], annotated, actual)
+        outside += not inside
+        clipped += bool(inside) and _leaves(box, size)
+        found += inside
+    return Fitted(found, flat, outside, clipped, annotated not in (None, actual))
+
+
+def same_shape(annotated: tuple[int, int], actual: tuple[int, int]) -> bool:
+    """Tell whether one size is the other one scaled, up to the rounding of a side to pixels.
+
+    >>> same_shape((2544, 3056), (426, 512)), same_shape((2544, 3056), (512, 512))
+    (True, False)
+    """
+    (a, b), (c, d) = sorted((annotated, actual))
+    if abs(a * d / (b * c) - 1) <= SHAPE_TOLERANCE:
+        return True
+    # A pixel, to which the sides of the smaller one were rounded, is more than 1% of a thumbnail.
+    return abs(a - c * b / d) <= 1 or abs(b - d * a / c) <= 1
+
+
+def scale_boxes(
+    boxes: Iterable[Box], annotated: tuple[int, int] | None, actual: tuple[int, int]
+) -> list[list[float]]:
+    """Scale boxes to the actual image and clip them to it; boxes outside are dropped.
+
+    Args:
+        boxes: in pixels of the annotated image.
+        annotated: its width and height; ``None`` means that of the actual image.
+        actual: width and height of the image at hand.
+    """
+    width, height = actual
+    scale_x, scale_y = (1.0, 1.0)
+    if annotated is not None:
+        scale_x, scale_y = width / annotated[0], height / annotated[1]
+    result = []
+    for x, y, w, h in boxes:
+        left, right = (min(max(value * scale_x, 0.0), width) for value in (x, x + w))
+        top, bottom = (min(max(value * scale_y, 0.0), height) for value in (y, y + h))
+        if right > left and bottom > top:
+            result.append([left, top, right - left, bottom - top])
+    return result
+
+
+def _leaves(box: Box, size: tuple[int, int]) -> bool:
+    x, y, w, h = box
+    return x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6

@@ -1,0 +1,239 @@
+"""Ids as tables write them: one reading for all tables, and none that merges two ids.
+
+A table that was once opened as numbers writes ``50414267.0`` for ``50414267`` and ``123`` for
+``00123``; MIMIC-CXR's paths write ``s50414267`` for the study ``50414267``. An id is looked up as
+it is written, and by its plain form (`plain_id`) only where that leads to a single id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from medclip_debias.errors import UserError
+
+PATIENT, STUDY = "p", "s"
+"""Letters that MIMIC-CXR's paths put before the numbers of patients and studies."""
+
+LEAST_MATCH = 0.01
+"""Share of a table's rows that must name something of the source; below, the ids do not fit."""
+
+_BLANK = frozenset(("", "nan", "none", "null", "nat", "<na>", "n/a", "#n/a", "na"))
+_WHOLE = re.compile(r"([+-]?\d+)\.0+")
+_FRACTION = re.compile(r"[+-]?\d+\.\d*[1-9]\d*")
+_SCIENTIFIC = re.compile(r"(\d)(?:\.(\d+))?[eE]\+(\d+)")  # with its sign: 12e34 may be hexadecimal
+
+
+class IdColumn(NamedTuple):
+    """The ids of a column.
+
+    Attributes:
+        ids: one for each row.
+        changed: rows whose id was written as a number with a point or exponent.
+        rewritten: rows whose id had a letter of MIMIC-CXR before its number.
+    """
+
+    ids: list[str]
+    changed: int
+    rewritten: int
+
+    def said(self, path: Path, column: str) -> list[str]:
+        """Return sentences on what was read otherwise than it is written."""
+        said = []
+        if self.changed:
+            said.append(
+                f"{path}: {self.changed} ids of column '{column}' are written as numbers with a"
+                " point ('9.0'); they are read as whole numbers ('9')."
+            )
+        if self.rewritten:
+            said.append(
+                f"{path}: {self.rewritten} ids of column '{column}' have a letter before the"
+                " number; it is left out."
+            )
+        return said
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether a cell is empty, or holds a program's word for empty.
+
+    >>> is_blank(" NaN"), is_blank("None"), is_blank("nancy")
+    (True, True, False)
+    """
+    return text.strip().lower() in _BLANK
+
+
+def plain_id(text: str, letter: str = "") -> str:
+    """Return the form in which two spellings of one id are equal.
+
+    Args:
+        text: the id as a table writes it.
+        letter: `PATIENT` or `STUDY`: may stand before the id's number.
+
+    >>> plain_id(" s50414267.0", "s"), plain_id("00123"), plain_id("1.2.840"), plain_id("p7", "s")
+    ('50414267', '123', '1.2.840', 'p7')
+    """
+    text = _whole(_without_letter(text.strip(), letter))
+    return (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else text
+
+
+def shape(text: str) -> str:
+    """Return what an id looks like: digits as 9, letters as a; it gives nobody away.
+
+    >>> shape("s50414267"), shape("CXR1_IM-0001")
+    ('a99999999', 'aaa9_aa-9999')
+    """
+    text = text if len(text) <= 40 else text[:40] + "..."
+    return "".join("a" if c.isalpha() else "9" if c.isalnum() else c for c in text)
+
+
+class Ids:
+    """The ids of a source, to be found however a table writes them.
+
+    An id that is written as the source writes it is that id. Another spelling is found where a
+    single id of the source has its plain form: ``00123`` and ``123`` stay two.
+
+    Args:
+        ids: the source's.
+        letter: as for `plain_id`.
+    """
+
+    def __init__(self, ids: Iterable[str], letter: str = "") -> None:
+        self.letter = letter
+        self._exact = dict.fromkeys(ids)
+        self._by_plain: dict[str, str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._exact)
+
+    def find(self, text: str) -> str:
+        """Return the source's id that ``text`` names, ``""`` for none or several."""
+        return text if text in self._exact else self._plain().get(plain_id(text, self.letter), "")
+
+    def example(self) -> str:
+        """Return the `shape` of one id."""
+        return shape(next(iter(self._exact), ""))
+
+    def _plain(self) -> dict[str, str]:
+        """By plain form; built when it is needed, which for tables of one release is never."""
+        if self._by_plain is None:
+            self._by_plain = {}
+            for name in self._exact:
+                key = plain_id(name, self.letter)
+                self._by_plain[key] = "" if key in self._by_plain else name
+        return self._by_plain
+
+
+def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> IdColumn:
+    """Read a column of ids.
+
+    Whole numbers that are written with a point (``9.0``) or a full exponent are read as whole
+    numbers, unless another id of the column has a fraction: then the point belongs to the ids.
+
+    Args:
+        path: named in messages.
+        table: what `medclip_debias.data.sources.tables.read_table` gave.
+        column: its name.
+        letter: of MIMIC-CXR, removed from before a number; see `plain_id`.
+
+    Raises:
+        UserError: an id is blank, has lost digits, or is written in two ways.
+    """
+    texts, rows = table[column].tolist(), table.index.tolist()
+    pointed = any(_FRACTION.fullmatch(text) for text in set(texts))
+    known: dict[str, tuple[str, bool, bool]] = {}
+    first: dict[str, tuple[str, int]] = {}
+    ids, changed, rewritten = [], 0, 0
+    for row, text in zip(rows, texts, strict=True):
+        if text not in known:
+            where = f"{path}, row {row}"
+            _check_id(where, column, text, texts)
+            number = _without_letter(text, letter)
+            name = number if pointed else _whole(number)
+            plain = name if pointed else plain_id(name)
+            spelling, other = first.setdefault(plain, (text, row))
+            if spelling != text:
+                raise UserError(
+                    f"{where}: its {column} is that of row {other} written in another way (with"
+                    " zeros or a letter before it, or a point behind it); write every id in one"
+                    " way, or two ids more differently."
+                )
+            known[text] = (name, name != number, number != text)
+        name, was_changed, was_rewritten = known[text]
+        ids.append(name)
+        changed += was_changed
+        rewritten += was_rewritten
+    return IdColumn(ids, changed, rewritten)
+
+
+def check_match(
+    path: Path, column: str, ids: Collection[str], matched: int, source: Ids, what: str
+) -> None:
+    """Stop when hardly any row of a table names something of the source.
+
+    The table may hold far more than the source, or far less; of the smaller of the two, at least
+    `LEAST_MATCH` must be in both.
+
+    Args:
+        path: the table.
+        column: that holds the ids.
+        ids: the table's.
+        matched: how many of them are in the source.
+        source: the source's.
+        what: they are, as in ``studies``.
+
+    Raises:
+        UserError: under 1% match.
+    """
+    if not ids or not len(source) or matched >= LEAST_MATCH * min(len(ids), len(source)):
+        return
+    mine, theirs = shape(next(iter(ids))), source.example()
+    looks = (
+        f"both look like '{mine}' (9 is any digit, a any letter), so it is perhaps the table of"
+        " other data"
+        if mine == theirs
+        else f"its ids look like '{mine}', those of the {what} like '{theirs}' (9 is any digit,"
+        " a any letter)"
+    )
+    raise UserError(
+        f"{path}: {matched} of its {len(ids)} ids in column '{column}' are among the"
+        f" {len(source)} {what}; {looks}; give the table that belongs to them, with the ids"
+        " written alike."
+    )
+
+
+def _check_id(where: str, column: str, text: str, texts: Sequence[str]) -> None:
+    if not text:
+        raise UserError(f"{where}: column '{column}' is blank; fill it in.")
+    if is_blank(text):
+        count = sum(is_blank(other) for other in texts)
+        raise UserError(
+            f"{where}: column '{column}' is '{text}', a program's word for blank, as in"
+            f" {count} rows; fill them in."
+        )
+    found = _SCIENTIFIC.fullmatch(text)
+    if found and len(found[2] or "") < int(found[3]):
+        raise UserError(
+            f"{where}: column '{column}' is a number like '{shape(text)}', which has lost"
+            " digits; export the ids as text."
+        )
+
+
+def _whole(text: str) -> str:
+    """Return the whole number that a spreadsheet or data frame wrote with a point."""
+    if found := _WHOLE.fullmatch(text):
+        return found[1]
+    found = _SCIENTIFIC.fullmatch(text)
+    if not found or not int(found[3]) <= len(found[2] or "") <= 40:
+        return text
+    digits, exponent = found[1] + (found[2] or ""), int(found[3]) + 1
+    return text if digits[exponent:].strip("0") else digits[:exponent]
+
+
+def _without_letter(text: str, letter: str) -> str:
+    rest = _whole(text[1:])
+    prefixed = letter and text[:1].lower() == letter and rest.isascii() and rest.isdigit()
+    return text[1:] if prefixed else text

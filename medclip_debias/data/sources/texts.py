@@ -1,0 +1,100 @@
+"""Reports as table programs write them: words for blank, Python's bytes, escaped line breaks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from medclip_debias.data.records import Step
+from medclip_debias.data.sources.ids import is_blank
+
+_BYTES = re.compile(r"b'.*'|b\".*\"", re.DOTALL)
+_BREAK = re.compile(r"\\r\\n|\\n")
+
+BLANK, BYTES, BREAKS, BOTH = "blank", "bytes", "breaks", "both"
+_SAID = {
+    BLANK: "are a program's word for blank ('nan', 'None') and count as empty",
+    BYTES: "are written as Python's bytes (b'...'); they are read as the text in them",
+    BREAKS: r"have the two characters '\n' where lines break; they are read as line breaks",
+    BOTH: r"have '\n' as two characters beside line breaks; they are read as they are",
+}
+_STEPS = {
+    BYTES: "report written as bytes (b'...') is read as text",
+    BREAKS: r"report with '\n' as two characters is read with line breaks",
+    BOTH: r"report with '\n' as two characters beside line breaks is kept as it is",
+}
+
+
+def read_report(text: str) -> tuple[str, list[str]]:
+    r"""Return the text that a cell stands for, and what had to be mended.
+
+    >>> read_report("b'Clear.\\nHeart normal.'")
+    ('Clear.\nHeart normal.', ['bytes'])
+    >>> read_report("NaN")
+    ('', ['blank'])
+    """
+    mended = []
+    if text and is_blank(text):
+        return "", [BLANK]
+    if _BYTES.fullmatch(text):
+        found = _from_bytes(text)
+        if found is not None:
+            text = found
+            mended.append(BYTES)
+    if _BREAK.search(text):
+        if "\n" in text:
+            mended.append(BOTH)
+        else:
+            text = _BREAK.sub("\n", text)
+            mended.append(BREAKS)
+    return text, mended
+
+
+class Reports:
+    """The reports of a table's column, read by `read_report`.
+
+    Attributes:
+        texts: one for each row.
+        counts: rows by what had to be mended.
+    """
+
+    def __init__(self, cells: Iterable[str]) -> None:
+        self.texts: list[str] = []
+        self.counts: Counter[str] = Counter()
+        for cell in cells:
+            text, mended = read_report(cell)
+            self.texts.append(text)
+            self.counts.update(mended)
+
+    def said(self, path: Path) -> list[str]:
+        """Return sentences on what was mended."""
+        return [
+            f"{path}: {self.counts[kind]} reports {words}."
+            for kind, words in _SAID.items()
+            if self.counts[kind]
+        ]
+
+    def steps(self) -> list[Step]:
+        """Return the same for the funnel."""
+        count = len(self.texts)
+        steps: list[Step] = []
+        if self.counts[BLANK]:
+            name = "report is no word for blank ('nan', 'None')"
+            steps.append((name, "reports", count - self.counts[BLANK], count))
+        steps += [
+            (name, "reports", self.counts[kind], None)
+            for kind, name in _STEPS.items()
+            if self.counts[kind]
+        ]
+        return steps
+
+
+def _from_bytes(text: str) -> str | None:
+    try:
+        value = ast.literal_eval(text)
+        return value.decode("utf-8") if isinstance(value, bytes) else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None  # UnicodeDecodeError is a ValueError

@@ -1,0 +1,58 @@
+"""Boxes on the image at hand: scaled, cut at its edges, and left aside where they mean nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.data.boxes import fit_boxes, same_shape, scale_boxes
+
+
+def test_boxes_scale_with_the_image():
+    scaled = scale_boxes([(10, 20, 30, 40)], (100, 200), (50, 50))
+    assert scaled == [[5, 5, 15, 10]]
+    assert scale_boxes([(10, 20, 30, 40)], None, (50, 50)) == [[10, 20, 30, 30]]
+    assert scale_boxes([(60, 0, 5, 5)], None, (50, 50)) == []
+
+
+@given(
+    st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
+    st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
+    st.lists(st.floats(-1, 2), min_size=4, max_size=4),
+)
+def test_scaled_boxes_lie_in_the_image(annotated, actual, part):
+    left, top, *sides = (p * annotated[i % 2] for i, p in enumerate(part))
+    box = (left, top, *map(abs, sides))
+    for x, y, w, h in scale_boxes([box], annotated, actual):
+        assert x >= 0
+        assert y >= 0
+        assert x + w <= actual[0] + 1e-6
+        assert y + h <= actual[1] + 1e-6
+
+
+sides = st.integers(200, 4000)
+
+
+@given(sides, sides, st.integers(16, 4000))
+def test_an_image_that_was_made_smaller_has_the_shape_of_the_original(width, height, longer):
+    scale = longer / max(width, height)
+    small = max(round(width * scale), 1), max(round(height * scale), 1)
+    assert same_shape((width, height), small)
+    assert same_shape(small, (width, height))
+
+
+@pytest.mark.parametrize("actual", [(512, 512), (3056, 2544), (2544, 2900), (2600, 3056)])
+def test_an_image_that_was_squashed_turned_or_cut_has_another_shape(actual):
+    assert not same_shape((2544, 3056), actual)
+    assert fit_boxes([(1, 2, 3, 4)], (2544, 3056), actual).other_shape
+
+
+def test_what_becomes_of_every_box_is_counted():
+    inside, flat, negative = (10, 20, 30, 40), (1, 1, 0, 5), (9, 9, 3, -1)
+    over, beyond = (90, 10, 50, 10), (300, 300, 5, 5)
+    fitted = fit_boxes([inside, flat, over, beyond, negative], (100, 200), (50, 100))
+    assert fitted.boxes == [[5, 10, 15, 20], [45, 5, 5, 5]]
+    assert fitted._asdict() | {"boxes": None} == {
+        "boxes": None,
+        **{"flat": 2, "outside": 1, "clipped": 1, "scaled": True, "other_shape": False},
+    }
+    assert not fit_boxes([inside], None, (50, 100)).scaled
