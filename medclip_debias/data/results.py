@@ -153,11 +153,6 @@ class Results:
         self.labels: list[str] = []
         for number, part in enumerate(parts):
             for offset, _, entry in part.reports.entries():
-                if "words" not in entry:
-                    raise UserError(
-                        f"{part.reports.path}: was made by an earlier version, which did not count"
-                        " the words of sections left aside; make this part again."
-                    )
                 study = self._study(number, offset, entry, selection)
                 self.studies.append(study)
                 self.heads.add(entry["head"])

@@ -78,14 +78,13 @@ class TestWrongParts:
     def test_the_same_folder_twice(self, parts, tmp_path, capsys):
         self.check(capsys, [*parts, parts[1]], tmp_path / "o", "is part 2/3, as is")
 
-    def test_one_of_a_version_that_counted_no_words(self, parts, tmp_path, capsys):
-        journal = parts[1] / "reports.jsonl"
-        entries = [json.loads(line) for line in journal.read_text().splitlines()]
-        for entry in entries:
-            del entry["words"]
-        journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-        named = f"{journal}: was made by an earlier version"
-        self.check(capsys, parts, tmp_path / "o", named, "make this part again")
+    def test_one_of_a_version_that_hashed_no_files(self, parts, tmp_path, capsys):
+        path = parts[1] / "part.json"
+        content = json.loads(path.read_text())
+        del content["hash"]
+        path.write_text(json.dumps(content))
+        said = "was made by another version; make this part again"
+        self.check(capsys, parts, tmp_path / "o", f"{path}: {said}")
 
     def test_one_with_other_settings(self, parts, tiny_tree, tmp_path, capsys):
         foreign = tmp_path / "foreign"
