@@ -20,6 +20,7 @@ from medclip_debias.training.run import Trainer
 _FREE = {
     "out",
     "train.workers",
+    "train.stall_minutes",
     "train.log_every",
     "train.checkpoint_every",
     "train.device",
