@@ -177,7 +177,7 @@ def together(
         failed = True
         if signals and signals.name and not signals.begun:
             raise StoppedBySignalError(before_the_first_step(signals.name)) from None
-        if _told(said):
+        if (watch and watch.ending) or _told(said):
             raise SystemExit(EXIT_CODE) from None
         raise UserError(
             "Another process of the run ended without a word (killed, or its machine was lost); "

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from medclip_debias.training.processes import Place
 
-_PATIENCE = 5.0  # seconds for what another process has to say
 _AWAY = "-"  # the phase of a process that may take as long as it likes
 _AGAIN = (
     "Then run the same command again: it resumes from its last checkpoint. If it only needs more "
@@ -39,12 +38,18 @@ class Watch:
     Args:
         minutes: how long a phase may last; 0 for ever.
         place: this process among those of the run.
+
+    Attributes:
+        limit: in seconds.
+        phase: the one that this process is in.
+        ending: all is said, and the process is about to end.
     """
 
     def __init__(self, minutes: float, place: Place) -> None:
         self.limit = minutes * 60
         self.place = place
         self.phase = _AWAY
+        self.ending = False
         self._count = 0
         self._over = threading.Event()
         self._talk: _Talk | None = None
@@ -146,6 +151,7 @@ class Watch:
 
         if self._over.is_set():
             return
+        self.ending = True
         for child in multiprocessing.active_children():
             with suppress(ValueError, OSError):
                 child.kill()
@@ -164,6 +170,8 @@ class _Talk:
         self.watch = watch
         self.rank, self.world = watch.place.rank, watch.place.world
         self.every = max(0.05, min(2.0, watch.limit / 10))
+        # Seconds for what another process has to say, on a busy machine too.
+        self.patience = max(1.0, min(8.0, watch.limit))
         self.over = False  # another process has said what stalled
         self._round = 0
         self._asked = threading.Event()
@@ -208,8 +216,7 @@ class _Talk:
         others = [rank for rank in range(self.world) if rank != self.rank]
         before = {rank: self._read(rank) for rank in others}
         waiting = set(others)
-        # Each answers once in `every`; a busy machine may take longer.
-        end = time.monotonic() + max(_PATIENCE, 4 * self.every)
+        end = time.monotonic() + self.patience
         while waiting and time.monotonic() < end:
             time.sleep(min(1.0, self.every))
             self._store.set(self._key(self.rank), f"{self._next()} {self.watch.phase}")
@@ -231,7 +238,7 @@ class _Talk:
         """`_look`; None where the store does not answer either."""
         self._answered.clear()
         self._asked.set()
-        if not self._answered.wait(2 * _PATIENCE + 8 * self.every):
+        if not self._answered.wait(self.patience + 2 * self.every + 2):
             return None
         return self._answer
 
@@ -246,14 +253,16 @@ class _Talk:
 
     def end(self, silent: list[int]) -> None:
         """Kill the silent processes of this machine; keep the store until all others know."""
+        if 0 not in silent:
+            awake = self.world - len(silent)
+            helper = threading.Thread(target=self._leave, args=(awake,), daemon=True)
+            helper.start()
+            helper.join(self.patience + 1)
         for rank in silent:
             _kill(self._who.get(rank, ""))
-        helper = threading.Thread(target=self._leave, args=(self.world - len(silent),), daemon=True)
-        helper.start()
-        helper.join(_PATIENCE + 1)
 
     def _leave(self, awake: int) -> None:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + self.patience
         with suppress(RuntimeError):
             self._store.add("left", 1)
             if self.rank == 0:
