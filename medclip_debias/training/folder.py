@@ -83,8 +83,11 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
                 f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
                 "this run; bring it back, give another 'out', or --fresh to start over."
             )
-        with explained(f"{path}: cannot be read; bring it back, or give --fresh", yaml.YAMLError):
+        sentence = f"{path}: cannot be read; bring it back, or give --fresh"
+        with explained(sentence, yaml.YAMLError, ValueError, TypeError, RecursionError, OSError):
             before = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if not isinstance(before, dict):
+                raise TypeError
         free = _FREE | (_FREE_WITH_BLOCKS if trainer.settings.train.norm_batch else set())
         _same_run(_flat(before), _flat(mine), out, free, allow_changed_data)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
