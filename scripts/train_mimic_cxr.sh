@@ -110,7 +110,11 @@ if [ "$processes" -gt 1 ]; then
     code=0
     torchrun --standalone --nproc-per-node="$processes" --max-restarts="${RESTARTS:-3}" \
         --no-python "$(dirname "$0")/slurm/worker.sh" train "$config" "${settings[@]}" || code=$?
-    if grep -qsx "$SAVED" "$CODES"/rank-*; then code=$SAVED; fi
+    if [ "$("$(dirname "$0")/slurm/all_saved.sh" "$CODES" "$processes")" = yes ]; then
+        code=$SAVED
+    elif [ "$code" -eq 0 ] && grep -qsvx 0 "$CODES"/rank-*; then
+        code=1 # worker.sh tells torchrun that a process which saved had success
+    fi
     rm -rf "$CODES"
     if [ "$code" -ne 0 ]; then exit "$code"; fi
 else

@@ -91,24 +91,34 @@ def test_a_code_of_an_earlier_start_is_gone_while_the_program_runs(tmp_path):
 # --------------------------------------------------------------------------- train.sbatch
 
 
-def job(tmp_path: Path, code: int, **more: str) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run train.sbatch on one node whose training ends with ``code``; what scontrol was told."""
+def job(tmp_path: Path, *codes: int, **more: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run train.sbatch on one node whose processes end with ``codes``; what scontrol was told."""
     fakes = tmp_path / "bin"
     fakes.mkdir()
     program(fakes / "scontrol", f'echo "$@" >>{tmp_path}/told; [ "$1" != show ] || echo node1')
     program(fakes / "srun", 'exec "$@"')
-    # torchrun as it is here: starts what comes after --no-python as its only process.
+    # torchrun as it is here: starts what comes after --no-python once a process, and fails if
+    # one of them does.
     program(
         fakes / "torchrun",
-        'while [ "$1" != --no-python ]; do shift; done; shift; RANK=0 LOCAL_RANK=0 exec "$@"',
+        'while [ "$1" != --no-python ]; do shift; done; shift; failed=0\n'
+        f"for rank in {' '.join(map(str, range(len(codes))))}; do\n"
+        '    RANK=$rank LOCAL_RANK=$rank "$@" || failed=1\ndone\n'
+        f"exit {codes[0] if len(codes) == 1 and codes[0] != SAVED else '$failed'}",
     )
-    program(fakes / "medclip-debias", f"exit {code}")
+    # A process that was killed outright (-9) takes its worker.sh along: no code is left.
+    ends = "".join(
+        f"{rank}) " + ("kill -KILL $PPID" if code == -9 else f"exit {code}") + ";; "
+        for rank, code in enumerate(codes)
+    )
+    program(fakes / "medclip-debias", f"case $RANK in {ends} esac")
     (tmp_path / "told").touch()
     environment = os.environ | {
         "PATH": f"{fakes}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "node1",
         "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_GPUS_ON_NODE": str(len(codes)),
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
     (tmp_path / "scripts").symlink_to(SCRIPTS)
@@ -127,6 +137,19 @@ def job(tmp_path: Path, code: int, **more: str) -> tuple[subprocess.CompletedPro
 def test_a_saved_job_goes_back_into_the_queue(tmp_path):
     done, told = job(tmp_path, SAVED)
     assert (done.returncode, told) == (0, "requeue 7")
+
+
+def test_a_job_whose_processes_all_saved_goes_back_into_the_queue(tmp_path):
+    done, told = job(tmp_path, SAVED, SAVED, SAVED)
+    assert (done.returncode, told) == (0, "requeue 7")
+
+
+@pytest.mark.parametrize("codes", [(SAVED, 2), (2, SAVED), (SAVED, 0), (SAVED, 143), (SAVED, -9)])
+def test_a_job_of_which_one_process_did_not_save_is_not_called_saved(tmp_path, codes):
+    done, told = job(tmp_path, *codes)
+    assert (done.returncode, told) == (1, "")
+    assert "1 of 2 processes saved; not process" in done.stderr
+    assert "the job goes back" not in done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 2])

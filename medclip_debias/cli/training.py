@@ -67,34 +67,37 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model; run the same command again to resume (exit code 75: stopped by a signal)."""
-    from medclip_debias.config import load_settings
-    from medclip_debias.evaluation.validation import validator_of
-    from medclip_debias.training.processes import Place, one_voice
-    from medclip_debias.training.settings import RunSettings
-    from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError
-    from medclip_debias.training.train import train as run
+    from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError, stop_signals
 
-    place = Place.from_environment()
-    first = place.rank == 0
-    with one_voice(place):
-        chosen = load_settings(RunSettings, config, settings or [])
-        limit = chosen.train.validate_images
-        validator = validator_of(chosen.prepared, limit) if first else None
-    try:
-        with progress("Steps") as advance:
-            result = run(
-                chosen,
-                where=str(config),
-                fresh=fresh,
-                progress=advance,
-                validator=validator,
-                allow_changed_data=allow_changed_data,
-                warn=note,
-            )
-    except StoppedBySignalError as stop:
-        if first:
-            note(f"medclip-debias: {stop}")
-        raise typer.Exit(EXIT_CODE) from None
+    # Before the imports, which take longer than a container is given to stop.
+    with stop_signals(at_once=True):
+        from medclip_debias.config import load_settings
+        from medclip_debias.evaluation.validation import validator_of
+        from medclip_debias.training.processes import Place, one_voice
+        from medclip_debias.training.settings import RunSettings
+        from medclip_debias.training.train import train as run
+
+        place = Place.from_environment()
+        first = place.rank == 0
+        with one_voice(place):
+            chosen = load_settings(RunSettings, config, settings or [])
+            limit = chosen.train.validate_images
+            validator = validator_of(chosen.prepared, limit) if first else None
+        try:
+            with progress("Steps") as advance:
+                result = run(
+                    chosen,
+                    where=str(config),
+                    fresh=fresh,
+                    progress=advance,
+                    validator=validator,
+                    allow_changed_data=allow_changed_data,
+                    warn=note,
+                )
+        except StoppedBySignalError as stop:
+            if first:
+                note(f"medclip-debias: {stop}")
+            raise typer.Exit(EXIT_CODE) from None
     if not first:
         return
     if result.finished_before:

@@ -6,18 +6,19 @@ seen, whatever the number of worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.workers import ahead
 from medclip_debias.errors import UserError
 
 # First words of the seed sequences, so that no two uses share a stream.
@@ -265,6 +266,12 @@ class StepBatches(Dataset[Batch]):
         """Whole batches in one pass over the studies."""
         return len(self.studies) // self.batch_size
 
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of the pixels of one item, at one image a study (two with two views)."""
+        side = self.input_size if self.augment.where == "cpu" else self.pixels.shape[1]
+        return len(self._share) * (2 if self.two_view else 1) * side**2
+
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``, of all processes: ``[B]``."""
         epoch, place = divmod(step, self.steps_per_epoch)
@@ -340,22 +347,13 @@ class StepBatches(Dataset[Batch]):
         )
 
 
-def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Iterator[Batch]:
-    """Yield the batches of steps ``start`` to ``stop - 1``, made by ``workers`` processes."""
-    loader = DataLoader(
-        batches,
-        batch_size=None,
-        sampler=range(start, stop),
-        num_workers=workers,
-        worker_init_fn=_one_thread if workers else None,
-        prefetch_factor=2 if workers else None,
-        pin_memory=torch.cuda.is_available(),
-    )
-    yield from loader
+def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:
+    """Yield the batches of steps ``start`` to ``stop - 1``, made by ``workers`` processes.
 
-
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)
+    Raises:
+        UserError: a worker died, or has too little shared memory or too few open files.
+    """
+    return ahead(batches, range(start, stop), workers, size=batches.least_bytes)
 
 
 def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:

@@ -13,7 +13,6 @@ from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.journal import Journal, journals
 from medclip_debias.data.selection import TRAINING
-from medclip_debias.errors import UserError
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""

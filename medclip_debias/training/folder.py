@@ -25,6 +25,7 @@ from medclip_debias.training.run import Trainer
 _FREE = {
     "out",
     "train.workers",
+    "train.stall_minutes",
     "train.log_every",
     "train.checkpoint_every",
     "train.device",
@@ -87,9 +88,11 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
                 f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
                 "this run; bring it back, give another 'out', or --fresh to start over."
             )
-        broken = (yaml.YAMLError, UnicodeDecodeError, RecursionError)
-        with explained(f"{path}: cannot be read; bring it back, or give --fresh", *broken):
+        sentence = f"{path}: cannot be read; bring it back, or give --fresh"
+        with explained(sentence, yaml.YAMLError, ValueError, TypeError, RecursionError, OSError):
             before = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if not isinstance(before, dict):
+                raise TypeError
         _same_run(_flat(before), _flat(mine), out, _free(trainer), allow_changed_data)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         write_text(path, yaml.safe_dump(mine, sort_keys=False))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import logging
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -13,6 +16,8 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
+
+_log = logging.getLogger(__name__)
 
 
 class RunLog:
@@ -27,9 +32,10 @@ class RunLog:
         wandb: ``off``, ``offline`` (files only) or ``online``.
         project: of Weights & Biases.
         settings: shown there.
+        warn: called with a sentence about a table whose rows were lost.
 
     Raises:
-        UserError: Weights & Biases is asked for and not installed.
+        UserError: Weights & Biases is asked for and not installed, or a file cannot be written.
     """
 
     def __init__(
@@ -40,13 +46,16 @@ class RunLog:
         wandb: Literal["off", "offline", "online"] = "off",
         project: str = "",
         settings: Mapping[str, Any] | None = None,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._far = _start_wandb(folder, wandb, project, settings or {}) if wandb != "off" else None
-        self._training = _Table(folder / "metrics.csv", resume_at)
-        self._validation = _Table(folder / "validation.csv", resume_at)
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at + 1)
+        self._training = _Table(folder / "metrics.csv", resume_at, warn)
+        self._validation = _Table(folder / "validation.csv", resume_at, warn)
+        board = folder / "tensorboard"
+        with _writable(board):
+            self._board = SummaryWriter(str(board), purge_step=resume_at + 1)
 
     def write(self, row: Mapping[str, float]) -> None:
         """Add one row of training, with its ``step``."""
@@ -60,8 +69,9 @@ class RunLog:
         table.write(row)
         step = int(row["step"])
         scalars = {prefix + name: value for name, value in row.items() if name != "step"}
-        for name, value in scalars.items():
-            self._board.add_scalar(name, value, step)
+        with _writable(Path(self._board.log_dir)):
+            for name, value in scalars.items():
+                self._board.add_scalar(name, value, step)
         if self._far is not None:
             self._far.log(scalars, step=step)
 
@@ -74,7 +84,12 @@ class RunLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._board.close()
+        try:
+            with _writable(Path(self._board.log_dir)):
+                self._board.close()
+        except UserError:
+            if kind is None:  # else there is something more important to say
+                raise
         if self._far is not None:
             self._far.finish(exit_code=0 if kind is None else 1)
 
@@ -103,29 +118,59 @@ def _start_wandb(
     )
 
 
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Say which file cannot be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror or type(error).__name__}); free some "
+            "space, or move away what is there, then run the same command again."
+        ) from error
+
+
 class _Table:
     """A CSV file whose first row fixes the columns."""
 
-    def __init__(self, path: Path, resume_at: int) -> None:
+    def __init__(self, path: Path, resume_at: int, warn: Callable[[str], None]) -> None:
         self.path = path
-        self._columns = self._keep_until(resume_at)
+        with _writable(path):
+            self._columns = self._keep_until(resume_at, warn)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Add one row."""
+        """Add one row.
+
+        Raises:
+            UserError: it cannot be written, as on a full disk.
+        """
         first = not self._columns
         self._columns = self._columns or list(row)
-        with self.path.open("a", newline="", encoding="utf-8") as stream:
+        with _writable(self.path), self.path.open("a", newline="", encoding="utf-8") as stream:
             writer = csv.DictWriter(stream, self._columns)
             if first:
                 writer.writeheader()
             writer.writerow({name: _number(row.get(name, math.nan)) for name in self._columns})
 
-    def _keep_until(self, step: int) -> list[str]:
-        if not self.path.is_file() or step == 0:
+    def _keep_until(self, step: int, warn: Callable[[str], None]) -> list[str]:
+        if step == 0 or not os.path.lexists(self.path):
             self.path.unlink(missing_ok=True)
             return []
         columns, found = _whole_rows(self.path)
-        rows = [row for row in found if int(row["step"]) <= step]
+        if "step" not in columns:
+            aside = ""
+            if self.path.stat().st_size:
+                kept = self.path.with_suffix(".damaged.csv")
+                self.path.replace(kept)
+                aside = f" What is left of it is in {kept.name}."
+            else:
+                self.path.unlink()
+            warn(
+                f"{self.path}: is damaged, so its rows up to step {step} are lost; the rows of "
+                f"later steps go into a new file.{aside}"
+            )
+            return []
+        rows = [row for row in found if float(row["step"]) <= step]
         with atomic_file(self.path) as temporary, temporary.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, columns)
             writer.writeheader()
@@ -135,16 +180,27 @@ class _Table:
 
 def last_loss(path: Path) -> float:
     """The ``loss`` of the last row of a table; nan where there is none."""
-    rows = _whole_rows(path)[1] if path.is_file() else []
-    return float(rows[-1]["loss"]) if rows else math.nan
+    rows: list[dict[str, str]] = []
+    with suppress(OSError):
+        rows = _whole_rows(path)[1]
+    return float(rows[-1].get("loss", math.nan)) if rows else math.nan
 
 
 def _whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns, and the rows but for one that was cut off when the machine stopped."""
+    """Columns, and the rows but for one that was cut off when the machine stopped.
+
+    A file that is no table at all has no columns.
+    """
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        if not stream.readline().endswith("\n"):  # the header itself was cut off
+            return [], []
+        stream.seek(0)
         reader = csv.DictReader(stream)
-        rows = [row for row in reader if all(map(_is_number, row.values()))]
-    return list(reader.fieldnames or []), rows
+        try:
+            rows = [row for row in reader if all(map(_is_number, row.values()))]
+            return list(reader.fieldnames or []), rows
+        except csv.Error:
+            return [], []
 
 
 def _is_number(cell: Any) -> bool:

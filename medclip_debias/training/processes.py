@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,9 +28,15 @@ from torch import Tensor, nn
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.training.signals import (
+    StoppedBySignalError,
+    before_the_first_step,
+    listening,
+)
+from medclip_debias.training.watch import Watch
 
-# Others wait as long while one process validates or writes.
-_TIMEOUT = timedelta(hours=1)
+_MEETING = timedelta(hours=1)  # for all processes to come, where nothing else limits it
+_FOR_EVER = timedelta(days=30)
 _PATIENCE = timedelta(seconds=5)  # for what another process has to say
 _BUCKET = 2**26  # bytes of gradients that travel at a time
 
@@ -116,30 +123,48 @@ def device_of(name: str, place: Place) -> torch.device:
 
 
 @contextmanager
-def together(place: Place, device_name: str) -> Iterator[tuple[Ranks, torch.device]]:
+def together(
+    place: Place, device_name: str, watch: Watch | None = None
+) -> Iterator[tuple[Ranks, torch.device]]:
     """Join the processes of the run for the duration of a ``with`` block.
 
     An error that ends one process ends all; one of them says it, the others exit in silence.
 
+    Args:
+        place: this process.
+        device_name: where it computes.
+        watch: ends the run where a process stands still; without one they wait for ever.
+
     Raises:
         UserError: the processes cannot find each other, or another one ended.
+        StoppedBySignalError: a signal came before the first step, and others have ended by it.
     """
     if place.world == 1:
         yield Ranks(), device_of(device_name, place)
         return
-    store = _meet(place)
+    limit = timedelta(seconds=watch.limit) if watch and watch.limit else None
+    store = _meet(place, limit or _MEETING)
+    signals = listening()
+    if signals:  # from here on the processes stop together
+        signals.at_once = False
     said = dist.PrefixStore("medclip-debias", store)
     failed = False
     try:
+        if watch:
+            watch.join(store)
+            watch.enter("others")
         device = device_of(device_name, place)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=store,
             rank=place.rank,
             world_size=place.world,
-            timeout=_TIMEOUT,
+            # Longer than the watch waits, which knows to say what is amiss.
+            timeout=2 * limit + 2 * _PATIENCE if limit else _FOR_EVER,
         )
         yield Ranks(place.rank, place.world), device
+        if watch:
+            watch.enter("others")
         dist.barrier()
     except UserError:
         failed = True
@@ -150,33 +175,51 @@ def together(place: Place, device_name: str) -> Iterator[tuple[Ranks, torch.devi
         if not _lost(error):
             raise
         failed = True
-        if _told(said):
+        if signals and signals.name and not signals.begun:
+            raise StoppedBySignalError(before_the_first_step(signals.name)) from None
+        if (watch and watch.ending) or _told(said):
             raise SystemExit(EXIT_CODE) from None
         raise UserError(
             "Another process of the run ended without a word (killed, or its machine was lost); "
-            "start the run again, it goes on from its last checkpoint."
+            "start the run again, it resumes from its last checkpoint."
         ) from error
     finally:
+        if watch:
+            watch.enter(None)
         if dist.is_initialized():
             dist.destroy_process_group()
         if failed:
             _stay(said, place)
 
 
-def _meet(place: Place) -> dist.Store:
+def _meet(place: Place, patience: timedelta) -> dist.Store:
     """The store through which the processes of the run know each other."""
     port = 20000 + _whole("SLURM_JOB_ID") % 20000
     os.environ.setdefault("MASTER_ADDR", _first_host(os.environ.get("SLURM_STEP_NODELIST", "")))
     os.environ.setdefault("MASTER_PORT", str(port))
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    try:
-        found = dist.rendezvous("env://", place.rank, place.world, timeout=_TIMEOUT)
-        return next(iter(found))[0]
-    except (RuntimeError, ValueError, dist.DistError) as error:
+    came: list[dist.Store] = []
+    failed: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            found = dist.rendezvous("env://", place.rank, place.world, timeout=patience)
+            came.append(next(iter(found))[0])
+        except (RuntimeError, ValueError, dist.DistError) as error:
+            failed.append(error)
+
+    # In a thread, so that this one hears signals meanwhile.
+    thread = threading.Thread(target=wait, name="rendezvous", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failed:
         raise UserError(
             f"The {place.world} processes of the run cannot meet at {address} "
-            f"({type(error).__name__}); check MASTER_ADDR and MASTER_PORT."
-        ) from error
+            f"({type(failed[0]).__name__}); check that all were started, and MASTER_ADDR and "
+            "MASTER_PORT."
+        ) from failed[0]
+    return came[0]
 
 
 def _first_host(nodes: str) -> str:

@@ -63,6 +63,9 @@ class TrainSettings(Settings):
             `medclip_debias.evaluation.catalogue.VALIDATION`.
         patience: validations without a better figure after which the run ends; none to go on.
         keep: whether the model folder holds the ``last`` weights or the ``best``.
+        workers: processes of the data loader; 0 reads in the main one.
+        stall_minutes: how long a run may stand still (a batch, a step, a validation, a file)
+            before it ends with exit code 2 and says what it waited for; 0 for ever.
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
@@ -97,6 +100,7 @@ class TrainSettings(Settings):
     patience: int | None = Field(None, ge=1)
     keep: Literal["last", "best"] = "last"
     workers: int = Field(2, ge=0)
+    stall_minutes: float = Field(30.0, ge=0, le=10080, allow_inf_nan=False)
     wandb: Literal["off", "offline", "online"] = "off"
     wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,17 @@ from medclip_debias.training.folder import (
 )
 from medclip_debias.training.lock import RunLock, locked
 from medclip_debias.training.logs import RunLog, Window, last_loss, memory
-from medclip_debias.training.processes import Place, share_from_first, together
+from medclip_debias.training.processes import Place, share_from_first, together, total
 from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.signals import StoppedBySignalError, StopSignals
+from medclip_debias.training.signals import (
+    StoppedBySignalError,
+    StopSignals,
+    before_the_first_step,
+    stop_signals,
+)
 from medclip_debias.training.validation_state import BestSoFar
+from medclip_debias.training.watch import Watch
 
 Progress = Callable[[int, int, float], None]
 Validator = Callable[[DualEncoder], dict[str, float]]
@@ -112,13 +118,24 @@ def train(
         UserError: the prepared set, language model or scores do not fit, the set changed without
             a new hash, another run trains in the folder, it holds a run with other settings or a
             checkpoint written under others, the loss stopped being a number, the memory or the
-            disk is full.
+            disk is full, a process of the data loader died.
         StoppedBySignalError: SIGTERM or SIGUSR1 came; the state is saved.
     """
     place = Place.from_environment()
-    with together(place, settings.train.device) as (ranks, device):
-        run = _Run(Trainer(settings, where, ranks, device), validator, warn or _log.warning)
-        check_sample(run.trainer.prepared)
+    limit = settings.train.stall_minutes
+    with (
+        stop_signals() as signals,
+        Watch(limit, place) as watch,
+        together(place, settings.train.device, watch) as (ranks, device),
+    ):
+        watch.enter(None)
+        trainer = Trainer(settings, where, ranks, device)
+        check_sample(trainer.prepared)
+        # What follows changes the folder: from here on a signal is an answer to wait for.
+        signals.at_once = False
+        run = _Run(trainer, validator, warn or _log.warning, signals, watch)
+        if run.asked_to_stop():
+            raise StoppedBySignalError(before_the_first_step(signals.name))
         with run.hold_folder():
             start = run.open_folder(fresh, allow_changed_data)
             return run.loop(start, progress)
@@ -128,9 +145,16 @@ class _Run:
     """A trainer, its folder, and what happens between steps."""
 
     def __init__(
-        self, trainer: Trainer, validator: Validator | None, warn: Callable[[str], None]
+        self,
+        trainer: Trainer,
+        validator: Validator | None,
+        warn: Callable[[str], None],
+        signals: StopSignals,
+        watch: Watch,
     ) -> None:
         self.trainer = trainer
+        self.signals = signals
+        self.watch = watch
         self.ranks: Ranks = trainer.ranks
         self.settings = trainer.settings
         self.out = trainer.settings.out
@@ -153,6 +177,13 @@ class _Run:
     def first(self) -> bool:
         """Whether this process is the one that writes."""
         return self.ranks.rank == 0
+
+    def asked_to_stop(self) -> bool:
+        """Whether a signal came to any process; the same in all."""
+        self.watch.enter("others")
+        asked = total(float(self.signals.name is not None), self.ranks, self.trainer.device)
+        self.watch.enter(None)
+        return asked > 0
 
     # ----------------------------------------------------------------------- the folder
 
@@ -177,17 +208,21 @@ class _Run:
             newest = load_newest(self.folder, self.warn)
             if newest:
                 self._check_bond(newest[1], newest[0], allow_changed_data)
+        self.watch.enter(None if self.first else "others")
         name = share_from_first(newest[0].name if newest else None, self.ranks)
+        self.watch.enter(None)
         if name is None:
             return 0
         path = self.folder / name
         state = newest[1] if newest else load_checkpoint(path)
-        self.trainer.restore(state, str(path))
-        self.best.restore(state["best"])
-        if "window" in state:  # else the checkpoint is of an earlier version
-            self._window.restore(state["window"])
-        self._best_before = self.best.step
-        return int(state["step"])
+        sentence = f"{path}: is no checkpoint of such a run; give another 'out', or --fresh"
+        with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
+            self.trainer.restore(state, str(path))
+            self.best.restore(state["best"])
+            if "window" in state:  # else the checkpoint is of an earlier version
+                self._window.restore(state["window"])
+            self._best_before = self.best.step
+            return int(state["step"])
 
     def _check_bond(self, state: dict[str, Any], path: Path, allow_changed_data: bool) -> None:
         say, trainer = self.warn, self.trainer
@@ -211,17 +246,25 @@ class _Run:
         done = start
         self._loss = last_loss(self.out / "metrics.csv") if start else math.nan
         over = start == train.steps or bool(start and self.best.gives_up)
-        if over and self.first and is_finished(self.out, start):
+        finished = over and self.first and is_finished(self.out, start)
+        if over and share_from_first(finished, self.ranks):
             return self._result(start, start, 0.0, finished_before=True)
         if self.first:
             unmark_finished(self.out)
-        with self._open_log(start) as log, StopSignals() as signals:
-            for done in self._steps(start, log, signals):
+        self.signals.begun = True
+        with self._open_log(start) as log, closing(self._steps(start, log)) as steps:
+            for done in steps:
                 if progress and self.first:
                     progress(done, train.steps, self._loss)
         if self.first:
+            self.watch.enter("files")
             self._save_model()
             mark_finished(self.out, done)
+        if self.asked_to_stop():
+            raise StoppedBySignalError(
+                f"stopped by {self._who()} after the last step; the model is saved and the run is "
+                "finished."
+            )
         seconds = time.perf_counter() - began
         speed = (done - start) * train.batch_size / seconds if done > start else 0.0
         return self._result(start, done, speed)
@@ -235,36 +278,55 @@ class _Run:
             folder, done, self._loss, speed, start, best.value, best.step, finished_before
         )
 
-    def _steps(self, start: int, log: RunLog | None, signals: StopSignals) -> Iterator[int]:
+    def _steps(self, start: int, log: RunLog | None) -> Generator[int]:
         """Take the steps from ``start``; yield how many are done after each."""
         train = self.settings.train
-        if start and self.best.gives_up:
+        if start == train.steps or (start and self.best.gives_up):
             return  # only the model is left to write
         pace = _Pace(train.batch_size)
-        batches = _timed(iterate(self.trainer.batches, start, train.steps, train.workers), pace)
-        for step, batch in enumerate(batches, start=start):
-            try:
-                figures = self.trainer.step(step, batch, stop=signals.name is not None)
-            except UserError as error:
-                raise UserError(f"{error}{self._last_good()}") from error
-            self._window.add(figures)
-            done = step + 1
-            last = done == train.steps
-            if done % train.log_every == 0 or last:
-                self._write_row(log, done, self._window.means(), pace)
-            over = last
-            if train.validate_every and (done % train.validate_every == 0 or last):
-                self._validate(done, log)
-                over = over or self.best.gives_up
-                pace.restart()
-            stopped = self.trainer.asked_to_stop and not over
-            if done % train.checkpoint_every == 0 or over or stopped:
-                self._checkpoint(done)
-            yield done
-            if stopped:
-                raise StoppedBySignalError(self._stopped(done, signals.name))
-            if over:
-                return
+        with closing(self._batches(start, pace)) as batches:
+            for step, batch in enumerate(batches, start=start):
+                self.watch.enter("step")
+                asked = self.signals.name is not None
+                try:
+                    figures = self.trainer.step(step, batch, stop=asked)
+                except UserError as error:
+                    raise UserError(f"{error}{self._last_good()}") from error
+                self._window.add(figures)
+                done = step + 1
+                over = done == train.steps
+                asked = self.trainer.asked_to_stop
+                if done % train.log_every == 0 or over:
+                    self._write_row(log, done, self._window.means(), pace)
+                if train.validate_every and (done % train.validate_every == 0 or over):
+                    asked = self._validate(done, log) or asked
+                    over = over or self.best.gives_up
+                    pace.restart()
+                stopped = asked and not over
+                if done % train.checkpoint_every == 0 or over or stopped:
+                    self.watch.enter("files" if self.first else "others")
+                    self._checkpoint(done)
+                yield done
+                if stopped:
+                    raise StoppedBySignalError(self._stopped(done))
+                if over:
+                    return
+                self.watch.enter("data")
+
+    def _batches(self, start: int, pace: _Pace) -> Generator[Batch]:
+        """The batches from step ``start`` on; how long each was waited for goes to ``pace``."""
+        train = self.settings.train
+        self.watch.enter("data")
+        batches = iterate(self.trainer.batches, start, train.steps, train.workers)
+        with closing(batches):
+            while True:
+                asked = time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                pace.waited += time.perf_counter() - asked
+                pace.steps += 1
+                yield batch
 
     def _write_row(
         self, log: RunLog | None, done: int, means: dict[str, float], pace: _Pace
@@ -282,8 +344,10 @@ class _Run:
                 | figures
             )
 
-    def _validate(self, done: int, log: RunLog | None) -> None:
+    def _validate(self, done: int, log: RunLog | None) -> bool:
+        """Validate after ``done`` steps; return whether a signal came to process 0 meanwhile."""
         figures: dict[str, float] = {}
+        self.watch.enter("validation" if self.first else "others")
         if self.validator and self.first:
             model = self.trainer.result
             model.eval()
@@ -291,12 +355,14 @@ class _Run:
             self.trainer.train_mode()
             if log:
                 log.write_validation({"step": done} | figures)
-        figures = share_from_first(figures, self.ranks)
+        figures, asked = share_from_first((figures, self.signals.name is not None), self.ranks)
         if self.best.see(done, figures) and self.first:
+            self.watch.enter("files")
             weights = self.trainer.result.state_dict()
             self._still_mine()
             state = {"model": weights, "step": done} | bond(self.trainer)
             save_state(best_path(self.folder, done), state)
+        return bool(asked)
 
     def _open_log(self, start: int) -> RunLog | nullcontext[None]:
         if not self.first:
@@ -309,17 +375,21 @@ class _Run:
             wandb=train.wandb,
             project=train.wandb_project,
             settings={name: shown[name] for name in ("train", "loss", "provenance")},
+            warn=self.warn,
         )
 
     def _last_good(self) -> str:
         found = checkpoints(self.folder)
         return f" The last good checkpoint is {found[-1]}." if found else ""
 
-    def _stopped(self, done: int, name: str | None) -> str:
+    def _stopped(self, done: int) -> str:
         return (
-            f"stopped by {name or 'a signal to another process'} after step {done} of "
-            f"{self.settings.train.steps}, which is saved; run the same command again to go on."
+            f"stopped by {self._who()} after step {done} of {self.settings.train.steps}, which is "
+            "saved; run the same command again to go on."
         )
+
+    def _who(self) -> str:
+        return self.signals.name or "a signal to another process"
 
     def _save_model(self) -> None:
         self._still_mine()
@@ -369,15 +439,3 @@ class _Pace:
         }
         self.restart()
         return result
-
-
-def _timed(batches: Iterator[Batch], pace: _Pace) -> Iterator[Batch]:
-    """The batches; how long each was waited for goes to ``pace``."""
-    while True:
-        asked = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
-            return
-        pace.waited += time.perf_counter() - asked
-        pace.steps += 1
-        yield batch
