@@ -2,7 +2,8 @@
 
 Order of the steps (DICOM PS3.4, N.2): modality LUT or rescale, then VOI LUT or window, then
 the inversion of MONOCHROME1. The first two are pydicom's, run on the values that a pixel can
-hold instead of on the pixels.
+hold instead of on the pixels. Padding (PS3.3, C.7.5.1.1.2) is found among the stored values,
+before any of them; it is no part of the picture.
 
 Files without a Part-10 header (preamble, ``DICM``) are read when everything in them fits.
 """
@@ -39,12 +40,36 @@ _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
     *("PhotometricInterpretation", "BitsStored", "PixelRepresentation"),
 )
-_RADIOGRAPHS = (  # storage classes that a file without Part-10 header may have
+_RADIOGRAPHS = (  # storage classes of radiographs
     "1.2.840.10008.5.1.4.1.1.1",  # computed radiography
     "1.2.840.10008.5.1.4.1.1.1.1",  # digital X-ray, for presentation
     "1.2.840.10008.5.1.4.1.1.1.1.1",  # digital X-ray, for processing
     "1.2.840.10008.5.1.4.1.1.7",  # secondary capture
 )
+_OLDER_RADIOGRAPHS = (  # what a Part-10 file may be stored as, too
+    "1.2.840.10008.5.1.4.1.1.7.2",  # multi-frame secondary capture, 8 bit (of one frame)
+    "1.2.840.10008.5.1.4.1.1.7.3",  # the same, 16 bit
+    "1.2.840.10008.5.1.4.1.1.12.2",  # radiofluoroscopy
+)
+_STORAGE = "1.2.840.10008.5.1.4.1.1."  # all standard storage classes; vendors have their own
+_MODALITIES = frozenset(("CR", "DX", "DR", "RG", "RF", "XR", "XC", "OT", "SC", "HC"))
+_OTHERS = {  # said in words of this program's own: a header is never quoted
+    "BMD": "a bone density image",
+    "CT": "a CT image",
+    "ECG": "an electrocardiogram",
+    "ES": "an endoscopic image",
+    "IO": "a dental radiograph",
+    "MG": "a mammogram",
+    "MR": "an MR image",
+    "NM": "a nuclear medicine image",
+    "OP": "an eye photograph",
+    "PT": "a PET image",
+    "PX": "a dental radiograph",
+    "SM": "a microscopic image",
+    "US": "an ultrasound image",
+    "XA": "an angiogram",
+}
+_RLE = "1.2.840.10008.1.2.5"
 _IMPLICIT_LITTLE, _EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 _JPEG_2000 = b"\xff\x4f\xff\x51"
 # Start-of-frame markers of JPEG (C4, C8 and CC among them are others') and JPEG-LS (F7).
@@ -82,8 +107,10 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
             if bare:
                 _check_bare(path, dataset)
             _check_kind(path, dataset)
-            codes, values = encoded(_pixels(path, dataset))
-            values = _meaning(path, dataset, values, window)
+            codes, words = encoded(_pixels(path, dataset))
+            stored = _stored(dataset, codes, words)
+            values = _meaning(path, dataset, stored, window)
+            padding = _padding(dataset, words, stored)
         except UserError:
             raise
         # A damaged header surfaces as any of a dozen exception types, some quoting values.
@@ -92,7 +119,7 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
                 f"{path}: the DICOM file is truncated or damaged"
                 f" ({type(error).__name__}); copy it again."
             ) from error
-    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1")
+    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1", padding)
 
 
 # ----------------------------------------------------------------------- before decoding
@@ -175,7 +202,13 @@ def _photometric(dataset: Any) -> str:
 
 
 def _check_kind(path: Path, dataset: Any) -> None:
-    """Refuse what is not one grey image, before any pixel is decoded."""
+    """Refuse what is not one grey radiograph, before any pixel is decoded."""
+    _check_modality(path, dataset)
+    if "FloatPixelData" in dataset or "DoubleFloatPixelData" in dataset:
+        raise UserError(
+            f"{path}: holds computed values (floating-point pixels), so it is no radiograph;"
+            " leave it out."
+        )
     if "PixelData" not in dataset:
         raise UserError(f"{path}: the DICOM file holds no pixels; it may be truncated.")
     if int(dataset.get("NumberOfFrames") or 1) > 1:
@@ -196,8 +229,47 @@ def _check_kind(path: Path, dataset: Any) -> None:
         )
     height, width = int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)
     check_size(path, height, width)
+    _check_bits(path, dataset)
     if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
         _check_codestream(path, dataset, height, width)
+
+
+def _check_modality(path: Path, dataset: Any) -> None:
+    """Refuse the slices and pictures of other devices: they read well and are no radiographs."""
+    modality = str(dataset.get("Modality") or "").strip().upper()
+    kind = str(dataset.get("SOPClassUID") or "").strip()
+    known = kind in _RADIOGRAPHS or kind in _OLDER_RADIOGRAPHS
+    other = kind.startswith(_STORAGE) and not known
+    if other or (modality and modality not in _MODALITIES):
+        what = _OTHERS.get(modality, "an image of another kind")
+        raise UserError(
+            f"{path}: its header (Modality, SOPClassUID) says {what}, not a radiograph;"
+            " leave it out."
+        )
+
+
+def _check_bits(path: Path, dataset: Any) -> None:
+    """Refuse pixels whose place in their words the header does not say, or says twice."""
+    allocated, stored = int(dataset.BitsAllocated), int(dataset.get("BitsStored") or 0)
+    high = _high_bit(dataset)
+    if stored == 1:
+        raise UserError(f"{path}: holds black and white alone, one bit a pixel; leave it out.")
+    if not 1 < stored <= high + 1 <= allocated:
+        raise UserError(
+            f"{path}: BitsAllocated, BitsStored and HighBit contradict each other; export it again."
+        )
+    syntax = dataset.file_meta.TransferSyntaxUID
+    # The codecs but RLE store values, not words: where in a word they lay cannot be known.
+    if high != stored - 1 and syntax.is_encapsulated and str(syntax) != _RLE:
+        raise UserError(
+            f"{path}: is compressed, and HighBit is not BitsStored - 1, so its values cannot be"
+            " known; export it again without compression."
+        )
+
+
+def _high_bit(dataset: Any) -> int:
+    high = dataset.get("HighBit")
+    return int(dataset.BitsStored) - 1 if high in (None, "") else int(high)
 
 
 def _check_codestream(path: Path, dataset: Any, height: int, width: int) -> None:
@@ -251,7 +323,7 @@ def _pixels(path: Path, dataset: Any) -> NDArray[Any]:
                 f"{path}: is compressed as '{syntax.name}', which needs another decoder;"
                 " run pip install 'medclip-debias[codecs]'."
             )
-        options = {"decoding_plugin": plugin}
+        options = {"decoding_plugin": plugin, "correct_unused_bits": False}
     array: NDArray[Any] = decoder.as_array(dataset, raw=True, **options)[0]
     if array.shape != (int(dataset.Rows), int(dataset.Columns)):
         raise _misfit(path)
@@ -273,16 +345,52 @@ def _misfit(path: Path) -> UserError:
     return UserError(f"{path}: the pixels do not fit the rows and columns; export it again.")
 
 
+def _stored(dataset: Any, codes: NDArray[Any], words: NDArray[Any]) -> NDArray[Any]:
+    """The stored value in each word: bits ``HighBit - BitsStored + 1`` to ``HighBit``.
+
+    What the other bits of a plain or RLE word hold is not defined (PS3.5, 8.1.1); older files keep
+    overlays there. The shifts also extend the sign. The other codecs give values, of which signed
+    ones may come without their sign extended (a JPEG stream knows no sign).
+    """
+    size, bits = 8 * words.dtype.itemsize, int(dataset.BitsStored)
+    syntax = dataset.file_meta.TransferSyntaxUID
+    if not syntax.is_encapsulated or str(syntax) == _RLE:
+        above = size - 1 - _high_bit(dataset)
+        return words << above >> (size - bits)
+    if words.dtype.kind != "i" or bits >= size:
+        return words
+    occurring = words if codes.dtype.itemsize > 2 else words[np.bincount(codes.ravel()).nonzero()]
+    if occurring.min() < 0 or occurring.max() >= 1 << bits:
+        return words
+    return words << (size - bits) >> (size - bits)
+
+
+def _padding(dataset: Any, words: NDArray[Any], stored: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """``[n]``: which stored values mark pixels outside the picture; None where none does.
+
+    That is the padding value, or all from it to the range limit. Some files give the value with
+    the other sign (-2000 as 63536), or a whole word that the stored bits cannot hold.
+    """
+    value, limit = (dataset.get(name) for name in ("PixelPaddingValue", "PixelPaddingRangeLimit"))
+    if not isinstance(value, int):
+        return None
+    low, high = sorted((value, limit if isinstance(limit, int) else value))
+    bits = int(dataset.BitsStored)
+    lowest = -(1 << (bits - 1)) if stored.dtype.kind == "i" else 0
+    found: NDArray[np.bool_] = np.zeros(stored.shape, dtype=bool)
+    for turn in (0, 1 << 16, -(1 << 16)):
+        held = lowest <= low + turn and high + turn < lowest + (1 << bits)
+        values = stored if held or _high_bit(dataset) != bits - 1 else words
+        found |= (values >= low + turn) & (values <= high + turn)
+    return found if found.any() else None
+
+
 def _meaning(
     path: Path, dataset: Any, stored: NDArray[Any], window: WindowPolicy
 ) -> NDArray[np.float64]:
     """What the stored values mean, after the modality LUT and (unless ``none``) the VOI LUT."""
     from pydicom.pixels import apply_modality_lut
 
-    if not dataset.file_meta.TransferSyntaxUID.is_encapsulated:
-        # What unused bits hold is not defined (PS3.5, 8.1.1); this also extends the sign.
-        unused = 8 * stored.dtype.itemsize - int(dataset.BitsStored)
-        stored = stored << unused >> unused
     values = apply_modality_lut(stored, dataset)
     if window != "none":
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.records import SPLITS
+from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.items import write_items
@@ -152,6 +153,7 @@ def evaluate(
     options = options or EvaluationOptions()
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
+    secret = read_secret(data.folder)
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
@@ -187,7 +189,7 @@ def evaluate(
             model.grid,
             smoothing=options.smoothing,
         )
-    write_items(out, tables, data.content_hash)
+    write_items(out, tables, data.content_hash, secret)
     labelled = next((len(p.labels.rows) for p in protocols if isinstance(p, ZeroShot)), 0)
     results: dict[str, Any] = {
         "format": FORMAT,

@@ -1,9 +1,10 @@
 """Feed damaged DICOM files to the reader; whatever is not a `UserError` is a bug.
 
 Every input is a function of its number: small valid files (plain, signed, big-endian, deflated,
-RLE, JPEG, JPEG-LS, JPEG 2000; with windows and LUTs; some without preamble), a few bytes of which
-are changed, cut, doubled, or replaced by another file's. Chunks run in processes of their own, so
-that a crash of a C decoder is seen and named, too:
+RLE, JPEG, JPEG-LS, JPEG 2000; with windows, LUTs and padding, with values in the upper bits of
+their words; some without preamble), a few bytes of which are changed, cut, doubled, or replaced by
+another file's. Chunks run in processes of their own, so that a crash of a C decoder is seen and
+named, too:
 
     python scripts/fuzz/dicom.py --runs 100000
 
@@ -89,6 +90,10 @@ def seeds() -> list[bytes]:
         made("i2", **windows, VOILUTFunction="SIGMOID"),
         made("u1", VOILUTSequence=[item]),
         made("u2", ModalityLUTSequence=[item]),
+        made("u2", BitsStored=12, HighBit=15, Modality="DX", **windows),
+        made("i2", encoded[0], BitsStored=10, HighBit=12),
+        made("i2", PixelPaddingValue=-3, PixelPaddingRangeLimit=40, **rescale),
+        made("u2", encoded[2], PixelPaddingValue=100, Modality="CR"),
         made("u2", "1.2.840.10008.1.2.2", **rescale),
         made("u2", "1.2.840.10008.1.2.1.99", **windows),
         *(made("u1", syntax, **windows) for syntax in encoded),

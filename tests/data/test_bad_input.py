@@ -131,7 +131,7 @@ class TestImages:
         elif kind == "no_pixels":
             write_dicom(path, tiny_tree.picture, PixelData=None)
         elif kind == "constant":
-            write_dicom(path, np.full((9, 9), 7, dtype=np.uint16))
+            write_dicom(path, np.full((19, 19), 7, dtype=np.uint16))
         else:
             path.write_bytes(b"" if kind == "empty" else b"no image")
         _, found, _ = prepared(tiny_tree.root)
@@ -144,7 +144,7 @@ class TestImages:
 
     def test_one_pixel_is_no_picture(self, tmp_path, prepared):
         Image.fromarray(np.full((1, 1), 9, dtype=np.uint8)).save(tmp_path / "one.png")
-        Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(tmp_path / "b.png")
+        Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).save(tmp_path / "b.png")
         (tmp_path / "manifest.csv").write_text("image,report\none.png,Clear.\nb.png,Clear.\n")
         _, found, _ = prepared(tmp_path)
         assert list(rejections(found)) == ["one"]

@@ -85,6 +85,14 @@ def rewrite(path, syntax, frame=None, **elements):
     return path
 
 
+def as_radiograph(name, tmp_path):
+    """A public file of another device, with the kind of a radiograph in its header."""
+    dataset = pydicom.dcmread(get_testdata_file(name, download=False))
+    dataset.Modality, dataset.SOPClassUID = "CR", "1.2.840.10008.5.1.4.1.1.1"
+    dataset.save_as(tmp_path / name)
+    return tmp_path / name
+
+
 def lut(values, first, bits=16):
     item = Dataset()
     item.LUTDescriptor = [len(values), first, bits]
@@ -213,11 +221,13 @@ class TestMeaning:
 
 class TestCompressed:
     @pytest.mark.parametrize("name", ["RLE", "jp2klossless", "jpeg_ls_lossless"])
-    def test_lossless_forms_of_a_real_file_equal_it(self, name):
+    def test_lossless_forms_of_a_real_file_equal_it(self, tmp_path, name):
         """Public pairs: the same slice plain and compressed by other people's programs."""
         plain = pydicom.dcmread(get_testdata_file("MR_small.dcm", download=False)).pixel_array
-        packed = get_testdata_file(f"MR_small_{name}.dcm", download=False)
-        np.testing.assert_array_equal(read_image(Path(packed), window="none"), plain)
+        packed = as_radiograph(f"MR_small_{name}.dcm", tmp_path)
+        inside = plain != pydicom.dcmread(packed).get("PixelPaddingValue")
+        np.testing.assert_array_equal(read_image(packed, window="none")[inside], plain[inside])
+        assert inside.mean() > 0.5
 
     @pytest.mark.parametrize("syntax", [RLELossless, JPEG2000Lossless, JPEGLSLossless])
     @pytest.mark.parametrize(
@@ -239,6 +249,17 @@ class TestCompressed:
         rewrite(path, JPEGLosslessSV1, lossless_jpeg(array, bits))
         np.testing.assert_array_equal(read_image(path), array)
 
+    @pytest.mark.parametrize("bits", [10, 12, 16])
+    def test_signed_lossless_jpeg_has_its_sign_extended(self, tmp_path, write_dicom, bits):
+        """A JPEG stream knows no sign: its values are the low bits of the stored ones."""
+        values = RAMP - int(RAMP.mean())
+        path = write_dicom(
+            tmp_path / "a.dcm", values.astype(np.int16), BitsStored=bits, HighBit=bits - 1
+        )
+        frame = lossless_jpeg((values & ((1 << bits) - 1)).astype(np.uint16), bits)
+        rewrite(path, JPEGLosslessSV1, frame)
+        np.testing.assert_array_equal(read_image(path), values)
+
     @pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEGExtended12Bit])
     def test_lossy_jpeg_has_one_decoder_whatever_is_installed(self, tmp_path, write_dicom, syntax):
         array = ramp(np.uint8, 8)
@@ -249,8 +270,8 @@ class TestCompressed:
         expected = np.asarray(Image.open(stream))
         np.testing.assert_array_equal(read_image(path), expected)
 
-    def test_12_bit_jpeg_is_read(self):
-        found = read_image(Path(get_testdata_file("JPGExtended.dcm", download=False)), "none")
+    def test_12_bit_jpeg_is_read(self, tmp_path):
+        found = read_image(as_radiograph("JPGExtended.dcm", tmp_path), "none")
         assert 255 < found.max() < 4096
 
     def test_a_missing_decoder_is_one_sentence_that_names_the_extra(self, tmp_path, write_dicom):
@@ -303,8 +324,8 @@ class TestRefused:
         with pytest.raises(UserError, match=r"unpacks to more than 4,000 bytes"):
             read_dicom(path, path.read_bytes(), "first", max_bytes=4000)
 
-    @pytest.mark.parametrize("array", [np.ones((1, 1), np.uint16), np.full((50, 40), 9, np.uint8)])
-    def test_one_pixel_and_constant_pixels_show_nothing(self, tmp_path, write_dicom, array):
+    @pytest.mark.parametrize("array", [np.ones((16, 16), "u2"), np.full((50, 40), 9, "u1")])
+    def test_constant_pixels_show_nothing(self, tmp_path, write_dicom, array):
         path = write_dicom(tmp_path / "a.dcm", array)
         with pytest.raises(UserError, match=r"a\.dcm: holds a single grey value"):
             read_image(path)

@@ -27,7 +27,7 @@ def manifest(tmp_path):
     """A function that writes the manifest with changes; returns its path."""
     (tmp_path / "sub").mkdir()
     for name in ("a.png", "b.png", "sub/c.png"):
-        Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / name)
+        Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / name)
 
     def write(header=HEADER, rows=ROWS):
         path = tmp_path / "manifest.csv"
@@ -87,7 +87,7 @@ def test_text_may_stand_for_report(manifest):
 
 
 def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
-    Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
+    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
     images = detect(manifest(*changed(1, "image", "sub/a.png"))).images()
     assert [i.image_id for i in images] == ["a.png", "sub/a.png", "sub/c.png"]
 
@@ -189,11 +189,11 @@ class TestMsCxr:
 
     def prepare(self, tmp_path, rows, boxes="MS_CXR_Local_Alignment_v1.0.0.json", **image):
         for name in "abc":
-            picture = np.arange(64, dtype=np.uint8).reshape(8, 8)
+            picture = np.arange(256, dtype=np.uint8).reshape(16, 16)
             Image.fromarray(picture).save(tmp_path / f"{name}.png")
         header = "image,report,patient_id,study_id,split\n"
         (tmp_path / "manifest.csv").write_text(header + rows)
-        listed = {"id": 1, "file_name": "x.jpg", "width": 8, "height": 8} | image
+        listed = {"id": 1, "file_name": "x.jpg", "width": 16, "height": 16} | image
         box = {"id": 1, "image_id": 1, "bbox": [1, 1, 2, 2], "label_text": "Edema"}
         content = {"images": [listed], "annotations": [box]}
         (tmp_path / boxes).write_text(json.dumps(content))
