@@ -24,7 +24,7 @@ from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.records import PhraseRecord
 from medclip_debias.data.results import Heads, Part, Results, Row, Study
 from medclip_debias.data.sources.ms_cxr import scale_boxes
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
 INPUTS = "inputs.parquet"
@@ -127,7 +127,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     with (folder / "rejected.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("image_id", "reason"))
-        writer.writerows(rejected)
+        writer.writerows((name, without_patients(reason)) for name, reason in rejected)
     write_json(folder / "funnel.json", funnel.rows)
     meta = {
         "format_version": store.FORMAT_VERSION,

@@ -27,14 +27,20 @@ from medclip_debias.errors import UserError
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
-_PLUGINS = {  # all others, JPEG lossless, 12-bit JPEG and HTJ2K, are pylibjpeg's
-    "1.2.840.10008.1.2.4.50": "pillow",  # JPEG Baseline
-    _JPEG_EXTENDED: "pillow",
-    "1.2.840.10008.1.2.4.80": "pyjpegls",  # JPEG-LS lossless
-    "1.2.840.10008.1.2.4.81": "pyjpegls",  # JPEG-LS near-lossless
-    "1.2.840.10008.1.2.4.90": "pillow",  # JPEG 2000 lossless
-    "1.2.840.10008.1.2.4.91": "pillow",  # JPEG 2000
-    "1.2.840.10008.1.2.5": "pydicom",  # RLE
+_LOSSLESS = ("gdcm", "pylibjpeg")
+"""GDCM, or else libjpeg, whose package is under the GPL and never installed by this project."""
+_TWELVE_BITS = ("pylibjpeg",)
+"""With libjpeg: GDCM reads no 12-bit lossy JPEG."""
+_PLUGINS = {  # all others are HTJ2K, which is pylibjpeg-openjpeg's
+    "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG Baseline
+    _JPEG_EXTENDED: ("pillow",),
+    "1.2.840.10008.1.2.4.57": _LOSSLESS,  # JPEG lossless
+    "1.2.840.10008.1.2.4.70": _LOSSLESS,  # JPEG lossless, first-order prediction
+    "1.2.840.10008.1.2.4.80": ("pyjpegls",),  # JPEG-LS lossless
+    "1.2.840.10008.1.2.4.81": ("pyjpegls",),  # JPEG-LS near-lossless
+    "1.2.840.10008.1.2.4.90": ("pillow",),  # JPEG 2000 lossless
+    "1.2.840.10008.1.2.4.91": ("pillow",),  # JPEG 2000
+    "1.2.840.10008.1.2.5": ("pydicom",),  # RLE
 }
 _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
@@ -71,6 +77,8 @@ _OTHERS = {  # said in words of this program's own: a header is never quoted
 }
 _RLE = "1.2.840.10008.1.2.5"
 _IMPLICIT_LITTLE, _EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
+_BEFORE_SCAN = frozenset((0xC4, 0xDD, 0xFE, *range(0xE0, 0xF0)))  # DHT, DRI, COM, APPn
+_IN_SCAN = frozenset((0, *range(0xD0, 0xD8)))
 _JPEG_2000 = b"\xff\x4f\xff\x51"
 # Start-of-frame markers of JPEG (C4, C8 and CC among them are others') and JPEG-LS (F7).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
@@ -281,6 +289,56 @@ def _check_codestream(path: Path, dataset: Any, height: int, width: int) -> None
         raise _misfit(path)
 
 
+def _check_lossless(path: Path, dataset: Any) -> None:
+    """Refuse a lossless JPEG stream that is not whole and plain (ITU-T T.81, annexes B and H).
+
+    On others GDCM ends its process: one damaged file would end a preparation of many.
+    """
+    from pydicom.encaps import get_frame
+
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    damaged = UserError(
+        f"{path}: its JPEG stream is damaged or of an unusual form; export it again."
+    )
+    place, seen = 2, b""
+    if frame[:2] != b"\xff\xd8":
+        raise damaged
+    while seen[-1:] != b"\xda":
+        size = int.from_bytes(frame[place + 2 : place + 4], "big")
+        marker, body = frame[place : place + 2], frame[place + 4 : place + 2 + size]
+        if marker[:1] != b"\xff" or size < 2 or len(body) < size - 2:
+            raise damaged
+        place, seen = place + 2 + size, seen + marker[1:]
+        if marker == b"\xff\xc3":
+            bits, one, ids = body[0], body[5:6], body[6:7]
+            if (
+                len(body) != 9
+                or one != b"\1"
+                or body[7] != 0x11
+                or body[8]
+                or not (int(dataset.BitsStored) <= bits <= int(dataset.BitsAllocated))
+            ):
+                raise damaged
+        elif marker == b"\xff\xda":
+            if seen.count(b"\xc3") != 1 or len(body) != 6 or body[:2] != b"\1" + ids:
+                raise damaged
+            if body[2] & 15 or body[2] >> 4 > 3 or not 1 <= body[3] <= 7 or body[4] or body[5] >> 4:
+                raise damaged
+        elif marker[1] not in _BEFORE_SCAN:
+            raise damaged
+    # In the scan FF stands before 00 (a byte FF) and D0 to D7 (restarts) alone, until the end.
+    end = frame.rfind(b"\xff\xd9")
+    scan = frame[place:end]
+    inside = {scan[at + 1] for at in _places(scan, b"\xff")} if end > place else {256}
+    if not inside <= _IN_SCAN:
+        raise damaged
+
+
+def _places(content: bytes, byte: bytes) -> NDArray[np.intp]:
+    values = np.frombuffer(content, np.uint8)
+    return np.flatnonzero(values[:-1] == byte[0])
+
+
 def codestream_size(frame: bytes) -> tuple[int, int] | None:
     """Height and width that a JPEG, JPEG-LS or JPEG 2000 stream states; None if it does not."""
     start = frame.find(_JPEG_2000, 0, 1024)
@@ -317,12 +375,12 @@ def _pixels(path: Path, dataset: Any) -> NDArray[Any]:
         ) from error
     options: dict[str, Any] = {"view_only": True, "correct_unused_bits": False}
     if syntax.is_encapsulated:
-        plugin = _plugin(str(syntax), int(dataset.BitsStored))
-        if plugin not in decoder.available_plugins:
-            raise UserError(
-                f"{path}: is compressed as '{syntax.name}', which needs another decoder;"
-                " run pip install 'medclip-debias[codecs]'."
-            )
+        wanted = _plugins(str(syntax), int(dataset.BitsStored))
+        plugin = next((name for name in wanted if name in decoder.available_plugins), None)
+        if plugin is None:
+            raise UserError(f"{path}: is compressed as {_remedy(syntax.name, wanted)}.")
+        if wanted is _LOSSLESS:
+            _check_lossless(path, dataset)
         options = {"decoding_plugin": plugin, "correct_unused_bits": False}
     array: NDArray[Any] = decoder.as_array(dataset, raw=True, **options)[0]
     if array.shape != (int(dataset.Rows), int(dataset.Columns)):
@@ -330,15 +388,25 @@ def _pixels(path: Path, dataset: Any) -> NDArray[Any]:
     return array
 
 
-def _plugin(syntax: str, bits: int) -> str:
-    """The one decoder of a transfer syntax.
+def _plugins(syntax: str, bits: int) -> tuple[str, ...]:
+    """The decoders of a transfer syntax, the first of them that is installed to be used.
 
     Decoders of lossy JPEG differ by a grey level. Left to itself pydicom takes whichever is
     installed, so the same files would give other bytes on another machine.
     """
     if syntax == _JPEG_EXTENDED and bits > 8:
-        return "pylibjpeg"
-    return _PLUGINS.get(syntax, "pylibjpeg")
+        return _TWELVE_BITS
+    return _PLUGINS.get(syntax, ("pylibjpeg",))
+
+
+def _remedy(form: str, wanted: tuple[str, ...]) -> str:
+    if wanted is _TWELVE_BITS:
+        return (
+            "12-bit lossy JPEG, which only a package under the GPL-3 reads; export it again in"
+            " another form, or run pip install pylibjpeg pylibjpeg-libjpeg if that license suits"
+            " you"
+        )
+    return f"'{form}', which needs another decoder; run pip install 'medclip-debias[codecs]'"
 
 
 def _misfit(path: Path) -> UserError:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import Settings
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.errors import UserError
 
 CHEXPERT_LABELS = (
@@ -127,7 +127,7 @@ def read_labels(path: Path) -> dict[str, Labels]:
     if not columns:
         raise UserError(
             f"{path}: no column is a CheXpert label such as 'Cardiomegaly';"
-            f" it has: {', '.join(table.columns)}."
+            f" {columns_there(list(table.columns))}."
         )
     result: dict[str, Labels] = {}
     first: dict[str, int] = {}

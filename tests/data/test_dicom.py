@@ -1,8 +1,10 @@
 """DICOM: what stored values mean, the compressed forms, and what is refused in which words."""
 
 import io
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -33,6 +35,8 @@ from medclip_debias.data.headers import view_position
 from medclip_debias.data.images import prepare_image, read_image, read_radiograph, stretch
 from medclip_debias.errors import UserError
 
+FUZZ = Path(__file__).parents[2] / "scripts" / "fuzz"
+lossless_jpeg = runpy.run_path(str(FUZZ / "lossless_jpeg.py"))["lossless_jpeg"]
 RAMP = np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3
 
 
@@ -42,34 +46,6 @@ def ramp(dtype, bits):
     if np.issubdtype(dtype, np.signedinteger):
         picture -= 1 << (bits - 1)
     return picture.astype(dtype)
-
-
-def lossless_jpeg(picture, bits):
-    """JPEG, process 14, predictor 1 (ITU-T T.81, annex H): the form most archives use."""
-    values = picture.astype(np.int64)
-    height, width = values.shape
-    predicted = np.empty_like(values)
-    predicted[:, 1:] = values[:, :-1]
-    predicted[1:, 0] = values[:-1, 0]
-    predicted[0, 0] = 1 << (bits - 1)
-    text = []
-    for difference in ((values - predicted + 32768) % 65536 - 32768).ravel().tolist():
-        size = abs(difference).bit_length()
-        text.append(f"{size:05b}")  # the Huffman table below gives every size a code of 5 bits
-        if 0 < size < 16:
-            text.append(f"{difference + (difference < 0) * ((1 << size) - 1):0{size}b}")
-    joined = "".join(text)
-    joined += "1" * (-len(joined) % 8)
-    stream = int(joined, 2).to_bytes(len(joined) // 8, "big").replace(b"\xff", b"\xff\x00")
-    table = b"\0" + bytes([0, 0, 0, 0, 17] + [0] * 11) + bytes(range(17))
-
-    def segment(marker, body):
-        return bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
-
-    sides = height.to_bytes(2, "big") + width.to_bytes(2, "big")
-    frame = segment(0xC3, bytes([bits]) + sides + b"\x01\x01\x11\x00")
-    scan = segment(0xDA, b"\x01\x01\x00\x01\x00\x00")
-    return b"\xff\xd8" + frame + segment(0xC4, table) + scan + stream + b"\xff\xd9"
 
 
 def rewrite(path, syntax, frame=None, **elements):
@@ -270,30 +246,36 @@ class TestCompressed:
         expected = np.asarray(Image.open(stream))
         np.testing.assert_array_equal(read_image(path), expected)
 
+    @pytest.mark.skipif(find_spec("libjpeg") is None, reason="needs the GPL's libjpeg")
     def test_12_bit_jpeg_is_read(self, tmp_path):
         found = read_image(as_radiograph("JPGExtended.dcm", tmp_path), "none")
         assert 255 < found.max() < 4096
 
-    def test_a_missing_decoder_is_one_sentence_that_names_the_extra(self, tmp_path, write_dicom):
+    def test_a_missing_decoder_is_one_sentence_that_names_what_to_install(
+        self, tmp_path, write_dicom
+    ):
         array = ramp(np.uint16, 12)
         path = write_dicom(tmp_path / "a.dcm", array, BitsStored=12, HighBit=11)
         rewrite(path, JPEGLosslessSV1, lossless_jpeg(array, 12))
+        other = as_radiograph("JPGExtended.dcm", tmp_path)
         # A None in sys.modules is how Python says that a package is not there.
         program = (
             "import sys\n"
-            "sys.modules['pylibjpeg'] = None\n"
+            "sys.modules['pylibjpeg'] = sys.modules['gdcm'] = None\n"
             "from pathlib import Path\n"
             "from medclip_debias.data.images import read_image\n"
             "from medclip_debias.errors import UserError\n"
-            "try:\n    read_image(Path(sys.argv[1]))\n"
-            "except UserError as error:\n    print(error)\n"
+            "for name in sys.argv[1:]:\n"
+            "    try:\n        read_image(Path(name))\n"
+            "    except UserError as error:\n        print(error)\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.count("\n") == 1
-        assert "a.dcm: is compressed as 'JPEG Lossless" in done.stdout
-        assert "pip install 'medclip-debias[codecs]'" in done.stdout
+        words = [sys.executable, "-c", program, str(path), str(other)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        lossless, twelve = done.stdout.splitlines()
+        assert "a.dcm: is compressed as 'JPEG Lossless" in lossless
+        assert lossless.endswith("run pip install 'medclip-debias[codecs]'.")
+        assert "is compressed as 12-bit lossy JPEG, which only a package under the GPL-3" in twelve
+        assert "pip install pylibjpeg pylibjpeg-libjpeg" in twelve
 
     def test_a_film_is_no_still_picture(self, tmp_path, write_dicom):
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))

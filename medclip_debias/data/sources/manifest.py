@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from medclip_debias.data.labels import Labels, label_columns, label_value
 from medclip_debias.data.records import ImageRecord, PhraseRecord, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
 from medclip_debias.errors import UserError
@@ -52,7 +52,7 @@ class ManifestSource:
         if len(columns) < len(table.columns):
             raise UserError(f"{path}: two columns differ in case alone; rename one.")
         text = next((columns[name] for name in ("report", "text") if name in columns), None)
-        there = f"it has: {', '.join(table.columns)}"
+        there = columns_there(list(table.columns))
         if text is None:
             raise UserError(f"{path}: column 'report' or 'text' is missing; {there}.")
         if "image" not in columns and not text_only:
@@ -133,7 +133,7 @@ class ManifestSource:
             path = self.path.parent / name
             if not is_file(path):
                 raise UserError(
-                    f"{self.path}, row {row}: there is no image {path}; correct the path"
+                    f"{self.path}, row {row}: there is no image at its path; correct the path"
                     " (relative to the manifest's folder) or remove the row."
                 )
             image_id = stem if unique else PurePath(name).as_posix()
