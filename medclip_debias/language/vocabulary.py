@@ -16,10 +16,11 @@ _TITLE = re.compile(
     r"\b(?:dr|drs|mr|mrs|ms|miss|prof|nurse|doctor|signed by|dictated by)\.?\s+$", re.I
 )
 _EPONYMS = frozenset(
-    ("swan", "ganz", "kerley", "dobhoff", "dobbhoff", "hickman", "foley", "cobb", "schmorl")
-    + ("bochdalek", "morgagni", "chilaiditi", "hampton", "westermark", "fleischner", "harrington")
-    + ("blakemore", "sengstaken", "ghon", "ranke", "kartagener", "hodgkin", "parkinson", "jude")
-    + ("x", "ap", "pa", "ct", "picc", "january", "february", "march")
+    (
+        *("swan", "ganz", "kerley", "dobhoff", "dobbhoff", "hickman", "foley", "cobb", "schmorl"),
+        *("bochdalek", "morgagni", "chilaiditi", "hampton", "westermark", "fleischner", "ranke"),
+        *("harrington", "blakemore", "sengstaken", "ghon", "kartagener", "hodgkin", "jude", "x"),
+    )
 )
 """Names of signs, diseases and devices, which no report needs to hide."""
 _LONGEST_NUMBER = 2

@@ -82,7 +82,8 @@ def _always(_: Any) -> bool:
 
 def _no_growth(part: Any) -> bool:
     """A replacement by no more than it replaces."""
-    (kind, pattern), content = *part["pattern"].items(), part["content"]
+    ((kind, pattern),) = part["pattern"].items()
+    content = part["content"]
     if kind == "Regex":
         return pattern in _PATTERNS and len(content) <= 1
     return bool(kind == "String" and pattern and len(content) <= len(pattern) <= _LONGEST)
