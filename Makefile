@@ -26,13 +26,17 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The lock holds everything, so no resolver runs: --no-deps also keeps another torch build out.
+# The lock holds everything, so no resolver runs: --no-deps also keeps another torch build out, and
+# hashes any file but those that were locked. pip and uv themselves come from the lock, too.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/it"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r requirements.lock
+	awk '/^[^ ]/ { wanted = /^(pip|uv)==/ } wanted' requirements.lock > $(VENV)/installers.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		-r $(VENV)/installers.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes \
+		-r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 

@@ -24,7 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from medclip_debias.errors import UserError, did_you_mean, explained
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.yaml_text import MAX_CHARACTERS, RefusedError, parse_yaml
 
 
 class Settings(BaseModel):
@@ -132,7 +133,7 @@ class Preprocessing(Settings):
     """
 
     prepare: PrepareSettings = PrepareSettings()
-    input_size: int = Field(480, ge=16)
+    input_size: int = Field(480, ge=16, le=4096)
     mean: float = 0.5
     std: float = Field(0.25, gt=0)
 
@@ -184,7 +185,7 @@ class ModelSettings(Settings):
 
     image: ImageEncoderSettings = ImageEncoderSettings()
     text: TextEncoderSettings
-    dim: int = Field(128, ge=2)
+    dim: int = Field(128, ge=2, le=16_384)
     similarity: SimilaritySettings = SimilaritySettings()
 
 
@@ -207,38 +208,12 @@ class AugmentSettings(Settings):
 # -------------------------------------------------------------------------------- reading
 
 
-_ENDLESS = "is nested without end; remove the alias or the brackets"
-
-
-class _TwiceError(Exception):
-    """A key of a mapping comes twice."""
-
-    def __init__(self, key: str, line: int) -> None:
-        super().__init__(key)
-        self.line = line
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that comes twice, of which YAML's own loader silently drops the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the base, but every key once."""
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
-                if (key.tag, key.value) in seen:
-                    raise _TwiceError(key.value, key.start_mark.line + 1)
-                seen.add((key.tag, key.value))
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
-
-
 def load_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping, following ``extends``.
 
     Raises:
         UserError: the file is missing, is not YAML, has a key twice, is not a mapping, or extends
-            itself.
+            itself, or is larger or deeper than settings are (`medclip_debias.yaml_text`).
     """
     return _load_yaml(Path(path), ())
 
@@ -247,25 +222,22 @@ def _load_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise UserError(f"{path}: 'extends' goes round in a circle; remove one of its links.")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        if path.stat().st_size > 4 * MAX_CHARACTERS:
+            raise UserError(f"{path}: is too large for a file of settings.")
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; give the path of a YAML file.") from None
-    except _TwiceError as error:
-        raise UserError(
-            f"{path}, line {error.line}: the key '{error}' is already there above; keep one."
-        ) from None
+    except RefusedError as error:
+        comma = "," if str(error).startswith("line ") else ":"
+        raise UserError(f"{path}{comma} {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{where}: this is not valid YAML.") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: {_ENDLESS}.") from error
     except ValueError as error:  # a day that no month has, say
         raise UserError(f"{path}: this is not valid YAML ({error}).") from error
-    with explained(f"{path}: {_ENDLESS}", ValueError, RecursionError):
-        json.dumps(content, default=str, skipkeys=True)  # an alias may hold itself
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected 'key: value' lines, found a {type(content).__name__}.")
@@ -318,8 +290,8 @@ def apply_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dic
 def _scalar(text: str) -> Any:
     """Read a command-line value as YAML, but accept ``1e-5``, which YAML 1.1 calls a string."""
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
+        value = parse_yaml(text)
+    except (yaml.YAMLError, ValueError):
         return text
     if isinstance(value, str):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -14,8 +15,30 @@ class UserError(Exception):
 
     The message is one clear sentence naming the file (and row or key) and what to do.
     The command line prints it without a traceback and exits with code 2. It never holds
-    report text, a patient's identity or a DICOM header.
+    report text, a patient's identity or a DICOM header: `without_patients` sees to paths.
     """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(without_patients(sentence))
+
+
+_PATIENT = re.compile(
+    r"""(^|[\s/\\'"(=])(p|pat|patient|sub|subj|subject)([-_]?)\d{3,}(?=[/\\\s'":;,.)]|$)""",
+    re.IGNORECASE,
+)
+
+
+def without_patients(text: str) -> str:
+    """``text`` with a star for the number in every folder that is named after a patient.
+
+    What is left is a pattern that a shell still finds the file by: study and image stay.
+
+    >>> without_patients("files/p10/p10000032/s50414267/a.dcm: is empty.")
+    'files/p10/p*/s50414267/a.dcm: is empty.'
+    >>> without_patients("/data/CheXpert/train/patient00001/study1/view1_frontal.jpg")
+    '/data/CheXpert/train/patient*/study1/view1_frontal.jpg'
+    """
+    return _PATIENT.sub(r"\1\2\3*", text)
 
 
 class MissingFiles(UserError):

@@ -146,9 +146,13 @@ def quick(repo: Path) -> list[str]:
             for source in words[:-1]
             if not any(path == source or path.startswith(f"{source}/") for path in files)
         ]
-    for number, line in enumerate((repo / "requirements.lock").read_text().splitlines(), start=1):
-        if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+", line):
-            problems.append(f"requirements.lock, line {number}: not of the form name==version")
+    lines = (repo / "requirements.lock").read_text().splitlines()
+    for number, line in enumerate(lines, start=1):
+        pin = re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+ \\", line)
+        if not pin and not re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line):
+            problems.append(
+                f"requirements.lock, line {number}: neither 'name==version \\' nor a hash"
+            )
     return problems
 
 

@@ -19,7 +19,7 @@ from medclip_debias import __version__
 from medclip_debias.cli import data, peers, training, ops, evaluation  # isort: skip  # noqa: F401
 from medclip_debias.cli import compare, grounding, viewer, probe, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
-from medclip_debias.errors import EXIT_CODE, ToldWarning, UserError
+from medclip_debias.errors import EXIT_CODE, ToldWarning, UserError, without_patients
 
 __all__ = ["app", "main", "run"]
 
@@ -69,7 +69,7 @@ def _plainly(usual: Callable[..., None]) -> Callable[..., None]:
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
         if issubclass(category, ToldWarning):
-            typer.echo(f"medclip-debias: {message}", err=True)
+            typer.echo(f"medclip-debias: {without_patients(str(message))}", err=True)
         else:
             usual(message, category, *place)
 
@@ -81,7 +81,7 @@ def _debugging() -> bool:
 
 
 def _say(sentence: str, code: int) -> int:
-    typer.echo(f"medclip-debias: {sentence}", err=True)
+    typer.echo(f"medclip-debias: {without_patients(sentence)}", err=True)
     return code
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from medclip_debias.errors import without_patients
+
 app = typer.Typer(
     name="medclip-debias",
     help="Learn from chest radiographs and their reports, corrected for false negatives.",
@@ -26,7 +28,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 
 def note(sentence: str) -> None:
     """Say something on standard error while a verb works."""
-    typer.echo(sentence, err=True)
+    typer.echo(without_patients(sentence), err=True)
 
 
 def words(text: str | None) -> list[str] | None:

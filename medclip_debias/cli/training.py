@@ -21,7 +21,7 @@ def language_model(
 ) -> None:
     """Train a small BERT masked language model and its tokenizer on the training sentences."""
     from medclip_debias.config import apply_overrides, validate
-    from medclip_debias.data.loader import training_corpus
+    from medclip_debias.data.loader import training_corpus, training_patients
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 
@@ -31,7 +31,12 @@ def language_model(
     provenance = {"data_hash": data.content_hash, "split": "train"}
     with progress("Steps") as advance:
         figures = train_masked_lm(
-            training_corpus(data), out, chosen, provenance=provenance, progress=advance
+            training_corpus(data),
+            out,
+            chosen,
+            said=None if data.meta["synthetic"] else training_patients(data),
+            provenance=provenance,
+            progress=advance,
         )
     show({"language_model": str(out), **figures}, as_json)
 

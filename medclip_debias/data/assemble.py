@@ -24,7 +24,7 @@ from medclip_debias.data.boxes import fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.records import PhraseRecord
 from medclip_debias.data.results import Heads, Part, Results, Row, Study
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
 INPUTS = "inputs.parquet"
@@ -137,7 +137,8 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     manifest.to_parquet(folder / store.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
-    _write_csv(folder / "rejected.csv", ("image_id", "reason"), rejected)
+    told = [(name, without_patients(reason)) for name, reason in rejected]
+    _write_csv(folder / "rejected.csv", ("image_id", "reason"), told)
     _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), about.missing)
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)

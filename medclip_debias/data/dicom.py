@@ -2,7 +2,8 @@
 
 Order of the steps (DICOM PS3.4, N.2): modality LUT or rescale, then VOI LUT or window, then
 the inversion of MONOCHROME1. The first two are pydicom's, run on the values that a pixel can
-hold instead of on the pixels.
+hold instead of on the pixels. Padding (PS3.3, C.7.5.1.1.2) is found among the stored values,
+before any of them; it is no part of the picture.
 
 Files without a Part-10 header (preamble, ``DICM``) are read when everything in them fits.
 """
@@ -26,26 +27,58 @@ from medclip_debias.errors import UserError
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
-_PLUGINS = {  # all others, JPEG lossless, 12-bit JPEG and HTJ2K, are pylibjpeg's
-    "1.2.840.10008.1.2.4.50": "pillow",  # JPEG Baseline
-    _JPEG_EXTENDED: "pillow",
-    "1.2.840.10008.1.2.4.80": "pyjpegls",  # JPEG-LS lossless
-    "1.2.840.10008.1.2.4.81": "pyjpegls",  # JPEG-LS near-lossless
-    "1.2.840.10008.1.2.4.90": "pillow",  # JPEG 2000 lossless
-    "1.2.840.10008.1.2.4.91": "pillow",  # JPEG 2000
-    "1.2.840.10008.1.2.5": "pydicom",  # RLE
+_LOSSLESS = ("gdcm", "pylibjpeg")
+"""GDCM, or else libjpeg, whose package is under the GPL and never installed by this project."""
+_TWELVE_BITS = ("pylibjpeg",)
+"""With libjpeg: GDCM reads no 12-bit lossy JPEG."""
+_PLUGINS = {  # all others are HTJ2K, which is pylibjpeg-openjpeg's
+    "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG Baseline
+    _JPEG_EXTENDED: ("pillow",),
+    "1.2.840.10008.1.2.4.57": _LOSSLESS,  # JPEG lossless
+    "1.2.840.10008.1.2.4.70": _LOSSLESS,  # JPEG lossless, first-order prediction
+    "1.2.840.10008.1.2.4.80": ("pyjpegls",),  # JPEG-LS lossless
+    "1.2.840.10008.1.2.4.81": ("pyjpegls",),  # JPEG-LS near-lossless
+    "1.2.840.10008.1.2.4.90": ("pillow",),  # JPEG 2000 lossless
+    "1.2.840.10008.1.2.4.91": ("pillow",),  # JPEG 2000
+    "1.2.840.10008.1.2.5": ("pydicom",),  # RLE
 }
 _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
     *("PhotometricInterpretation", "BitsStored", "PixelRepresentation"),
 )
-_RADIOGRAPHS = (  # storage classes that a file without Part-10 header may have
+_RADIOGRAPHS = (  # storage classes of radiographs
     "1.2.840.10008.5.1.4.1.1.1",  # computed radiography
     "1.2.840.10008.5.1.4.1.1.1.1",  # digital X-ray, for presentation
     "1.2.840.10008.5.1.4.1.1.1.1.1",  # digital X-ray, for processing
     "1.2.840.10008.5.1.4.1.1.7",  # secondary capture
 )
+_OLDER_RADIOGRAPHS = (  # what a Part-10 file may be stored as, too
+    "1.2.840.10008.5.1.4.1.1.7.2",  # multi-frame secondary capture, 8 bit (of one frame)
+    "1.2.840.10008.5.1.4.1.1.7.3",  # the same, 16 bit
+    "1.2.840.10008.5.1.4.1.1.12.2",  # radiofluoroscopy
+)
+_STORAGE = "1.2.840.10008.5.1.4.1.1."  # all standard storage classes; vendors have their own
+_MODALITIES = frozenset(("CR", "DX", "DR", "RG", "RF", "XR", "XC", "OT", "SC", "HC"))
+_OTHERS = {  # said in words of this program's own: a header is never quoted
+    "BMD": "a bone density image",
+    "CT": "a CT image",
+    "ECG": "an electrocardiogram",
+    "ES": "an endoscopic image",
+    "IO": "a dental radiograph",
+    "MG": "a mammogram",
+    "MR": "an MR image",
+    "NM": "a nuclear medicine image",
+    "OP": "an eye photograph",
+    "PT": "a PET image",
+    "PX": "a dental radiograph",
+    "SM": "a microscopic image",
+    "US": "an ultrasound image",
+    "XA": "an angiogram",
+}
+_RLE = "1.2.840.10008.1.2.5"
 _IMPLICIT_LITTLE, _EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
+_BEFORE_SCAN = frozenset((0xC4, 0xDD, 0xFE, *range(0xE0, 0xF0)))  # DHT, DRI, COM, APPn
+_IN_SCAN = frozenset((0, *range(0xD0, 0xD8)))
 _JPEG_2000 = b"\xff\x4f\xff\x51"
 # Start-of-frame markers of JPEG (C4, C8 and CC among them are others') and JPEG-LS (F7).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
@@ -82,8 +115,10 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
             if bare:
                 _check_bare(path, dataset)
             _check_kind(path, dataset)
-            codes, values = encoded(_pixels(path, dataset))
-            values = _meaning(path, dataset, values, window)
+            codes, words = encoded(_pixels(path, dataset))
+            stored = _stored(dataset, codes, words)
+            values = _meaning(path, dataset, stored, window)
+            padding = _padding(dataset, words, stored)
         except UserError:
             raise
         # A damaged header surfaces as any of a dozen exception types, some quoting values.
@@ -92,7 +127,7 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
                 f"{path}: the DICOM file is truncated or damaged"
                 f" ({type(error).__name__}); copy it again."
             ) from error
-    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1")
+    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1", padding)
 
 
 # ----------------------------------------------------------------------- before decoding
@@ -175,7 +210,13 @@ def _photometric(dataset: Any) -> str:
 
 
 def _check_kind(path: Path, dataset: Any) -> None:
-    """Refuse what is not one grey image, before any pixel is decoded."""
+    """Refuse what is not one grey radiograph, before any pixel is decoded."""
+    _check_modality(path, dataset)
+    if "FloatPixelData" in dataset or "DoubleFloatPixelData" in dataset:
+        raise UserError(
+            f"{path}: holds computed values (floating-point pixels), so it is no radiograph;"
+            " leave it out."
+        )
     if "PixelData" not in dataset:
         raise UserError(f"{path}: the DICOM file holds no pixels; it may be truncated.")
     if int(dataset.get("NumberOfFrames") or 1) > 1:
@@ -196,8 +237,47 @@ def _check_kind(path: Path, dataset: Any) -> None:
         )
     height, width = int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)
     check_size(path, height, width)
+    _check_bits(path, dataset)
     if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
         _check_codestream(path, dataset, height, width)
+
+
+def _check_modality(path: Path, dataset: Any) -> None:
+    """Refuse the slices and pictures of other devices: they read well and are no radiographs."""
+    modality = str(dataset.get("Modality") or "").strip().upper()
+    kind = str(dataset.get("SOPClassUID") or "").strip()
+    known = kind in _RADIOGRAPHS or kind in _OLDER_RADIOGRAPHS
+    other = kind.startswith(_STORAGE) and not known
+    if other or (modality and modality not in _MODALITIES):
+        what = _OTHERS.get(modality, "an image of another kind")
+        raise UserError(
+            f"{path}: its header (Modality, SOPClassUID) says {what}, not a radiograph;"
+            " leave it out."
+        )
+
+
+def _check_bits(path: Path, dataset: Any) -> None:
+    """Refuse pixels whose place in their words the header does not say, or says twice."""
+    allocated, stored = int(dataset.BitsAllocated), int(dataset.get("BitsStored") or 0)
+    high = _high_bit(dataset)
+    if stored == 1:
+        raise UserError(f"{path}: holds black and white alone, one bit a pixel; leave it out.")
+    if not 1 < stored <= high + 1 <= allocated:
+        raise UserError(
+            f"{path}: BitsAllocated, BitsStored and HighBit contradict each other; export it again."
+        )
+    syntax = dataset.file_meta.TransferSyntaxUID
+    # The codecs but RLE store values, not words: where in a word they lay cannot be known.
+    if high != stored - 1 and syntax.is_encapsulated and str(syntax) != _RLE:
+        raise UserError(
+            f"{path}: is compressed, and HighBit is not BitsStored - 1, so its values cannot be"
+            " known; export it again without compression."
+        )
+
+
+def _high_bit(dataset: Any) -> int:
+    high = dataset.get("HighBit")
+    return int(dataset.BitsStored) - 1 if high in (None, "") else int(high)
 
 
 def _check_codestream(path: Path, dataset: Any, height: int, width: int) -> None:
@@ -207,6 +287,56 @@ def _check_codestream(path: Path, dataset: Any, height: int, width: int) -> None
     size = codestream_size(get_frame(dataset.PixelData, 0, number_of_frames=1))
     if size is not None and size != (height, width):
         raise _misfit(path)
+
+
+def _check_lossless(path: Path, dataset: Any) -> None:
+    """Refuse a lossless JPEG stream that is not whole and plain (ITU-T T.81, annexes B and H).
+
+    On others GDCM ends its process: one damaged file would end a preparation of many.
+    """
+    from pydicom.encaps import get_frame
+
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    damaged = UserError(
+        f"{path}: its JPEG stream is damaged or of an unusual form; export it again."
+    )
+    place, seen = 2, b""
+    if frame[:2] != b"\xff\xd8":
+        raise damaged
+    while seen[-1:] != b"\xda":
+        size = int.from_bytes(frame[place + 2 : place + 4], "big")
+        marker, body = frame[place : place + 2], frame[place + 4 : place + 2 + size]
+        if marker[:1] != b"\xff" or size < 2 or len(body) < size - 2:
+            raise damaged
+        place, seen = place + 2 + size, seen + marker[1:]
+        if marker == b"\xff\xc3":
+            bits, one, ids = body[0], body[5:6], body[6:7]
+            if (
+                len(body) != 9
+                or one != b"\1"
+                or body[7] != 0x11
+                or body[8]
+                or not (int(dataset.BitsStored) <= bits <= int(dataset.BitsAllocated))
+            ):
+                raise damaged
+        elif marker == b"\xff\xda":
+            if seen.count(b"\xc3") != 1 or len(body) != 6 or body[:2] != b"\1" + ids:
+                raise damaged
+            if body[2] & 15 or body[2] >> 4 > 3 or not 1 <= body[3] <= 7 or body[4] or body[5] >> 4:
+                raise damaged
+        elif marker[1] not in _BEFORE_SCAN:
+            raise damaged
+    # In the scan FF stands before 00 (a byte FF) and D0 to D7 (restarts) alone, until the end.
+    end = frame.rfind(b"\xff\xd9")
+    scan = frame[place:end]
+    inside = {scan[at + 1] for at in _places(scan, b"\xff")} if end > place else {256}
+    if not inside <= _IN_SCAN:
+        raise damaged
+
+
+def _places(content: bytes, byte: bytes) -> NDArray[np.intp]:
+    values = np.frombuffer(content, np.uint8)
+    return np.flatnonzero(values[:-1] == byte[0])
 
 
 def codestream_size(frame: bytes) -> tuple[int, int] | None:
@@ -245,32 +375,82 @@ def _pixels(path: Path, dataset: Any) -> NDArray[Any]:
         ) from error
     options: dict[str, Any] = {"view_only": True, "correct_unused_bits": False}
     if syntax.is_encapsulated:
-        plugin = _plugin(str(syntax), int(dataset.BitsStored))
-        if plugin not in decoder.available_plugins:
-            raise UserError(
-                f"{path}: is compressed as '{syntax.name}', which needs another decoder;"
-                " run pip install 'medclip-debias[codecs]'."
-            )
-        options = {"decoding_plugin": plugin}
+        wanted = _plugins(str(syntax), int(dataset.BitsStored))
+        plugin = next((name for name in wanted if name in decoder.available_plugins), None)
+        if plugin is None:
+            raise UserError(f"{path}: is compressed as {_remedy(syntax.name, wanted)}.")
+        if wanted is _LOSSLESS:
+            _check_lossless(path, dataset)
+        options = {"decoding_plugin": plugin, "correct_unused_bits": False}
     array: NDArray[Any] = decoder.as_array(dataset, raw=True, **options)[0]
     if array.shape != (int(dataset.Rows), int(dataset.Columns)):
         raise _misfit(path)
     return array
 
 
-def _plugin(syntax: str, bits: int) -> str:
-    """The one decoder of a transfer syntax.
+def _plugins(syntax: str, bits: int) -> tuple[str, ...]:
+    """The decoders of a transfer syntax, the first of them that is installed to be used.
 
     Decoders of lossy JPEG differ by a grey level. Left to itself pydicom takes whichever is
     installed, so the same files would give other bytes on another machine.
     """
     if syntax == _JPEG_EXTENDED and bits > 8:
-        return "pylibjpeg"
-    return _PLUGINS.get(syntax, "pylibjpeg")
+        return _TWELVE_BITS
+    return _PLUGINS.get(syntax, ("pylibjpeg",))
+
+
+def _remedy(form: str, wanted: tuple[str, ...]) -> str:
+    if wanted is _TWELVE_BITS:
+        return (
+            "12-bit lossy JPEG, which only a package under the GPL-3 reads; export it again in"
+            " another form, or run pip install pylibjpeg pylibjpeg-libjpeg if that license suits"
+            " you"
+        )
+    return f"'{form}', which needs another decoder; run pip install 'medclip-debias[codecs]'"
 
 
 def _misfit(path: Path) -> UserError:
     return UserError(f"{path}: the pixels do not fit the rows and columns; export it again.")
+
+
+def _stored(dataset: Any, codes: NDArray[Any], words: NDArray[Any]) -> NDArray[Any]:
+    """The stored value in each word: bits ``HighBit - BitsStored + 1`` to ``HighBit``.
+
+    What the other bits of a plain or RLE word hold is not defined (PS3.5, 8.1.1); older files keep
+    overlays there. The shifts also extend the sign. The other codecs give values, of which signed
+    ones may come without their sign extended (a JPEG stream knows no sign).
+    """
+    size, bits = 8 * words.dtype.itemsize, int(dataset.BitsStored)
+    syntax = dataset.file_meta.TransferSyntaxUID
+    if not syntax.is_encapsulated or str(syntax) == _RLE:
+        above = size - 1 - _high_bit(dataset)
+        return words << above >> (size - bits)
+    if words.dtype.kind != "i" or bits >= size:
+        return words
+    occurring = words if codes.dtype.itemsize > 2 else words[np.bincount(codes.ravel()).nonzero()]
+    if occurring.min() < 0 or occurring.max() >= 1 << bits:
+        return words
+    return words << (size - bits) >> (size - bits)
+
+
+def _padding(dataset: Any, words: NDArray[Any], stored: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """``[n]``: which stored values mark pixels outside the picture; None where none does.
+
+    That is the padding value, or all from it to the range limit. Some files give the value with
+    the other sign (-2000 as 63536), or a whole word that the stored bits cannot hold.
+    """
+    value, limit = (dataset.get(name) for name in ("PixelPaddingValue", "PixelPaddingRangeLimit"))
+    if not isinstance(value, int):
+        return None
+    low, high = sorted((value, limit if isinstance(limit, int) else value))
+    bits = int(dataset.BitsStored)
+    lowest = -(1 << (bits - 1)) if stored.dtype.kind == "i" else 0
+    found: NDArray[np.bool_] = np.zeros(stored.shape, dtype=bool)
+    for turn in (0, 1 << 16, -(1 << 16)):
+        held = lowest <= low + turn and high + turn < lowest + (1 << bits)
+        values = stored if held or _high_bit(dataset) != bits - 1 else words
+        found |= (values >= low + turn) & (values <= high + turn)
+    return found if found.any() else None
 
 
 def _meaning(
@@ -279,10 +459,6 @@ def _meaning(
     """What the stored values mean, after the modality LUT and (unless ``none``) the VOI LUT."""
     from pydicom.pixels import apply_modality_lut
 
-    if not dataset.file_meta.TransferSyntaxUID.is_encapsulated:
-        # What unused bits hold is not defined (PS3.5, 8.1.1); this also extends the sign.
-        unused = 8 * stored.dtype.itemsize - int(dataset.BitsStored)
-        stored = stored << unused >> unused
     values = apply_modality_lut(stored, dataset)
     if window != "none":
         try:

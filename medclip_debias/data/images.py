@@ -33,9 +33,10 @@ def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
     """Read one radiograph.
 
     DICOM: modality LUT, then VOI LUT or window when present, then MONOCHROME1 inversion; a
-    colour or palette DICOM is a screen capture more often than a radiograph, and is refused.
+    colour or palette DICOM is a screen capture more often than a radiograph, and is refused,
+    as are images of other devices (CT, MR, ultrasound ...). Padding is no part of the picture.
     JPG and PNG: grey, turned as their EXIF data says; colour counts by its luminance (ITU-R
-    601-2: grey stored as colour keeps its very values), alpha is dropped.
+    601-2: grey stored as colour keeps its very values, in 8 and in 16 bit), alpha is dropped.
 
     Args:
         path: ``.dcm``, ``.dcm.gz``, ``.jpg`` or ``.png``; the content decides, not the name.
@@ -52,6 +53,8 @@ def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
         image = Radiograph.of(_read_raster(path, content))
     else:
         raise UserError(f"{path}: this is not a DICOM, JPG or PNG image; give one of these.")
+    if not image.counts.any():
+        raise UserError(f"{path}: holds padding alone, so nothing can be seen on it.")
     low, high = image.range
     if not math.isfinite(high - low):
         raise UserError(f"{path}: holds values that are not numbers; export the image again.")
@@ -158,7 +161,15 @@ def _read_raster(path: Path, content: bytes) -> NDArray[Any]:
     try:
         with _own_size_limit(), Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
             check_size(path, image.height, image.width)
+            if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
+                raise UserError(f"{path}: is a moving picture; give one file per radiograph.")
+            if image.mode == "1":
+                raise UserError(
+                    f"{path}: holds black and white alone, one bit a pixel; leave it out."
+                )
             image.load()
+            if image.format == "PNG" and _depth_and_colour(content) in _DEEP_COLOURS:
+                image = _deep_luminance(content, image)
             turned: Image.Image = ImageOps.exif_transpose(image)
             if turned.mode in ("I;16", "I;16B", "I;16L", "I"):  # 16-bit PNG
                 return np.asarray(turned)
@@ -170,6 +181,33 @@ def _read_raster(path: Path, content: bytes) -> NDArray[Any]:
     # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.
     except Exception as error:
         raise UserError(damaged) from error
+
+
+_DEEP_COLOURS = ((16, 2), (16, 4), (16, 6))
+"""PNG's 16-bit forms of which Pillow reads 8 bits: colour, grey with alpha, colour with alpha."""
+
+
+def _depth_and_colour(png: bytes) -> tuple[int, int]:
+    return png[24], png[25]  # of IHDR, which stands first in every PNG
+
+
+def _deep_luminance(content: bytes, image: Any) -> Any:
+    """The luminance of a 16-bit colour PNG in its 16 bits, with Pillow's weights.
+
+    ``image`` is Pillow's reading of it, from which come orientation and the proof that it is whole.
+    """
+    import cv2
+    from PIL import Image
+
+    whole = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+    if whole is None or whole.dtype != np.uint16 or whole.shape[:2] != (image.height, image.width):
+        raise ValueError("not the picture that Pillow read")
+    blue, green, red = np.moveaxis(whole[..., :3].astype(np.uint32), -1, 0)
+    grey = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+    deep = Image.fromarray(grey.astype(np.uint16))
+    deep.info = dict(image.info)
+    deep.getexif().update(image.getexif())
+    return deep
 
 
 def _opaque(image: Any) -> Any:

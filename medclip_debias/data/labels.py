@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.config import Settings
 from medclip_debias.data.sources.ids import STUDY, is_blank, read_ids
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.errors import UserError, did_you_mean
 
 CHEXPERT_LABELS = (
@@ -155,7 +155,7 @@ def read_label_table(path: Path) -> LabelTable:
     if not columns:
         raise UserError(
             f"{path}: no column is a CheXpert label such as 'Cardiomegaly';"
-            f" it has: {', '.join(table.columns)}."
+            f" {columns_there(list(table.columns))}."
         )
     ids = read_ids(path, table, "study_id", STUDY)
     result: dict[str, Labels] = {}

@@ -375,3 +375,15 @@ def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
         return said.drop_duplicates(["study_id", "text"])["text"].tolist()
     studies = TrainingStudies.of(prepared, split)
     return [studies.texts[number] for said in studies.sentences for number in said]
+
+
+def training_patients(prepared: PreparedSet, split: str = "train") -> dict[str, set[str]]:
+    """The patients of each distinct sentence in ``split``."""
+    studies = prepared.studies
+    studies = studies[studies["split"] == split]
+    owner = dict(zip(studies["study_id"], studies["patient_id"], strict=True))
+    result: dict[str, set[str]] = {}
+    for study, text in zip(prepared.sentences["study_id"], prepared.sentences["text"], strict=True):
+        if study in owner:
+            result.setdefault(text, set()).add(owner[study])
+    return result

@@ -41,7 +41,8 @@ Say = Callable[[str], None]
 
 _LIBRARIES = (
     *("numpy", "opencv-python-headless", "pillow", "pydicom", "pysbd"),
-    *("pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle"),
+    *("pyjpegls", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle"),
+    "python-gdcm",
 )
 """Another version of these may give other pixels or sentences."""
 

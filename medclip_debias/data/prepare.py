@@ -20,6 +20,7 @@ from medclip_debias.data.finished import asked, check_unchanged, says_the_same
 from medclip_debias.data.journal import check_free, clear, making
 from medclip_debias.data.preparation import Preparation, Progress, Reading, Say
 from medclip_debias.data.results import Part
+from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.errors import MissingFiles, UserError
 from medclip_debias.files import atomic_file
 
@@ -71,6 +72,7 @@ def prepare(
         check_unchanged(out, run.stamp())
         run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
         clear(out)
+        read_secret(out)
         return store.PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
@@ -78,6 +80,7 @@ def prepare(
         about = run.about
         del run  # the source and the selection: half a gigabyte for a large set
         assemble(work.set, [Part(work.reports, work.images, work.rows)], about)
+        keep_secret(work.set, out)
         work.move_to(out)
     return store.PreparedSet.open(out)
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from medclip_debias.config import PrepareSettings
 from medclip_debias.errors import UserError
 
+MIN_SIDE = 16
+MAX_ASPECT = 10
 MAX_SIDE = 20_000
 MAX_PIXELS = 200_000_000
 TOO_LARGE = (
@@ -31,12 +33,23 @@ def check_size(path: Path, height: int, width: int) -> None:
     """Refuse an image of absurd size; called before a pixel of it is decoded.
 
     Raises:
-        UserError: no pixel, or more than `MAX_SIDE` a side or `MAX_PIXELS` in all.
+        UserError: fewer than `MIN_SIDE` or more than `MAX_SIDE` pixels a side, more than
+            `MAX_PIXELS` in all, or a side over `MAX_ASPECT` times as long as the other.
     """
     if height < 1 or width < 1:
         raise UserError(f"{path}: the image has no rows or no columns; copy it again.")
     if max(height, width) > MAX_SIDE or height * width > MAX_PIXELS:
         raise UserError(f"{path}: {TOO_LARGE}")
+    if min(height, width) < MIN_SIDE:
+        raise UserError(
+            f"{path}: has {width} x {height} pixels, fewer than {MIN_SIDE} on a side; that is no"
+            " radiograph, leave it out."
+        )
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise UserError(
+            f"{path}: has {width} x {height} pixels, one side over {MAX_ASPECT} times as long as"
+            " the other; that is no radiograph, leave it out."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +60,14 @@ class Radiograph:
         codes: ``[H, W]`` unsigned integers.
         values: ``[n]`` float64, one for each code; low is dark unless ``inverted``.
         inverted: low values are bright (MONOCHROME1).
+        padding: ``[n]``, codes of pixels outside the picture, or none. They count in no percentile
+            and are shown as dark as the darkest pixel inside.
     """
 
     codes: NDArray[Any]
     values: NDArray[np.float64]
     inverted: bool = False
+    padding: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, array: NDArray[Any], *, inverted: bool = False) -> Radiograph:
@@ -67,7 +83,11 @@ class Radiograph:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """``[n]``: pixels of each code."""
+        """``[n]``: pixels of each code inside the picture."""
+        counted = self._counted()
+        return counted if self.padding is None else np.where(self.padding, 0, counted)
+
+    def _counted(self) -> NDArray[np.int64]:
         import cv2
 
         if self.codes.dtype.itemsize <= 2 and self.codes.size < _EXACT_IN_FLOAT32:
@@ -84,7 +104,7 @@ class Radiograph:
 
     def display(self) -> NDArray[np.float32]:
         """Values in display polarity, high = bright: float32 ``[H, W]``."""
-        values = sum(self.range) - self.values if self.inverted else self.values
+        values = sum(self.range) - self._shown if self.inverted else self._shown
         return self._looked_up(values.astype(np.float32))
 
     def percentiles(self, clip: tuple[float, float]) -> tuple[float, float]:
@@ -114,12 +134,19 @@ class Radiograph:
                 "the image holds a single grey value between its clipping percentiles;"
                 " nothing can be seen on it."
             )
-        levels = (np.clip(self.values, low, high) - low) / (high - low) * 255.0
+        levels = (np.clip(self._shown, low, high) - low) / (high - low) * 255.0
         # Codes that never occur may stand for no number; what they become is not seen.
         levels = np.nan_to_num(np.floor(levels) if settings.equalize else np.rint(levels))
         table = levels.astype(np.uint8)
         grey = self._looked_up(255 - table if self.inverted else table)
         return np.asarray(cv2.equalizeHist(grey)) if settings.equalize else grey
+
+    @property
+    def _shown(self) -> NDArray[np.float64]:
+        """The values, the darkest of the picture in the place of padding."""
+        if self.padding is None:
+            return self.values
+        return np.where(self.padding, self.range[1 if self.inverted else 0], self.values)
 
     def _looked_up(self, table: NDArray[Any]) -> NDArray[Any]:
         """``table[codes]``; opencv needs a quarter of the time, where it can."""

@@ -13,7 +13,7 @@ from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.data.journal import Job, Journal
 from medclip_debias.data.parallel import chunks, ordered
 from medclip_debias.data.store import pixel_hash
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, without_patients
 
 _CHUNK_BYTES = 4 << 20
 _CHUNK_IMAGES = 16
@@ -113,8 +113,8 @@ def _read_row(head: Any, origin: Path | tuple[int, int, int]) -> Result:
         image = read_radiograph(origin, _settings.window)
         pixels = prepare_image(image, _settings).tobytes()
     except UserError as error:
-        reason = str(error)
-        return None, entry | {"reason": reason if str(origin) in reason else f"{origin}: {reason}"}
+        reason, place = str(error), without_patients(str(origin))
+        return None, entry | {"reason": reason if place in reason else f"{place}: {reason}"}
     height, width = image.shape
     return pixels, entry | {"height": height, "width": width, "hash": pixel_hash(pixels)}
 

@@ -14,6 +14,7 @@ from medclip_debias.data.assemble import About, assemble
 from medclip_debias.data.finished import check_unchanged
 from medclip_debias.data.journal import Journal, Workspace, check_free, clear, journals, making
 from medclip_debias.data.results import Heads, Part
+from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import FORMAT_VERSION, PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
@@ -88,11 +89,13 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
     if again:
         check_unchanged(out, about.source_stamp(_heads([journals(f)[0] for f in folders])))
         clear(out)
+        read_secret(out)
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, overwrite)
         work.follow({"merge": [str(folder.resolve()) for folder in folders]})
         assemble(work.set, [Part.of(folder) for folder in folders], about)
+        keep_secret(work.set, out)
         work.move_to(out)
     return PreparedSet.open(out)
 

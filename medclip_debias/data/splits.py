@@ -41,7 +41,7 @@ def split_name(word: str, where: str) -> str:
     """
     split = _WORDS.get(word.strip().lower())
     if split is None:
-        raise UserError(f"{where}: split '{word}' is not one of {', '.join(SHARES)}.")
+        raise UserError(f"{where}: its split is not one of {', '.join(SHARES)}.")
     return split
 
 

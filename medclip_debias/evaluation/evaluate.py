@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.records import SPLITS
+from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
@@ -151,6 +152,7 @@ def evaluate(
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
     check_sample(data)
+    secret = read_secret(data.folder)
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
@@ -185,7 +187,7 @@ def evaluate(
             model.grid,
             smoothing=options.smoothing,
         )
-    write_items(out, tables, data.content_hash)
+    write_items(out, tables, data.content_hash, secret)
     labelled = next((len(p.labels.rows) for p in protocols if isinstance(p, ZeroShot)), 0)
     results: dict[str, Any] = {
         "format": FORMAT,

@@ -1,12 +1,14 @@
 """Per-item results: what paired statistics between two runs need, without any id of the source.
 
 Each protocol writes one Parquet table under ``items/``. ``item`` and ``patient`` are digests, equal
-for two models on one set and different on another, so that runs can be paired and nobody named.
+for two models on one set and different on another, so that runs can be paired. They are keyed with
+the set's secret (`medclip_debias.data.secret`), so only who has the set can tell whom they name.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -17,21 +19,26 @@ from medclip_debias.files import atomic_folder
 FOLDER = "items"
 
 
-def item_keys(data_hash: str, ids: Iterable[str]) -> list[str]:
-    """First 16 hex digits of ``sha256("data_hash:id")`` of each id."""
-    return [hashlib.sha256(f"{data_hash}:{name}".encode()).hexdigest()[:16] for name in ids]
+def item_keys(secret: bytes, data_hash: str, ids: Iterable[str]) -> list[str]:
+    """First 16 hex digits of HMAC-SHA256 of ``data_hash:id`` under ``secret``, for each id."""
+    names = (f"{data_hash}:{name}".encode() for name in ids)
+    return [hmac.new(secret, name, hashlib.sha256).hexdigest()[:16] for name in names]
 
 
-def anonymous(table: pd.DataFrame, data_hash: str) -> pd.DataFrame:
+def anonymous(table: pd.DataFrame, data_hash: str, secret: bytes) -> pd.DataFrame:
     """The table with ``item`` and ``patient`` digests first, in place of ``id`` and ``patient``."""
     result = table.drop(columns=["id", "patient"])
-    result.insert(0, "item", item_keys(data_hash, table["id"]))
-    result.insert(1, "patient", item_keys(data_hash, table["patient"]))
+    result.insert(0, "item", item_keys(secret, data_hash, table["id"]))
+    result.insert(1, "patient", item_keys(secret, data_hash, table["patient"]))
     return result
 
 
-def write_items(out: Path, tables: Mapping[str, pd.DataFrame], data_hash: str) -> None:
+def write_items(
+    out: Path, tables: Mapping[str, pd.DataFrame], data_hash: str, secret: bytes
+) -> None:
     """Write ``items/NAME.parquet`` for each table, the folder as a whole."""
     with atomic_folder(out / FOLDER) as temporary:
         for name, table in tables.items():
-            anonymous(table, data_hash).to_parquet(temporary / f"{name}.parquet", index=False)
+            anonymous(table, data_hash, secret).to_parquet(
+                temporary / f"{name}.parquet", index=False
+            )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.labels import label_name, label_value
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.protocol import Skipped, rows_of_split
 from medclip_debias.files import file_hash
@@ -146,7 +146,7 @@ def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict
     if key is None:
         raise UserError(
             f"{path}: has neither 'image_id' nor 'study_id' nor 'path', so its rows belong to no "
-            f"image; it has: {', '.join(table.columns) or 'none'}."
+            f"image; {columns_there(list(table.columns))}."
         )
     ids = _ids(data, key)
     column = columns[key]
@@ -233,7 +233,7 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
     for row, name in zip(table.index, named, strict=True):
         if name not in classes:
             raise UserError(
-                f"{path}, row {row}: the prompt set has no prompts for the class '{name}'"
+                f"{path}, row {row}: the prompt set has no prompts for its class"
                 f"{did_you_mean(name, classes)}; it has: {', '.join(classes)}."
             )
     ids = _ids(data, key)

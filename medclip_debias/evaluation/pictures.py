@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.region_grid import RegionGrid
 
+NOTICE = (
+    "Pictures, file names and this list hold patients' images and phrases of reports: share them as"
+    " you may share the data."
+)
 CHOICE = (
     "One phrase of each category in turn, in the order of the phrase ids, each image once as long "
     "as there are others; the scores play no part."
@@ -93,5 +97,5 @@ def write_heatmaps(
                     **{key: float(value) for key, value in metrics[number].items()},
                 }
             )
-        write_json(temporary / "index.json", {"choice": CHOICE, "items": items})
+        write_json(temporary / "index.json", {"choice": CHOICE, "notice": NOTICE, "items": items})
     return items

@@ -241,6 +241,12 @@ def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     return ", ".join(names)
 
 
+_OTHER_SECRET = (
+    "; the set is the same and its secret is not: copy items.key with a set, and evaluate the older"
+    " run again"
+)
+
+
 def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
     """Why the items of a protocol cannot be paired, or None.
 
@@ -256,9 +262,11 @@ def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
         pair = f"the items of {run.folder} and {first.folder} do not match ({file}"
         ours, theirs = set(table["item"]), set(base["item"])
         if ours != theirs:
+            same = run.results.get("data_hash") == first.results.get("data_hash")
+            copied = "" if ours & theirs or not same else _OTHER_SECRET
             return (
                 f"{pair}: {len(ours & theirs)} in common, {len(ours - theirs)} and "
-                f"{len(theirs - ours)} in one only)"
+                f"{len(theirs - ours)} in one only{copied})"
             )
         if (table["patient"] != base["patient"]).any():
             return f"{pair}: the same items belong to other patients)"

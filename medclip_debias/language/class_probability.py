@@ -51,8 +51,10 @@ def eta_table(path: Path, texts: list[str]) -> NDArray[np.float64]:
         raise UserError(f"{path}: cannot be read as a table ({type(error).__name__}).") from error
     for column in ("text", "eta"):
         if column not in table:
-            found = ", ".join(map(str, table.columns))
-            raise UserError(f"{path}: column '{column}' is missing; it has {found}.")
+            count = len(table.columns)
+            raise UserError(
+                f"{path}: none of its {count} columns is '{column}'; is its first line the header?"
+            )
     eta = pd.to_numeric(table["eta"], errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(~((eta >= 0) & (eta < 1)))
     if len(wrong):

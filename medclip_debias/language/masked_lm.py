@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.files import atomic_folder, file_hash, write_json, write_text
+from medclip_debias.language.vocabulary import allowed_words, without_others
 from medclip_debias.models.text_encoder import (
     SPECIAL_TOKENS,
     WEIGHT_FILES,
@@ -33,7 +34,11 @@ Progress = Callable[[int, int, float], None]
 
 
 class LanguageModelSettings(Settings):
-    """Size and training of the masked language model (BERT: Devlin et al. 2019)."""
+    """Size and training of the masked language model (BERT: Devlin et al. 2019).
+
+    ``min_patients``: the tokenizer learns words that were said of so many patients alone, where
+    the corpus says of whom (`medclip_debias.language.vocabulary`).
+    """
 
     vocabulary: int = Field(2000, ge=50)
     hidden: int = Field(128, ge=8)
@@ -47,6 +52,7 @@ class LanguageModelSettings(Settings):
     lr: float = Field(2e-3, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     seed: int = Field(0, ge=0)
+    min_patients: int = Field(5, ge=1)
 
     @model_validator(mode="after")
     def _divides(self) -> LanguageModelSettings:
@@ -86,6 +92,7 @@ def train_masked_lm(
     out: Path,
     settings: LanguageModelSettings | None = None,
     *,
+    said: Mapping[str, Collection[str]] | None = None,
     provenance: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -95,6 +102,8 @@ def train_masked_lm(
         sentences: the corpus, one entry an occurrence: a frequent sentence is seen often.
         out: folder to write, atomically.
         settings: size and training.
+        said: patients of each distinct sentence: rare words and names then stay out of the
+            vocabulary. None (text of no patient) lets every word in.
         provenance: what the corpus was; stored in ``training.json``.
         progress: called with step, steps and the running loss in nats a masked token.
 
@@ -117,7 +126,17 @@ def train_masked_lm(
             f"{out}: is not empty and holds no language model; give another folder for it."
         )
     started = time.perf_counter()
-    tokenizer = train_tokenizer(sentences, settings.vocabulary)
+    words, left_out = sentences, None
+    if said is not None:
+        allowed, left_out = allowed_words(said, settings.min_patients)
+        words = [text for text in (without_others(s, allowed) for s in sentences) if text.strip()]
+        if len(words) < 2:
+            raise UserError(
+                f"no word of the corpus was said of {settings.min_patients} patients, so there is"
+                " no vocabulary to learn; prepare more studies, or give min_patients=1 for text"
+                " that is of no patient."
+            )
+    tokenizer = train_tokenizer(words, settings.vocabulary)
     torch.manual_seed(settings.seed)
     config = BertConfig(
         vocab_size=tokenizer.size,
@@ -137,6 +156,7 @@ def train_masked_lm(
         "sentences": len(sentences),
         "distinct": len(set(sentences)),
         "tokens": tokenizer.size,
+        **({} if left_out is None else {"words_left_out": left_out}),
         "parameters": sum(p.numel() for p in model.parameters()),
         "loss": loss,
         "seconds": time.perf_counter() - started,
@@ -230,6 +250,7 @@ def _write(
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         write_json(folder / "config.json", model.config.to_dict() | {"model_type": "bert"})
         tokenizer.save(folder)
+        write_text(folder / "README.md", _card(settings, figures))
         write_json(
             folder / "training.json",
             {
@@ -238,6 +259,28 @@ def _write(
                 "provenance": provenance,
             },
         )
+
+
+def _card(settings: LanguageModelSettings, figures: dict[str, Any]) -> str:
+    """The model card: what the folder was learned from, and what of it may be found in it."""
+    left_out = figures.get("words_left_out")
+    words = (
+        "The vocabulary was learned from every word of the corpus: share it as you may share the"
+        " text."
+        if left_out is None
+        else f"Words said of fewer than {settings.min_patients} patients, words that are mostly"
+        " written as names, words after a title (Dr., Mr. ...) and numbers of three or more digits"
+        f" were kept out of the vocabulary: {left_out:,} distinct words. Single letters, and"
+        " pieces that such words share with others, are in it. This filter is no proof: read"
+        " tokenizer.json before you publish it."
+    )
+    return (
+        "# Masked language model of report sentences\n\n"
+        f"Learned from {figures['sentences']:,} sentences ({figures['distinct']:,} distinct);"
+        " training.json names the set and the settings.\n\n"
+        f"**Privacy.** {words} The weights were fitted to the sentences themselves and may have"
+        " memorised some: share them under the terms of the reports.\n"
+    )
 
 
 def language_model_hash(folder: Path) -> str:

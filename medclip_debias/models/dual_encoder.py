@@ -15,6 +15,7 @@ from medclip_debias import __version__
 from medclip_debias.config import ModelSettings, Preprocessing, json_hash, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.models.bert_config import bert_fields, check_room
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
 from medclip_debias.models.region_grid import RegionGrid
@@ -22,6 +23,10 @@ from medclip_debias.models.similarity import Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_json
 
 FORMAT = 1
+_FIELDS = (
+    *("format", "medclip_debias", "architecture", "text_config"),
+    *("preprocessing", "prompts", "provenance"),
+)
 
 
 class DualEncoder(nn.Module, ModelHubMixin):
@@ -71,7 +76,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         tokenizer = SentenceTokenizer.load(folder)
         text = TextEncoder.from_folder(folder, settings.text.use_projection_head)
         _check_vocabulary(tokenizer, text, str(folder))
-        longest = text.config.get("max_position_embeddings", 512)
+        longest = bert_fields(text.config, str(folder)).max_position_embeddings
         if settings.text.max_tokens > longest:
             raise UserError(
                 f"setting 'model.text.max_tokens' is {settings.text.max_tokens}, but the model in "
@@ -232,23 +237,24 @@ class DualEncoder(nn.Module, ModelHubMixin):
                 f"{FORMAT} that this version reads."
             )
         where = f"{folder}/config.json"
+        _check_fields(config, where)
         settings = validate(ModelSettings, config.get("architecture", {}), where, "architecture.")
         preprocessing = validate(
             Preprocessing, config.get("preprocessing", {}), where, "preprocessing."
         )
         tokenizer = SentenceTokenizer.load(folder)
-        text = TextEncoder(config.get("text_config", {}), settings.text.use_projection_head)
-        _check_vocabulary(tokenizer, text, str(folder))
-        image = ResNetRegions(settings.image.arch)
-        model = cls(
-            settings,
-            preprocessing,
-            image,
-            text,
-            tokenizer,
-            config.get("prompts"),
-            config.get("provenance"),
-        )
+
+        def built() -> DualEncoder:
+            head = settings.text.use_projection_head
+            text = TextEncoder(config.get("text_config", {}), head, where)
+            _check_vocabulary(tokenizer, text, str(folder))
+            image = ResNetRegions(settings.image.arch)
+            about = config.get("prompts"), config.get("provenance")
+            return cls(settings, preprocessing, image, text, tokenizer, *about)
+
+        with torch.device("meta"):
+            check_room(built(), folder / "model.safetensors", where)
+        model = built()
         model._load_state(folder / "model.safetensors")
         hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
         files = _files_hash(folder)
@@ -278,6 +284,18 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return cls.load(Path(model_id))
 
 
+def _check_fields(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a ``config.json`` with fields that `DualEncoder.save` does not write."""
+    for name, value in config.items():
+        if name not in _FIELDS:
+            raise UserError(
+                f"{where}: the field '{name}' is none of a model folder; known: "
+                f"{', '.join(_FIELDS)}."
+            )
+        if name not in ("format", "medclip_debias") and not isinstance(value, Mapping):
+            raise UserError(f"{where}: the field '{name}' is not a JSON object.")
+
+
 def _files_hash(folder: Path) -> str:
     return file_hash(folder / "model.safetensors", folder / "tokenizer.json")
 
@@ -302,7 +320,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str) -> Non
 
 
 def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: str) -> None:
-    size = int(text.config.get("vocab_size", 0))
+    size = bert_fields(text.config, where).vocab_size
     if tokenizer.size > size:
         raise UserError(
             f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "

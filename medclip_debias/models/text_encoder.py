@@ -17,12 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.models.bert_config import bert_fields, check_room, make_bert_config
+from medclip_debias.models.tokenizer_file import MAX_BYTES, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import BertConfig, BertForMaskedLM, BertModel
+    from transformers import BertForMaskedLM, BertModel
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+MAX_JSON = 16 << 20
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -47,16 +50,19 @@ class SentenceTokenizer:
     @classmethod
     def load(cls, folder: Path) -> SentenceTokenizer:
         """Read ``tokenizer.json``, or else ``vocab.txt``, from ``folder``."""
-        from tokenizers import Tokenizer
         from tokenizers.implementations import BertWordPieceTokenizer
 
         fast, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
         if fast.is_file():
-            with explained(f"{fast}: this is not a tokenizer file", Exception):
-                return cls(Tokenizer.from_file(str(fast)), str(fast))
+            tokenizer = read_tokenizer(fast)
+            with explained(f"{fast}: this is not a tokenizer file", ValueError, RuntimeError):
+                return cls(tokenizer, str(fast))
         if vocabulary.is_file():
             lowercase = read_json(folder / "tokenizer_config.json").get("do_lower_case", True)
-            words = vocabulary.read_text(encoding="utf-8").splitlines()
+            if vocabulary.stat().st_size > MAX_BYTES:
+                raise UserError(f"{vocabulary}: is too large for a vocabulary.")
+            with explained(f"{vocabulary}: this is not UTF-8 text", UnicodeDecodeError):
+                words = vocabulary.read_text(encoding="utf-8").splitlines()
             table = {word: number for number, word in enumerate(words)}
             _special(table, str(vocabulary))
             made = BertWordPieceTokenizer(vocab=table, lowercase=bool(lowercase))
@@ -126,25 +132,32 @@ class TextEncoder(nn.Module):
         width: size of the sentence feature.
     """
 
-    def __init__(self, config: dict[str, Any], use_projection_head: bool = False) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        use_projection_head: bool = False,
+        where: str = "config.json",
+    ) -> None:
         from transformers import BertModel
 
         super().__init__()
+        projected = bert_fields(config, where).projection_size
         self.config = config
-        bert_config = make_bert_config(config)
+        bert_config = make_bert_config(config, where)
         self.bert: BertModel = BertModel(bert_config, add_pooling_layer=False)
         self.head: ProjectionHead | None = None
         self.width: int = bert_config.hidden_size
-        if use_projection_head and config.get("projection_size"):
-            size = int(config["projection_size"])
-            self.head = ProjectionHead(self.width, size, bert_config.layer_norm_eps)
-            self.width = size
+        if use_projection_head and projected:
+            self.head = ProjectionHead(self.width, projected, bert_config.layer_norm_eps)
+            self.width = projected
 
     @classmethod
     def from_folder(cls, folder: Path, use_projection_head: bool = True) -> TextEncoder:
         """Read a BERT or CXR-BERT folder, weights included."""
-        config = read_bert_config(folder)
-        encoder = cls(config, use_projection_head)
+        config, where = read_bert_config(folder), f"{folder}/config.json"
+        with torch.device("meta"):
+            check_room(cls(config, use_projection_head, where), _weights(folder), where)
+        encoder = cls(config, use_projection_head, where)
         state = read_bert_state(folder)
         found = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.")}
         found = found or state  # a bare BertModel has no prefix
@@ -195,21 +208,28 @@ def read_bert_state(folder: Path) -> dict[str, Tensor]:
     """Read a BERT folder's weights, safetensors first; never runs pickled code."""
     from medclip_debias.models.image_encoder import read_state
 
+    return read_state(_weights(folder))
+
+
+def _weights(folder: Path) -> Path:
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
-            return read_state(folder / name)
+            return folder / name
     raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
 
 
 def load_masked_lm(folder: Path) -> BertForMaskedLM:
     """Read the folder's masked language model, in evaluation mode, float32."""
-    from transformers import BertForMaskedLM
+    from transformers import BertForMaskedLM, BertModel
 
-    config = read_bert_config(folder)
+    config = make_bert_config(read_bert_config(folder), f"{folder}/config.json")
+    with torch.device("meta"):
+        check_room(BertModel(config, add_pooling_layer=False), _weights(folder), folder)
     with explained(f"{folder}: cannot be read as a masked language model", Exception), _quiet():
         model, report = BertForMaskedLM.from_pretrained(
             folder,
-            config=make_bert_config(config),
+            config=config,
+            use_safetensors=(folder / WEIGHT_FILES[0]).is_file(),
             local_files_only=True,
             output_loading_info=True,
             dtype=torch.float32,
@@ -225,19 +245,13 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
     return model
 
 
-def make_bert_config(config: dict[str, Any]) -> BertConfig:
-    """Turn ``config.json`` of a BERT or CXR-BERT into transformers' configuration."""
-    from transformers import BertConfig
-
-    drop = ("model_type", "architectures", "auto_map", "projection_size", "transformers_version")
-    return BertConfig(**{key: value for key, value in config.items() if key not in drop})
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; a missing file is an empty one."""
     if not path.is_file():
         return {}
-    with explained(f"{path}: this is not a JSON object", ValueError, UnicodeDecodeError):
+    if path.stat().st_size > MAX_JSON:
+        raise UserError(f"{path}: is larger than {MAX_JSON >> 20} MiB, so it is no settings file.")
+    with explained(f"{path}: this is not a JSON object", ValueError, RecursionError):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError

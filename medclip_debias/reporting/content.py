@@ -31,6 +31,9 @@ Table = list[list[str]]
 # -------------------------------------------------------------------------------- reading
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
 def read_run(run: Path) -> dict[str, Any]:
     """Read what is there of ``settings.yaml``, ``metrics.csv``, ``results.json``, ``heatmaps/``.
 
@@ -45,6 +48,8 @@ def read_run(run: Path) -> dict[str, Any]:
             f"{run}: is no run folder (it holds neither settings.yaml nor results.json); give the "
             "folder that 'train' or 'evaluate' wrote."
         )
+    for path in (settings, results, run / "metrics.csv"):
+        check_own(path)
     return {
         "settings": load_yaml(settings) if settings.is_file() else {},
         "settings_text": settings.read_text(encoding="utf-8") if settings.is_file() else "",
@@ -58,7 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
         ) from error
@@ -77,16 +82,37 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
     return {name: [_number(row.get(name)) for row in rows] for name in names}
 
 
+def check_own(path: Path) -> None:
+    """Refuse a link: a report of somebody else's run must not show files of one's own.
+
+    Raises:
+        UserError: ``path`` is a symbolic link.
+    """
+    if path.is_symlink():
+        raise UserError(
+            f"{path}: is a link to another file, which a run folder does not have; put the file"
+            " itself there if you trust it."
+        )
+
+
 def read_heatmaps(folder: Path) -> list[dict[str, Any]]:
     """The pictures that ``heatmaps/index.json`` lists, with their bytes as data addresses."""
     if not (folder / "index.json").is_file():
         return []
+    check_own(folder)
+    check_own(folder / "index.json")
     index = read_json(folder / "index.json")
     items = []
-    for item in index.get("items", []):
-        path = folder / Path(str(item["file"])).name
+    listed = index.get("items", [])
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise UserError(f"{folder / 'index.json'}: is no list of pictures; run 'evaluate' again.")
+    for item in listed:
+        path = folder / Path(str(item.get("file"))).name
         if not path.is_file():
             raise UserError(f"{path}: this picture is missing; run 'evaluate' again.")
+        check_own(path)
+        if not path.read_bytes().startswith(_PNG):
+            raise UserError(f"{path}: is no PNG picture; run 'evaluate' again.")
         facts = [
             f"{title} {number(item.get(key), digits)}"
             for key, title, digits in (("cnr_signed", "signed CNR", 2), ("miou", "mIoU", 3))

@@ -1,9 +1,10 @@
 """Feed damaged DICOM files to the reader; whatever is not a `UserError` is a bug.
 
 Every input is a function of its number: small valid files (plain, signed, big-endian, deflated,
-RLE, JPEG, JPEG-LS, JPEG 2000; with windows and LUTs; some without preamble), a few bytes of which
-are changed, cut, doubled, or replaced by another file's. Chunks run in processes of their own, so
-that a crash of a C decoder is seen and named, too:
+RLE, JPEG (lossless too), JPEG-LS, JPEG 2000; with windows, LUTs and padding, with values in the
+upper bits of their words; some without preamble), a few bytes of which are changed, cut, doubled,
+or replaced by another file's. Chunks run in processes of their own, so that a crash of a C decoder
+is seen and named, too:
 
     python scripts/fuzz/dicom.py --runs 100000
 
@@ -67,6 +68,12 @@ def seeds() -> list[bytes]:
         if syntax.endswith(("1.2.1", "1.2.1.99")) or big:
             meta.TransferSyntaxUID = UID(syntax)
             dataset.PixelData = array.byteswap().tobytes() if big else array.tobytes()
+        elif syntax.endswith(".70"):
+            from lossless_jpeg import lossless_jpeg
+
+            meta.TransferSyntaxUID = UID(syntax)
+            dataset.PixelData = encapsulate([lossless_jpeg(array, bits)])
+            dataset["PixelData"].is_undefined_length = True
         elif syntax.endswith((".50", ".51")):
             picture = io.BytesIO()
             Image.fromarray(array).save(picture, "JPEG")
@@ -89,12 +96,18 @@ def seeds() -> list[bytes]:
         made("i2", **windows, VOILUTFunction="SIGMOID"),
         made("u1", VOILUTSequence=[item]),
         made("u2", ModalityLUTSequence=[item]),
+        made("u2", BitsStored=12, HighBit=15, Modality="DX", **windows),
+        made("i2", encoded[0], BitsStored=10, HighBit=12),
+        made("i2", PixelPaddingValue=-3, PixelPaddingRangeLimit=40, **rescale),
+        made("u2", encoded[2], PixelPaddingValue=100, Modality="CR"),
         made("u2", "1.2.840.10008.1.2.2", **rescale),
         made("u2", "1.2.840.10008.1.2.1.99", **windows),
         *(made("u1", syntax, **windows) for syntax in encoded),
         made("u2", encoded[0]),
         made("u2", encoded[2]),
         made("i2", encoded[3]),
+        made("u2", "1.2.840.10008.1.2.4.70"),
+        made("u1", "1.2.840.10008.1.2.4.70"),
     ]
     meta_only = [content[132:] for content in whole]
     return [*whole, meta_only[0], meta_only[5], *map(without_meta, (whole[0], whole[2]))]

@@ -24,7 +24,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "items.key"}
 
 
 def forked(function, *arguments):

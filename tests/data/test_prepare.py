@@ -163,14 +163,14 @@ class TestDropped:
 
 class TestManifest:
     def test_an_empty_report_names_file_and_row(self, tmp_path, write_dicom):
-        write_dicom(tmp_path / "in" / "a.dcm", np.arange(64, dtype=np.uint16).reshape(8, 8))
+        write_dicom(tmp_path / "in" / "a.dcm", np.arange(256, dtype=np.uint16).reshape(16, 16))
         (tmp_path / "in" / "manifest.csv").write_text("image,report\na.dcm, \n")
         with pytest.raises(UserError, match=r"manifest\.csv, row 2: the report is empty"):
             prepare(tmp_path / "in", tmp_path / "o", SMALL, workers=1)
 
     def test_a_patient_in_two_splits_stops(self, tmp_path, write_dicom):
         for name in "ab":
-            write_dicom(tmp_path / "in" / f"{name}.dcm", np.eye(8, dtype=np.uint8))
+            write_dicom(tmp_path / "in" / f"{name}.dcm", np.eye(16, dtype=np.uint8))
         rows = "image,report,patient_id,split\na.dcm,x,secret,train\nb.dcm,y,secret,test\n"
         (tmp_path / "in" / "manifest.csv").write_text(rows)
         with pytest.raises(

@@ -14,7 +14,7 @@ SMALL = PrepareSettings(size=32)
 
 
 def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "items.key"}
 
 
 def updated_and_fresh(tree, tmp_path, **settings):

@@ -38,7 +38,7 @@ def test_the_usual_words_name_splits():
     assert [split_name(word, "") for word in ("Train", " val ", "valid", "dev", "TEST")] == [
         *("train", "validate", "validate", "validate", "test")
     ]
-    with pytest.raises(UserError, match="a, row 3: split 'other' is not one of train, validate"):
+    with pytest.raises(UserError, match="a, row 3: its split is not one of train, validate"):
         split_name("other", "a, row 3")
 
 

@@ -113,6 +113,7 @@ def test_what_the_image_installs_is_in_the_lock():
     locked = {
         line.split("==")[0].lower().replace("_", "-")
         for line in (REPO / "requirements.lock").read_text().splitlines()
+        if not line.startswith(" ")
     }
     extras = project["optional-dependencies"]
     (install,) = [text for text in words(STAGES[0], "RUN") if "--requirements" in text]
@@ -122,6 +123,33 @@ def test_what_the_image_installs_is_in_the_lock():
         wanted += extras[extra]
     for text in wanted:
         assert re.split(r"[\[>=<]", text)[0].lower().replace("_", "-") in locked
+
+
+def test_every_pin_of_the_lock_has_hashes_and_none_is_under_the_gpl():
+    parts = re.split(r"\n(?=\S)", (REPO / "requirements.lock").read_text().strip())
+    assert len(parts) > 100
+    for part in parts:
+        first, *hashes = part.split("\n")
+        assert hashes, first
+        assert all(line.strip().startswith("--hash=sha256:") for line in hashes), first
+        assert hashes[-1][-1] != "\\"
+    assert not any(part.startswith("pylibjpeg-libjpeg") for part in parts)
+
+
+def test_pip_and_uv_come_from_the_lock_with_their_hashes(tmp_path):
+    """The line that takes them out of the lock is run; both installers use what it writes."""
+    makefile = (REPO / "Makefile").read_text().replace("$(VENV)", "VENV")
+    (install,) = [text for text in words(STAGES[0], "RUN") if "--requirements" in text]
+    pattern = r"awk '([^']+)' requirements\.lock >"
+    (picked,) = {re.search(pattern, text)[1] for text in (makefile, install)}
+    lock = REPO / "requirements.lock"
+    done = subprocess.run(["awk", picked, lock], capture_output=True, text=True, check=True)
+    names = [line.split("==")[0] for line in done.stdout.splitlines() if line[0] != " "]
+    assert names == ["pip", "uv"]
+    assert "--hash=sha256:" in done.stdout
+    for text in (makefile, install):
+        assert re.search(r"pip install[^&]*--require-hashes[^&]*installers\.txt", text)
+        assert not re.search(r"pip install [^&\n]* (uv|pip)( |\n|$)", text)
 
 
 # ------------------------------------------------------------------------------ compose

@@ -122,7 +122,7 @@ def test_reference_boxes_are_scaled_and_matched_by_phrase(model, film, coco, tmp
 def test_several_images_get_folders_and_bad_ones_are_listed(model, film, tmp_path):
     good = [film("a.png", 50, 60), film("b.png", 60, 50)]
     flat = tmp_path / "films" / "flat.png"
-    Image.fromarray(np.full((9, 9), 7, np.uint8)).save(flat)
+    Image.fromarray(np.full((19, 19), 7, np.uint8)).save(flat)
     broken = tmp_path / "films" / "x.jpg"
     broken.write_bytes(good[0].read_bytes()[:-60])
     files = find_images([tmp_path / "films"])

@@ -155,7 +155,7 @@ def test_a_table_of_eta_is_read_and_checked(tmp_path):
     with pytest.raises(UserError, match="row 2"):
         eta_table(path, ["Nodule."])
     path.write_text("sentence,eta\nNodule.,0.5\n")
-    with pytest.raises(UserError, match="column 'text'"):
+    with pytest.raises(UserError, match="none of its 2 columns is 'text'"):
         eta_table(path, ["Nodule."])
     with pytest.raises(UserError, match="no such table"):
         eta_table(tmp_path / "none.csv", [])

@@ -166,6 +166,35 @@ def test_the_figures_stand_in_the_page(tmp_path):
         assert words in text, words
 
 
+@pytest.mark.parametrize(
+    "name", ["heatmaps/0.png", "heatmaps/index.json", "settings.yaml", "results.json"]
+)
+def test_a_link_in_a_shared_run_shows_no_file_of_ones_own(tmp_path, name):
+    run = write_run(tmp_path / "run")
+    secret = tmp_path / "secret"
+    secret.write_bytes((run / name).read_bytes())
+    (run / name).unlink()
+    (run / name).symlink_to(secret)
+    with pytest.raises(UserError, match=f"{name}: is a link to another file"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_a_folder_of_heatmaps_that_is_a_link_is_refused(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "heatmaps").rename(tmp_path / "elsewhere")
+    (run / "heatmaps").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="heatmaps: is a link"):
+        write_report(run)
+
+
+def test_a_heatmap_that_is_no_picture_is_not_shown(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "heatmaps" / "0.png").write_text("root:x:0:0")
+    with pytest.raises(UserError, match=r"0\.png: is no PNG picture"):
+        write_report(run)
+
+
 def test_the_paper_stands_beside_its_own_metrics_only(tmp_path):
     html = write_report(write_run(tmp_path / "run")).read_text()
     rows = re.findall(r"<tr><th scope=\"row\">([^<]+)<span(.*?)</tr>", html, flags=re.S)

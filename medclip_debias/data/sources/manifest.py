@@ -16,7 +16,7 @@ from medclip_debias.data.labels import Labels, label_columns, label_value, unrea
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import is_blank, read_ids
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.data.sources.texts import Reports
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
@@ -59,7 +59,7 @@ class ManifestSource:
         if len(columns) < len(table.columns):
             raise UserError(f"{path}: two columns differ in case alone; rename one.")
         text = next((columns[name] for name in ("report", "text") if name in columns), None)
-        there = f"it has: {', '.join(table.columns)}"
+        there = columns_there(list(table.columns))
         if text is None:
             raise UserError(f"{path}: column 'report' or 'text' is missing; {there}.")
         if "image" not in columns and not text_only:
@@ -146,12 +146,13 @@ class ManifestSource:
         missing = [(row, image.path, name) for row, image, name in pairs if not is_file(image.path)]
         if not missing:
             return
-        named = [f"row {row} ({name})" for row, _, name in missing[:_SHOWN]]
-        more = len(missing) - len(named)
+        # By row alone: a cell of a damaged table may hold anything, a patient's name too.
+        named = ", ".join(str(row) for row, _, _ in missing[:_SHOWN])
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise MissingFiles(
-            f"{self.path}: {len(missing)} of its {len(images)} images are not there:"
-            f" {', '.join(named)}{f' and {more} more' if more else ''}; correct the paths (they"
-            f" start from {self.path.parent}) or remove the rows.",
+            f"{self.path}: {len(missing)} of its {len(images)} images are not there (rows"
+            f" {named}{more}); correct the paths (they start from {self.path.parent}) or remove"
+            " the rows.",
             [(row, str(path)) for row, path, _ in missing],
         )
 

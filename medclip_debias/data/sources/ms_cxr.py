@@ -220,7 +220,12 @@ class _Coco:
         return content
 
     def where(self, annotation: dict[str, Any]) -> str:
-        return f"{self.path}, {'row' if self._is_csv else 'annotation'} {annotation['id']}"
+        if self._is_csv:
+            return f"{self.path}, row {annotation['id']}"
+        if isinstance(annotation["id"], int):
+            return f"{self.path}, annotation {annotation['id']}"
+        number = next(n for n, one in enumerate(self.annotations, start=1) if one is annotation)
+        return f"{self.path}, annotation number {number}"
 
     def _check(self, annotation: dict[str, Any]) -> None:
         where = self.where(annotation)
@@ -254,12 +259,19 @@ class _Coco:
         word = str(annotation.get("split") or "")
         return split_name(word, self.where(annotation)) if word else ""
 
+    def _image(self, image: Any) -> str:
+        """An image by its number, or by its place where its id is a name."""
+        if isinstance(image, int):
+            return f"image {image}"
+        return f"image number {list(self.images).index(image) + 1}"
+
     def size(self, image: Any) -> tuple[int, int] | None:
         width, height = (self.images[image].get(key) or 0 for key in ("width", "height"))
         numbers = all(isinstance(v, int | float) and 0 <= v < 1e9 for v in (width, height))
         if not numbers:
             raise UserError(
-                f"{self.path}, image {image}: 'width' and 'height' must be the image's pixels."
+                f"{self.path}, {self._image(image)}: 'width' and 'height' must be the image's"
+                " pixels."
             )
         return (int(width), int(height)) if width and height else None
 

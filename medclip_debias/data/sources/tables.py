@@ -38,10 +38,31 @@ def read_table(
     missing = [name for name in required if name not in frame.columns]
     if missing:
         there = frame.attrs.get("header", list(frame.columns))
-        raise UserError(
-            f"{path}: column '{missing[0]}' is missing; it has: {', '.join(there) or 'none'}."
-        )
+        raise UserError(f"{path}: column '{missing[0]}' is missing; {columns_there(there)}.")
     return frame
+
+
+def columns_there(names: Collection[str]) -> str:
+    """Say which of a table's columns are known, and no name of any other.
+
+    The first line of a table without header is a row: its cells are patients and reports.
+    """
+    known = [name for name in names if name.strip().lower() in _KNOWN]
+    if known:
+        return f"of its {len(names)} columns these are known: {', '.join(known)}"
+    return f"none of its {len(names)} columns is known (is its first line the header?)"
+
+
+_KNOWN = frozenset(
+    (
+        *("image", "image_id", "dicom_id", "study_id", "study", "subject_id", "patient_id", "path"),
+        *("report", "text", "label_text", "view", "viewposition", "split", "class"),
+        *("category_name", "x", "y", "w", "h", "image_width", "image_height", "rows", "columns"),
+        *("no finding", "enlarged cardiomediastinum", "cardiomegaly", "lung opacity"),
+        *("lung lesion", "edema", "consolidation", "pneumonia", "atelectasis", "pneumothorax"),
+        *("fracture", "pleural effusion", "pleural other", "support devices", "airspace opacity"),
+    )
+)
 
 
 def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
@@ -49,9 +70,14 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
     header = [name.strip() for name in next(rows, (1, []))[1]]
     if not any(header):
         raise UserError(f"{path}: the table is empty; it needs a header row.")
-    twice = [name for name in header if name and header.count(name) > 1]
-    if twice:
-        raise UserError(f"{path}: column '{twice[0]}' appears twice; keep one.")
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice is not None:
+        first, second = [n for n, name in enumerate(header, start=1) if name == twice][:2]
+        named = f" ('{twice}')" if twice.lower() in _KNOWN else ""
+        raise UserError(
+            f"{path}: columns {first} and {second} have one name{named}; keep one of them, and"
+            " make sure that the first line is the header."
+        )
     wanted = [i for i, name in enumerate(header) if columns is None or name in columns]
     values: list[list[str]] = [[] for _ in wanted]
     lines: list[int] = []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.models.image_encoder import ResNetRegions
-from medclip_debias.models.peers.settings import ResNetSettings, SwinSettings
+from medclip_debias.models.peers.settings import ResNetSettings, SwinFields, SwinSettings
 
 
 class BioViLImages(nn.Module):
@@ -174,7 +174,9 @@ class MedClipSwin(nn.Module):
         from transformers import SwinConfig, SwinModel
 
         super().__init__()
-        self.model = SwinModel(SwinConfig(**settings.config), add_pooling_layer=False)
+        self.model = SwinModel(
+            SwinConfig(**SwinFields(**settings.config).model_dump()), add_pooling_layer=False
+        )
         self.projection_head = nn.Linear(self.model.num_features, dim, bias=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:

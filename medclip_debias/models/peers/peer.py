@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from medclip_debias.config import json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
@@ -254,6 +255,7 @@ class Peer(nn.Module):
         )
         clip = isinstance(settings.text, ClipTextSettings)
         tokenizer = ClipTokenizer.load(folder) if clip else SentenceTokenizer.load(folder)
+        _check_buildable(settings, files[0], where)
         model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
             state = load_file(files[0])
@@ -265,6 +267,21 @@ class Peer(nn.Module):
         else:
             model.self_test = {"status": "off"}
         return model
+
+
+def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
+    """Refuse an architecture that does not fit itself, or that the weights cannot fill."""
+    try:
+        with torch.device("meta"):
+            towers = nn.ModuleList(build_towers(settings))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    # Each library's modules have their own words for widths that no head divides, and the like.
+    except Exception as error:
+        raise UserError(
+            f"{where}: no model can be built of its 'architecture' ({type(error).__name__})."
+        ) from error
+    check_room(towers, weights, where)
 
 
 def _joined(regions: Tensor, whole: Tensor) -> Tensor:

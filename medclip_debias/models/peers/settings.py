@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from medclip_debias.config import PrepareSettings, Preprocessing, Settings
+
+Width = Annotated[int, Field(ge=1, le=16_384)]
+Hidden = Annotated[int, Field(ge=0, le=131_072)]
+Layers = Annotated[int, Field(ge=1, le=256)]
+Heads = Annotated[int, Field(ge=1, le=1024)]
+Side = Annotated[int, Field(ge=16, le=4096)]
+"""Limits far above every published model: a folder of other sizes is no model."""
 
 Kind = Literal["biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip"]
 
@@ -24,9 +31,11 @@ class PeerPreprocessing(Preprocessing):
 
     mean: float = 0.0
     std: float = Field(1.0, gt=0)
-    channel_mean: tuple[float, ...] = (0.0,)
-    channel_std: tuple[float, ...] = (1.0,)
-    network_size: int | None = None
+    channel_mean: tuple[float, ...] = Field((0.0,), min_length=1, max_length=3)
+    channel_std: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (1.0,), min_length=1, max_length=3
+    )
+    network_size: Side | None = None
     network_resize: Literal["bilinear_corners", "bicubic"] = "bicubic"
 
 
@@ -34,8 +43,10 @@ class ResNetSettings(Settings):
     """ResNet-50 trunk; ``hidden`` is the width of the projector's middle, where it has one."""
 
     kind: Literal["resnet50"] = "resnet50"
-    hidden: int = 0
-    temporal: int = Field(0, description="width of the temporal pooler of BioViL-T, 0 for none")
+    hidden: Hidden = 0
+    temporal: int = Field(
+        0, ge=0, le=16_384, description="width of the temporal pooler of BioViL-T, 0 for none"
+    )
 
 
 class ViTSettings(Settings):
@@ -47,12 +58,12 @@ class ViTSettings(Settings):
     """
 
     kind: Literal["vit"] = "vit"
-    image_size: int
-    patch: int
-    width: int
-    layers: int
-    heads: int
-    hidden: int
+    image_size: Side
+    patch: int = Field(ge=1, le=512)
+    width: Width
+    layers: Layers
+    heads: Heads
+    hidden: Hidden
     quick_gelu: bool = False
     pre_norm: bool = True
     patch_bias: bool = False
@@ -66,10 +77,29 @@ class ClipResNetSettings(Settings):
     """CLIP's ResNet; ``layers`` are the blocks of its four stages, ``width`` that of its stem."""
 
     kind: Literal["clip_resnet"] = "clip_resnet"
-    image_size: int
-    layers: tuple[int, int, int, int]
-    width: int
-    heads: int
+    image_size: Side
+    layers: tuple[Layers, Layers, Layers, Layers]
+    width: int = Field(ge=1, le=2048)
+    heads: Heads
+
+
+class SwinFields(Settings):
+    """The fields of a Swin transformer's ``config.json`` that are read; others change no number."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    image_size: Side = 224
+    patch_size: int = Field(4, ge=1, le=64)
+    num_channels: int = Field(3, ge=3, le=3)
+    embed_dim: int = Field(96, ge=1, le=2048)
+    depths: tuple[Layers, ...] = Field((2, 2, 6, 2), min_length=1, max_length=8)
+    num_heads: tuple[Heads, ...] = Field((3, 6, 12, 24), min_length=1, max_length=8)
+    window_size: int = Field(7, ge=1, le=64)
+    mlp_ratio: float = Field(4.0, gt=0, le=16)
+    qkv_bias: bool = True
+    hidden_act: Literal["gelu", "gelu_new", "relu", "silu"] = "gelu"
+    use_absolute_embeddings: bool = False
+    layer_norm_eps: float = Field(1e-5, ge=0, le=1)
 
 
 class SwinSettings(Settings):
@@ -78,17 +108,22 @@ class SwinSettings(Settings):
     kind: Literal["swin"] = "swin"
     config: dict[str, Any]
 
+    @model_validator(mode="after")
+    def _readable(self) -> SwinSettings:
+        SwinFields.model_validate(self.config)
+        return self
+
 
 class ClipTextSettings(Settings):
     """Causal transformer of CLIP."""
 
     kind: Literal["clip"] = "clip"
-    context: int
-    vocabulary: int
-    width: int
-    layers: int
-    heads: int
-    hidden: int
+    context: int = Field(ge=3, le=65_536)
+    vocabulary: int = Field(ge=1, le=2_000_000)
+    width: Width
+    layers: Layers
+    heads: Heads
+    hidden: Hidden
     quick_gelu: bool = False
 
 
@@ -106,7 +141,7 @@ class BertSettings(Settings):
     config: dict[str, Any]
     pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "none"]
     token: Literal["first", "mean", "pooler"] = "first"
-    hidden: int = 0
+    hidden: Hidden = 0
     words_only: bool = False
 
 
@@ -114,8 +149,8 @@ class PeerSettings(Settings):
     """Architecture of a peer; ``dim`` is the width of the space that its two towers share."""
 
     kind: Kind
-    dim: int
-    max_tokens: int
+    dim: Width
+    max_tokens: int = Field(ge=3, le=65_536)
     image: ResNetSettings | ViTSettings | ClipResNetSettings | SwinSettings = Field(
         discriminator="kind"
     )

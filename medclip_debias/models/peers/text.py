@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.models.bert_config import make_bert_config
 from medclip_debias.models.peers.settings import BertSettings
-from medclip_debias.models.text_encoder import SentenceTokenizer, make_bert_config
+from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.models.tokenizer_file import CLIP_WORDS, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 MERGES = 49152 - 256 - 2
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 class BertTower(nn.Module):
@@ -121,7 +122,7 @@ class ClipTokenizer:
         )
         made.pre_tokenizer = pre_tokenizers.Sequence(
             [
-                pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True),
+                pre_tokenizers.Split(Regex(CLIP_WORDS), behavior="removed", invert=True),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
@@ -130,11 +131,10 @@ class ClipTokenizer:
     @classmethod
     def load(cls, folder: Path) -> ClipTokenizer:
         """Read ``tokenizer.json``."""
-        from tokenizers import Tokenizer
-
         path = folder / "tokenizer.json"
-        with explained(f"{path}: this is not a tokenizer of CLIP", Exception):
-            return cls(Tokenizer.from_file(str(path)))
+        tokenizer = read_tokenizer(path)
+        with explained(f"{path}: this is not a tokenizer of CLIP", KeyError):
+            return cls(tokenizer)
 
     @property
     def size(self) -> int:

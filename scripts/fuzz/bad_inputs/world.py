@@ -202,9 +202,10 @@ class World:
     # -------------------------------------------------------------------------- looking
 
     def listing(self) -> set[str]:
-        """Names of all that lies in the case's folder; locks and logs of a run aside."""
+        """Names of all that lies in the case's folder; locks, logs and lists for the user aside."""
         names = (path.relative_to(self.here).as_posix() for path in self.here.rglob("*"))
-        return {n for n in names if not n.endswith(".lock") and "/tensorboard/" not in n}
+        aside = (".lock", "/lock", ".missing.csv", ".damaged.csv")
+        return {n for n in names if not n.endswith(aside) and "/tensorboard/" not in n}
 
     def stored(self) -> str:
         """What the verb stored of what it left aside."""

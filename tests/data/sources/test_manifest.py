@@ -27,7 +27,7 @@ def manifest(tmp_path):
     """A function that writes the manifest with changes; returns its path."""
     (tmp_path / "sub").mkdir()
     for name in ("a.png", "b.png", "sub/c.png"):
-        Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / name)
+        Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / name)
 
     def write(header=HEADER, rows=ROWS):
         path = tmp_path / "manifest.csv"
@@ -87,7 +87,7 @@ def test_text_may_stand_for_report(manifest):
 
 
 def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
-    Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
+    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
     images = detect(manifest(*changed(1, "image", "sub/a.png"))).images()
     assert [i.image_id for i in images] == ["a.png", "sub/a.png", "sub/c.png"]
 
@@ -95,13 +95,19 @@ def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (without("image"), "column 'image' is missing; it has: report, patient_id"),
-        (without("report"), "column 'report' or 'text' is missing; it has: image, patient_id"),
+        (
+            without("image"),
+            "column 'image' is missing; of its 6 columns these are known: report, patient_id",
+        ),
+        (
+            without("report"),
+            "column 'report' or 'text' is missing; .* known: image, patient_id",
+        ),
         ((HEADER, []), "has no rows"),
         (changed(1, "image", "a.png"), "row 3: its image is already in row 2"),
         (changed(1, "image", ""), "row 3: column 'image' is blank"),
         (changed(2, "patient_id", ""), "row 4: column 'patient_id' is blank"),
-        (changed(2, "split", "held"), "row 4: split 'held' is not one of train, validate, test"),
+        (changed(2, "split", "held"), "row 4: its split is not one of train, validate, test"),
         (changed(1, "report", "Other."), "row 3: its study has another report in row 2"),
         (changed(1, "patient_id", "p9"), "row 3: its study belongs to another patient"),
         (changed(1, "Edema", "0"), "row 2: the rows of its study disagree on 'edema'"),
@@ -140,7 +146,7 @@ def test_reports_from_elsewhere_are_refused(manifest, tmp_path):
 def test_a_link_loop_and_an_impossible_name_are_no_images(manifest, tmp_path):
     (tmp_path / "loop.png").symlink_to("loop.png")
     for name in ("loop.png", "x" * 300 + ".png", "\0.png"):
-        with pytest.raises(UserError, match=r"1 of its 3 images are not there: row 3 \("):
+        with pytest.raises(UserError, match=r"1 of its 3 images are not there \(rows 3\)"):
             detect(manifest(*changed(1, "image", name)))
 
 
@@ -188,11 +194,11 @@ class TestMsCxr:
 
     def prepare(self, tmp_path, rows, boxes="MS_CXR_Local_Alignment_v1.0.0.json", **image):
         for name in "abc":
-            picture = np.arange(64, dtype=np.uint8).reshape(8, 8)
+            picture = np.arange(256, dtype=np.uint8).reshape(16, 16)
             Image.fromarray(picture).save(tmp_path / f"{name}.png")
         header = "image,report,patient_id,study_id,split\n"
         (tmp_path / "manifest.csv").write_text(header + rows)
-        listed = {"id": 1, "file_name": "x.jpg", "width": 8, "height": 8} | image
+        listed = {"id": 1, "file_name": "x.jpg", "width": 16, "height": 16} | image
         box = {"id": 1, "image_id": 1, "bbox": [1, 1, 2, 2], "label_text": "Edema"}
         content = {"images": [listed], "annotations": [box]}
         (tmp_path / boxes).write_text(json.dumps(content))
@@ -327,7 +333,7 @@ class TestWhatIsMissing:
     def test_images_that_are_not_there(self, tmp_path, capsys, shard):
         assert run([*self.write(tmp_path, there=5), *shard]) == 2
         said = capsys.readouterr().err
-        assert "15 of its 20 images are not there: row 7 (5.png), row 8 (6.png)" in said
+        assert "15 of its 20 images are not there (rows 7, 8, 9" in said
         assert "row 16 (14.png) and 5 more;" in said
         listed = tmp_path / "o.missing.csv"
         assert f"All are listed in {listed}." in said

@@ -263,7 +263,7 @@ def test_a_release_without_reports_names_the_zip(tiny_tree):
         ("metadata", lambda t: t.replace("\na,", "\n\n\n../a,"), "row 4: dicom_id, .* blank or no"),
         ("metadata", lambda t: t.replace("\nb,1", "\n\nb,x"), "row 4: .* blank or no number"),
         ("split", lambda t: t + "a,101,10000001,test\n", "row 7: its dicom_id has another split"),
-        ("split", lambda t: t.replace("validate", "held"), "row 5: split 'held' is not one of"),
+        ("split", lambda t: t.replace("validate", "held"), "row 5: its split is not one of"),
     ],
 )
 def test_a_broken_table_is_named_with_its_row(tiny_tree, name, change, sentence):

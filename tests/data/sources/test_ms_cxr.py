@@ -142,7 +142,7 @@ def annotation(**changes):
         (annotation(image_id=[1]), "annotation 8: its image_id is not among"),
         (annotation(bbox=[1, 2, float("nan"), 4]), "annotation 8: its 'bbox' must be"),
         (annotation(bbox=[float("nan"), 2, 3, 4]), "annotation 8: its 'bbox' must be"),
-        (annotation(split="other"), "annotation 8: split 'other' is not one of"),
+        (annotation(split="other"), "annotation 8: its split is not one of"),
         ({"images": [{"id": 1, "width": "ten", "height": 3}]}, "image 1: 'width' and 'height'"),
     ],
 )

@@ -45,7 +45,7 @@ def reports(tmp_path):
 
 def picture(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(path, format="png")
+    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(path, format="png")
 
 
 def archive(path, files):

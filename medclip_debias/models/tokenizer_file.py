@@ -1,0 +1,145 @@
+"""``tokenizer.json``, read when it holds nothing but the parts of BERT's and CLIP's tokenizers.
+
+The format of the tokenizers library is a small language: replacements may make a word a gigabyte,
+patterns may take years on one sentence. So every part is on a list, and patterns are known ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.errors import UserError, explained
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MAX_BYTES = 64 << 20
+CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+"""CLIP's words (openai/CLIP, simple_tokenizer.py)."""
+_PATTERNS = (r"\s+", CLIP_WORDS)
+_MAX_ADDED = 10_000
+_LONGEST = 100  # characters of a prefix, a suffix, an added token
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Read ``tokenizer.json``.
+
+    Raises:
+        UserError: it is damaged, too large, or holds a part that is not on the list (named).
+    """
+    from tokenizers import Tokenizer
+
+    if path.stat().st_size > MAX_BYTES:
+        raise UserError(f"{path}: is larger than {MAX_BYTES >> 20} MiB, so it is no tokenizer.")
+    with explained(f"{path}: this is not a tokenizer file", Exception):
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        problem = next(_problems(content), None)
+    if problem:
+        raise UserError(
+            f"{path}: {problem}, which the tokenizers of BERT and CLIP do not have; it is not read."
+        )
+    with explained(f"{path}: this is not a tokenizer file", Exception):
+        return Tokenizer.from_str(text)
+
+
+def _problems(content: dict[str, Any]) -> Iterator[str]:
+    """What is not on the list; any exception means that the file is none of this format."""
+    yield from _parts("normalizer", content.get("normalizer"), _NORMALIZERS)
+    yield from _parts("pre_tokenizer", content.get("pre_tokenizer"), _SPLITTERS)
+    yield from _parts("post_processor", content.get("post_processor"), _ENDS)
+    yield from _parts("decoder", content.get("decoder"), _DECODERS)
+    yield from _parts("model", content["model"], _MODELS)
+    added = content.get("added_tokens") or []
+    if len(added) > _MAX_ADDED or any(len(token["content"]) > _LONGEST for token in added):
+        yield "holds too many or too long added tokens"
+
+
+def _parts(
+    place: str, part: Any, known: Mapping[str, Callable[[Any], bool]], depth: int = 0
+) -> Iterator[str]:
+    if part is None:
+        return
+    kind = part["type"] if place != "model" else part.get("type", "WordPiece")
+    if kind == "Sequence" and depth < 2:
+        inside = part[_LISTS[place]]
+        if len(inside) > 8:
+            yield f"has {len(inside)} steps in its {place}"
+        for one in inside:
+            yield from _parts(place, one, known, depth + 1)
+    elif kind not in known:
+        yield f"has a {place} of another type than {', '.join(known)}"
+    elif not known[kind](part):
+        yield f"has a {place} ({kind}) with settings"
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _no_growth(part: Any) -> bool:
+    """A replacement by no more than it replaces."""
+    ((kind, pattern),) = part["pattern"].items()
+    content = part["content"]
+    if kind == "Regex":
+        return pattern in _PATTERNS and len(content) <= 1
+    return bool(kind == "String" and pattern and len(content) <= len(pattern) <= _LONGEST)
+
+
+def _known_pattern(part: Any) -> bool:
+    ((kind, pattern),) = part["pattern"].items()
+    return bool(pattern in _PATTERNS if kind == "Regex" else pattern)
+
+
+def _short_template(part: Any) -> bool:
+    ids = part["special_tokens"].values()
+    short = all(len(one["ids"]) <= 4 and len(one["tokens"]) <= 4 for one in ids)
+    return short and len(part["single"]) <= 8 and len(part["pair"]) <= 8
+
+
+def _word_pieces(part: Any) -> bool:
+    prefix = part.get("continuing_subword_prefix") or ""
+    return len(prefix) <= _LONGEST and int(part.get("max_input_chars_per_word", 100)) <= 1000
+
+
+def _byte_pairs(part: Any) -> bool:
+    ends = (part.get("continuing_subword_prefix"), part.get("end_of_word_suffix"))
+    return part.get("dropout") is None and all(len(end or "") <= _LONGEST for end in ends)
+
+
+_LISTS = {
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "post_processor": "processors",
+    "decoder": "decoders",
+    "model": "",
+}
+_NORMALIZERS = {
+    "BertNormalizer": _always,
+    "Lowercase": _always,
+    "NFC": _always,
+    "NFD": _always,
+    "NFKC": _always,
+    "NFKD": _always,
+    "Replace": _no_growth,
+    "Strip": _always,
+    "StripAccents": _always,
+}
+_SPLITTERS = {
+    "BertPreTokenizer": _always,
+    "ByteLevel": _always,
+    "Split": _known_pattern,
+    "Whitespace": _always,
+    "WhitespaceSplit": _always,
+}
+_ENDS = {
+    "BertProcessing": _always,
+    "ByteLevel": _always,
+    "RobertaProcessing": _always,
+    "TemplateProcessing": _short_template,
+}
+_DECODERS = {"BPEDecoder": _always, "ByteLevel": _always, "WordPiece": _always}
+_MODELS = {"BPE": _byte_pairs, "WordPiece": _word_pieces}

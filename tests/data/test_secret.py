@@ -1,0 +1,82 @@
+"""The secret of a prepared set: made once, kept through all that remakes the set, never public."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare, prepare_part
+from medclip_debias.data.secret import FILE, read_secret
+from medclip_debias.data.shards import merge
+from medclip_debias.errors import UserError
+
+SMALL = PrepareSettings(size=32)
+
+
+def test_a_set_is_made_with_one_that_only_its_owner_can_read(tiny_tree, tmp_path):
+    prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+    path = tmp_path / "o" / FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(read_secret(tmp_path / "o")) == 32
+    prepare(tiny_tree.root, tmp_path / "p", SMALL, workers=1)
+    assert read_secret(tmp_path / "p") != read_secret(tmp_path / "o")
+
+
+@pytest.mark.parametrize("how", [{"update": True}, {"overwrite": True}, {}])
+def test_it_stays_when_the_set_is_made_again(tiny_tree, tmp_path, how):
+    out = tmp_path / "o"
+    prepare(tiny_tree.root, out, SMALL, workers=1)
+    before = (out / FILE).read_bytes()
+    prepare(tiny_tree.root, out, SMALL, workers=1, **how)
+    assert (out / FILE).read_bytes() == before
+    assert stat.S_IMODE((out / FILE).stat().st_mode) == 0o600
+
+
+def test_a_merged_set_has_one_and_keeps_it(tiny_tree, tmp_path):
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for number, part in enumerate(parts, start=1):
+        prepare_part(tiny_tree.root, part, SMALL, f"{number}/2", workers=1)
+        assert not (part / FILE).exists()
+    merge(parts, tmp_path / "o")
+    before = read_secret(tmp_path / "o")
+    merge(parts, tmp_path / "o", overwrite=True)
+    assert read_secret(tmp_path / "o") == before
+
+
+def test_a_set_from_before_gets_one_on_demand_and_all_who_ask_at_once_get_the_same(tmp_path):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(read_secret(tmp_path))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_preparing_again_adds_the_file_to_a_set_from_before(tiny_tree, tmp_path):
+    prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+    (tmp_path / "o" / FILE).unlink()
+    prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+    assert (tmp_path / "o" / FILE).is_file()
+
+
+def test_a_read_only_set_from_before_is_one_sentence(tmp_path, monkeypatch):
+    def refuse(*_args, **_more):
+        raise OSError(30, os.strerror(30))  # root, who runs tests too, may write anywhere
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"items\.key: cannot be read or written .*'prepare'"):
+        read_secret(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"00ff\n", b"no hex", b"\xff" * 64])
+def test_a_damaged_one_is_refused(tmp_path, content):
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        read_secret(tmp_path)
