@@ -31,7 +31,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     # A long name is cut, for with what is added it must remain below 256 bytes.
     stem = path.name.encode()[:150].decode(errors="ignore")
     handle, name = tempfile.mkstemp(
-        prefix=_prefix(stem), suffix=f".part{path.suffix[:20]}", dir=path.parent
+        prefix=temporary_prefix(stem), suffix=f".part{path.suffix[:20]}", dir=path.parent
     )
     os.close(handle)
     temporary = Path(name)
@@ -53,7 +53,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _clean_once(path.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=_prefix(path.name), suffix=".part", dir=path.parent))
+    temporary = Path(
+        tempfile.mkdtemp(prefix=temporary_prefix(path.name), suffix=".part", dir=path.parent)
+    )
     try:
         yield temporary
         _give_rights(temporary)
@@ -140,7 +142,8 @@ def _clean_once(folder: Path) -> None:
         remove_leftovers(folder)
 
 
-def _prefix(name: str) -> str:
+def temporary_prefix(name: str) -> str:
+    """Beginning of a temporary name that `remove_leftovers` knows; it must end in ``.part``."""
     owner = Owner.here()
     return f".{name}.{owner.machine}-{owner.pid}-{owner.started}-"
 

@@ -23,11 +23,13 @@ def language_model(
     from medclip_debias.config import apply_overrides, validate
     from medclip_debias.data.loader import training_corpus, training_patients
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.data.verify import check_sample
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 
     content = apply_overrides({}, settings or [])
     chosen = validate(LanguageModelSettings, content, "the command line")
     data = PreparedSet.open(prepared)
+    check_sample(data)
     provenance = {"data_hash": data.content_hash, "split": "train"}
     with progress("Steps") as advance:
         figures = train_masked_lm(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from medclip_debias.data.labels import label_name, label_value
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import ToldWarning, UserError, did_you_mean
 from medclip_debias.evaluation.protocol import Skipped, rows_of_split
 from medclip_debias.files import file_hash
 
@@ -189,6 +190,11 @@ def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[st
         name = column if column in classes else label_name(column)
         if name in classes and name not in columns:
             columns[str(name)] = column
+        elif name is None and (hint := did_you_mean(column, classes)):
+            warnings.warn(
+                ToldWarning(f"{path}: no label and not read: column '{column}'{hint}."),
+                stacklevel=2,
+            )
     if not columns:
         hint = did_you_mean(classes[0], map(str, table.columns))
         raise UserError(

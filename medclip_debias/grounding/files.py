@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 RESULTS = "groundings.json"
+NOTICE = (
+    "The pictures show patients, and the sentences stand in this list and in the names of files:"
+    " share them as you may share the data."
+)
 
 Progress = Callable[[int, int], None]
 
@@ -121,6 +125,7 @@ def ground_files(
         raise UserError(f"none of the {len(images)} images can be used; the first: {first}")
     result = {
         "format": FORMAT,
+        "notice": NOTICE,
         "model_hash": model.content_hash,
         "scores": getattr(model, "scores", "cosine"),
         "options": options.model_dump(mode="json"),

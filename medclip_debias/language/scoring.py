@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from medclip_debias.data.store import PreparedSet, write_scores
+from medclip_debias.data.verify import check_sample
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
@@ -29,9 +30,13 @@ def score_prepared(
         device: where the model runs.
         progress: called with masked tokens done and to do.
 
+    Raises:
+        UserError: the set is not what was prepared, or the folder holds no such model.
+
     Returns:
         Counts, the model's hash, and percentiles of the log probability (nats).
     """
+    check_sample(prepared)
     name = language_model_hash(language_model)
     model = load_masked_lm(language_model).to(device)
     tokenizer = SentenceTokenizer.load(language_model)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import remove_leftovers, temporary_prefix
 from medclip_debias.viewer.access import TOKEN_VARIABLE, Access, is_loopback
 from medclip_debias.viewer.listen import listening, listening_at
 
@@ -203,11 +204,13 @@ def _workplace() -> Iterator[Path]:
     """A private temporary folder, which gradio uses for all that it keeps on the disk.
 
     It must be there before gradio is imported, which makes a folder in its usual place at once.
-    Whatever else wants a temporary file gets it here too.
+    Whatever else wants a temporary file gets it here too. What a viewer that was killed left is
+    removed first.
     """
     before, usual = os.environ.get("GRADIO_TEMP_DIR"), tempfile.tempdir
+    remove_leftovers(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(
-        prefix="medclip-debias-viewer-", ignore_cleanup_errors=True
+        prefix=temporary_prefix("medclip-debias-viewer"), suffix=".part", ignore_cleanup_errors=True
     ) as name:
         os.environ["GRADIO_TEMP_DIR"] = tempfile.tempdir = name
         try:

@@ -105,3 +105,18 @@ def test_reports_without_images_are_verified_too(tmp_path):
     prepared = prepare(tmp_path / "manifest.csv", tmp_path / "o", settings, reading=reading)
     check_sample(prepared)
     assert changes(prepared) == []
+
+
+def test_neither_scores_nor_a_language_model_are_made_of_a_changed_set(folder, capsys, tmp_path):
+    from medclip_debias.cli import run
+
+    table = pd.read_parquet(folder / "sentences.parquet")
+    table["text"] = table["text"].to_numpy()[::-1]
+    table.to_parquet(folder / "sentences.parquet", index=False)
+    words = ["score", str(folder), "--language-model", str(tmp_path / "lm")]
+    for verb in (words, ["language-model", str(folder), str(tmp_path / "lm")]):
+        assert run(verb) == 2
+        assert (
+            "sentences.parquet: was changed under an unchanged meta.json" in capsys.readouterr().err
+        )
+    assert not (folder / "scores.json").exists()

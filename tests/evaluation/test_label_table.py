@@ -8,7 +8,7 @@ import pytest
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.sources.paths import PathFinder
-from medclip_debias.errors import UserError
+from medclip_debias.errors import ToldWarning, UserError
 from medclip_debias.evaluation.label_table import (
     class_list,
     list_labels,
@@ -57,6 +57,13 @@ def test_a_table_is_joined_by_study_or_by_image(small_prepared, tmp_path):
 def test_a_table_that_does_not_fit_is_one_sentence(small_prepared, tmp_path, text, sentence):
     with pytest.raises(UserError, match=sentence):
         table_labels(write(tmp_path / "a.csv", text), small_prepared, "test", CLASSES)
+
+
+def test_a_column_that_is_almost_a_class_is_named(small_prepared, tmp_path):
+    path = write(tmp_path / "labels.csv", "study_id,Pneumonia,Oedema,Age\ns00,1,1,60\ns01,0,0,50\n")
+    with pytest.warns(ToldWarning, match=r"column 'Oedema' \(did you mean 'Edema'\?\)") as caught:
+        table_labels(path, small_prepared, "test", ["Edema", "Pneumonia"])
+    assert len(caught) == 1  # an age is no label, and nobody takes it for one
 
 
 def test_what_the_set_or_table_lacks_is_skipped(small_prepared, tmp_path):

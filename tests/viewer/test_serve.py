@@ -114,11 +114,30 @@ def test_the_page_answers_over_http_and_leaves_nothing(start, films, tmp_path):
     assert browser.join("chosen", ["Mrs Smith.png", *DRAWING]).status_code == 400
 
     assert [path.name for path in work.iterdir()] == [
-        path.name for path in work.glob("medclip-debias-viewer-*")
+        path.name for path in work.glob(".medclip-debias-viewer.*.part")
     ]
     assert _end(child, signal.SIGTERM) == 0
     assert list(work.iterdir()) == []
     assert told.read_text().strip() == url  # nothing of what was asked
+
+
+def test_the_folder_of_a_viewer_that_was_killed_is_removed_by_the_next(tmp_path, monkeypatch):
+    from medclip_debias.viewer.serve import _workplace
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        with _workplace() as work:
+            (work / "radiograph.png").write_bytes(b"x")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (left,) = tmp_path.iterdir()
+    mine = tmp_path / ".medclip-debias-viewer.notes"
+    mine.mkdir()
+    with _workplace() as work:
+        assert set(tmp_path.iterdir()) == {work, mine}
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 def test_a_unix_socket_is_served_with_a_token_of_ones_own(start, tmp_path, films, monkeypatch):

@@ -142,18 +142,19 @@ class ManifestSource:
 
     def _check_there(self, images: list[ImageRecord]) -> None:
         """Stop when an image is not there, and name all of them at once."""
-        pairs = zip(self._rows, images, self._columns["image"], strict=True)
-        missing = [(row, image.path, name) for row, image, name in pairs if not is_file(image.path)]
+        pairs = zip(self._rows, images, strict=True)
+        missing = [(row, str(image.path)) for row, image in pairs if not is_file(image.path)]
         if not missing:
             return
         # By row alone: a cell of a damaged table may hold anything, a patient's name too.
-        named = ", ".join(str(row) for row, _, _ in missing[:_SHOWN])
+        named = ", ".join(str(row) for row, _ in missing[:_SHOWN])
+        rows = "row" if len(missing) == 1 else "rows"
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise MissingFiles(
-            f"{self.path}: {len(missing)} of its {len(images)} images are not there (rows"
+            f"{self.path}: {len(missing)} of its {len(images)} images are not there ({rows}"
             f" {named}{more}); correct the paths (they start from {self.path.parent}) or remove"
             " the rows.",
-            [(row, str(path)) for row, path, _ in missing],
+            missing,
         )
 
     def _read_images(self) -> list[ImageRecord]:

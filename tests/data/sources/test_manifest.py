@@ -146,7 +146,7 @@ def test_reports_from_elsewhere_are_refused(manifest, tmp_path):
 def test_a_link_loop_and_an_impossible_name_are_no_images(manifest, tmp_path):
     (tmp_path / "loop.png").symlink_to("loop.png")
     for name in ("loop.png", "x" * 300 + ".png", "\0.png"):
-        with pytest.raises(UserError, match=r"1 of its 3 images are not there \(rows 3\)"):
+        with pytest.raises(UserError, match=r"1 of its 3 images are not there \(row 3\)"):
             detect(manifest(*changed(1, "image", name)))
 
 
@@ -323,7 +323,7 @@ class TestWhatIsMissing:
             text = ("FINDINGS: Clear lungs.", "TECHNIQUE: Two views.", "", "nan")[number % 4]
             rows.append((f"{number}.png", text, f"s{number}"))
             if number < there:
-                picture = np.arange(64, dtype=np.uint8).reshape(8, 8) + number
+                picture = np.arange(256, dtype=np.uint8).reshape(16, 16) // 2 + number
                 Image.fromarray(picture).save(tmp_path / f"{number}.png")
         with (tmp_path / "manifest.csv").open("w", newline="") as file:
             csv.writer(file).writerows(rows)
@@ -334,7 +334,7 @@ class TestWhatIsMissing:
         assert run([*self.write(tmp_path, there=5), *shard]) == 2
         said = capsys.readouterr().err
         assert "15 of its 20 images are not there (rows 7, 8, 9" in said
-        assert "row 16 (14.png) and 5 more;" in said
+        assert "15, 16 and 5 more);" in said
         listed = tmp_path / "o.missing.csv"
         assert f"All are listed in {listed}." in said
         table = pd.read_csv(listed)
