@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import load_yaml
-from medclip_debias.errors import UserError
+from medclip_debias.errors import ToldWarning, UserError
 from medclip_debias.evaluation.catalogue import (
     METRICS,
     PAPER_BASE,
@@ -50,9 +51,10 @@ def read_run(run: Path) -> dict[str, Any]:
         )
     for path in (settings, results, run / "metrics.csv"):
         check_own(path)
+    chosen, text = _settings(settings) if settings.is_file() else ({}, "")
     return {
-        "settings": load_yaml(settings) if settings.is_file() else {},
-        "settings_text": settings.read_text(encoding="utf-8") if settings.is_file() else "",
+        "settings": chosen,
+        "settings_text": text,
         "metrics": read_metrics(run / "metrics.csv"),
         "results": read_results(results) if results.is_file() else {},
         "heatmaps": read_heatmaps(run / "heatmaps"),
@@ -72,14 +74,43 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _settings(path: Path) -> tuple[dict[str, Any], str]:
+    """A run's settings and their text; a warning when the file is not whole."""
+    content = load_yaml(path)
+    if "provenance" not in content:  # what `train` writes last
+        _warn(f"{path}: is not whole; the report shows what is there.")
+    return content, path.read_text(encoding="utf-8")
+
+
 def read_metrics(path: Path) -> dict[str, list[float | None]]:
-    """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty."""
+    """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty.
+
+    A last row that was cut off is left aside, with a warning.
+
+    Raises:
+        UserError: it is no table of numbers.
+    """
     if not path.is_file():
         return {}
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
+    try:
+        text = path.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(text.splitlines(), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"{path}: cannot be read as a table ({type(error).__name__}); move it away, and the "
+            "report is written without curves."
+        ) from error
+    if text and not text.endswith("\n"):
+        _warn(f"{path}: its last row is cut off and left aside.")
+        rows = rows[:-1]
+    if not rows:
+        _warn(f"{path}: holds no rows, so the report has no curves.")
     names = [name for name in (rows[0] if rows else {}) if name]
     return {name: [_number(row.get(name)) for row in rows] for name in names}
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(ToldWarning(sentence), stacklevel=3)
 
 
 def check_own(path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from medclip_debias.errors import UserError
-from medclip_debias.reporting.content import duration, interval, number, read_metrics
+from medclip_debias.errors import ToldWarning, UserError
+from medclip_debias.reporting.content import duration, interval, number, read_metrics, read_run
 from medclip_debias.reporting.report import write_report
 
 RESULTS = {
@@ -279,3 +279,30 @@ def test_figures_are_written_as_people_read_them():
     assert interval(None) == "\N{EN DASH}"
     assert duration(3.21) == "3.2 s"
     assert duration(3725) == "1 h 2 min"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "sentence"),
+    [
+        ("metrics.csv", lambda text: text[:-5], "its last row is cut off and left aside"),
+        ("metrics.csv", lambda text: "", "holds no rows, so the report has no curves"),
+        ("settings.yaml", lambda text: "", "is not whole; the report shows what is there"),
+    ],
+)
+def test_what_is_cut_off_is_said(tmp_path, name, damage, sentence):
+    (tmp_path / "settings.yaml").write_text("train: {steps: 2}\nprovenance: {data_hash: a}\n")
+    (tmp_path / "metrics.csv").write_text("step,loss\n1,2.0\n2,1.5\n3,1.0\n")
+    path = tmp_path / name
+    path.write_text(damage(path.read_text()))
+    with pytest.warns(ToldWarning, match=sentence) as caught:
+        parts = read_run(tmp_path)
+    assert len(caught) == 1
+    if name == "metrics.csv":
+        assert parts["metrics"].get("loss", []) in ([], [2.0, 1.5])
+
+
+def test_metrics_that_are_no_table_are_one_sentence(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(UserError, match=r"metrics\.csv: cannot be read as a table"):
+        read_metrics(path)

@@ -234,7 +234,8 @@ class _Coco:
             raise UserError(f"{where}: its image_id is not among the file's images.")
         if not isinstance(annotation.get("category_id"), int | str | None):
             raise UserError(f"{where}: its category_id must be the id of a category.")
-        if not str(annotation.get("label_text") or "").strip():
+        phrase = annotation.get("label_text")
+        if not isinstance(phrase, str) or not phrase.strip():
             raise UserError(f"{where}: has no 'label_text'; give the phrase that the box shows.")
         box = annotation.get("bbox")
         numbers = isinstance(box, list) and len(box) == 4

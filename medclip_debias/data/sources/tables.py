@@ -109,6 +109,11 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             for row in reader:
+                if any("\0" in cell for cell in row):
+                    raise UserError(
+                        f"{path}, row {line + 1}: holds a zero byte, which no text does; export the"
+                        " table again."
+                    )
                 if row:  # an empty line is no row
                     yield line + 1, row
                 line = reader.line_num

@@ -11,13 +11,11 @@ name or id in what is said, or bad input taken in silence.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,12 +34,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", default="", help="areas and cases whose words hold this")
+    parser.add_argument("--only", default="", help="areas, or cases, whose words hold this")
     parser.add_argument("--out", type=Path, help="the page whose table is written anew")
     parser.add_argument("--verbose", action="store_true", help="print every answer")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="medclip-debias-bad-") as name:
         outcomes = _play_all(Path(name), options.only, options.verbose)
+    if not outcomes:
+        parser.error(f"no area and no case holds '{options.only}'")
     faults = [outcome for outcome in outcomes if outcome.fault]
     for outcome in faults:
         said = f": {outcome.said}" if outcome.said else ""
@@ -58,11 +58,10 @@ def main() -> int:
 def _play_all(folder: Path, only: str, verbose: bool) -> list[Outcome]:
     base = Base(folder / "base")
     base.folder.mkdir()
-    quiet = io.StringIO()
-    with redirect_stdout(quiet), redirect_stderr(quiet):
-        index = base.index
-        names = [p.name for p in sorted(index.iterdir()) if p.is_file() and p.name[0] != "."]
-        folder_cases.add_index_cases(names)
+    # Their cases are their files, which must be made to be known.
+    if only in folder_cases.INDEX:
+        folder_cases.add_index_cases(_names(base.index))
+    if only in folder_cases.PARTS:
         folder_cases.add_part_cases(_names_of_a_part(base))
     outcomes = []
     chosen = [case for case in CASES if only in f"{case.area} {case.what}"]
@@ -78,16 +77,14 @@ def _play_all(folder: Path, only: str, verbose: bool) -> list[Outcome]:
     return outcomes
 
 
-def _names_of_a_part(base: Base) -> list[str]:
-    from medclip_debias.cli import run
+def _names(folder: Path) -> list[str]:
+    return [p.name for p in sorted(folder.iterdir()) if p.is_file() and p.name[0] != "."]
 
-    out = base.folder / "part"
-    words = ["prepare", str(base.tree), str(out), "--size", "32", "--workers", "1"]
-    if run([*words, "--shard", "1/2"]):
-        raise SystemExit("the script's own inputs could not be made: a part")
+
+def _names_of_a_part(base: Base) -> list[str]:
     # An empty file has no bit to flip.
-    files = (path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_size > 8)
-    return [path.name for path in files if path.suffix != ".lock"]
+    files = (path for path in sorted(base.part.rglob("*")) if path.is_file())
+    return [path.name for path in files if path.suffix != ".lock" and path.stat().st_size > 8]
 
 
 if __name__ == "__main__":

@@ -189,10 +189,12 @@ for what, change in {
     "a box with an infinite side": _box(bbox=[1, 2, 1e400, 3]),
     "a phrase that is a number": _box(label_text=3),
     "an annotation of an image that is not listed": _box(image_id=99),
-    "an image of width 0": _image(width=0),
     "an id that is a list": _box(category_id=[1]),
 }.items():
     case(BOXES, what, "refused")(_boxes(change))
+case(BOXES, "an image of width 0, as where the size is not known", "read", "refused")(
+    _boxes(_image(width=0))
+)
 case(BOXES, "a box without area", "counted", shows='"zero_area_boxes": 1')(
     _boxes(_box(bbox=[5, 5, 0, 9]))
 )

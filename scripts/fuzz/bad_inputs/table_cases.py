@@ -77,7 +77,7 @@ case(AREA, "a report 'nan'", "refused", "counted", shows="(?i)'nan'|blank|no tex
 case(AREA, "a report 'None'", "refused", "counted", shows="(?i)none")(_cells(report="None"))
 case(
     AREA, "a report printed as Python bytes (b'...')", "refused", "counted", shows=r"(?i)b'|bytes"
-)(_cells(report=f"b'{REPORT[:60]}'"))
+)(_cells(report=repr(REPORT.encode())))
 case(AREA, r"a report with literal \n", "refused", "counted", shows=r"(?i)\\n|line")(
     _cells(report=REPORT.replace("\n", "\\n"))
 )

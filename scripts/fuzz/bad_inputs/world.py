@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,13 +85,31 @@ class Base:
         self._do(["index", *words, "--set", "landmarks=8"])
         return out
 
+    @cached_property
+    def part(self) -> Path:
+        """Half of the prepared set, as one of two machines makes it."""
+        return self._half("1/2", "part")
+
+    @cached_property
+    def other_part(self) -> Path:
+        """The other half."""
+        return self._half("2/2", "other_part")
+
+    def _half(self, shard: str, name: str) -> Path:
+        out = self.folder / name
+        words = ["--size", "32", "--workers", "1", "--shard", shard]
+        self._do(["prepare", str(self.tree), str(out), *words])
+        return out
+
     @staticmethod
     def _do(words: list[str]) -> None:
         from medclip_debias.cli import run
 
-        code = run(words)
+        quiet = io.StringIO()
+        with redirect_stdout(quiet), redirect_stderr(quiet):
+            code = run(words)
         if code:
-            raise SystemExit(f"the script's own inputs could not be made: {' '.join(words)}")
+            raise SystemExit(f"the script's own inputs could not be made: {quiet.getvalue()}")
 
 
 class World:
