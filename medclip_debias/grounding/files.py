@@ -164,7 +164,7 @@ def ground_files(
     result = {
         "format": FORMAT,
         "model_hash": model.content_hash,
-        "scores": model.region_score,
+        "scores": model.map_kind,
         "options": options.model_dump(mode="json"),
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
         "images": found,

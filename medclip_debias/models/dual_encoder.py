@@ -18,7 +18,7 @@ from medclip_debias.files import atomic_folder, file_hash, write_json
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
-from medclip_debias.models.interface import RegionScore
+from medclip_debias.models.interface import MapKind
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_json
@@ -39,7 +39,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
     """
 
     has_whole: ClassVar[bool] = False
-    region_score: ClassVar[RegionScore] = "cosine"
+    map_kind: ClassVar[MapKind] = "cosine"
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
 
     def __init__(

@@ -16,7 +16,7 @@ from medclip_debias.config import Preprocessing, Settings
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.region_grid import RegionGrid
 
-RegionScore = Literal["cosine", "attention"]
+MapKind = Literal["cosine", "attention"]
 
 
 class Tokenizer(Protocol):
@@ -78,8 +78,8 @@ class ImageTextModel(Protocol):
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
 
     @property
-    def region_score(self) -> RegionScore:
-        """What `region_scores` gives."""
+    def map_kind(self) -> MapKind:
+        """What the maps of `region_scores` hold: cosines, or shares of a sentence's attention."""
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
         """Features of prepared images, uint8 ``[B, S, S]``."""
@@ -91,7 +91,7 @@ class ImageTextModel(Protocol):
         """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Scores ``[B, T, N]`` of every region with every sentence; what kind, `region_score`."""
+        """A map over the regions for every image and sentence ``[B, T, N]``, of `map_kind`."""
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """The weights."""

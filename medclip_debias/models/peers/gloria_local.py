@@ -25,7 +25,7 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.text import words_only
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import ImageTextModel, RegionScore
+    from medclip_debias.models.interface import ImageTextModel, MapKind
 
 SHARPNESS = 4.0
 """The published first temperature."""
@@ -39,7 +39,7 @@ class GloriaLocal(Peer):
     """
 
     has_whole: ClassVar[bool] = False
-    region_score: ClassVar[RegionScore] = "attention"
+    map_kind: ClassVar[MapKind] = "attention"
 
     @classmethod
     def of(cls, model: ImageTextModel) -> GloriaLocal:

@@ -20,7 +20,7 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.interface import RegionScore
+from medclip_debias.models.interface import MapKind
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.images import (
@@ -64,7 +64,7 @@ class Peer(nn.Module):
 
     has_whole: ClassVar[bool] = True
     learned_scale: ClassVar[float | None] = None
-    region_score: ClassVar[RegionScore] = "cosine"
+    map_kind: ClassVar[MapKind] = "cosine"
 
     def __init__(
         self,

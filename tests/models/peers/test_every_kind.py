@@ -140,7 +140,7 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     found = model.region_scores(features, sentences)
     assert found.shape == (2, 3, regions)
     np.testing.assert_allclose(found, expected, atol=5e-7)
-    assert model.region_score == "cosine"
+    assert model.map_kind == "cosine"
     scores = model.score(features, sentences)
     assert scores.shape == (2, 3)
     # What an index keeps, in half precision, gives the same scores.
