@@ -53,11 +53,11 @@ def encode(
             protocol.begin(model, vectors[[place[text] for text in protocol.texts]])
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size]
-            regions = model.encode_images(torch.from_numpy(np.asarray(prepared.pixels[batch])))
+            features = model.encode_images(torch.from_numpy(np.asarray(prepared.pixels[batch])))
             for protocol in protocols:
                 wanted = [number for number, row in enumerate(batch) if row in protocol.rows]
                 if wanted:
-                    protocol.see([batch[number] for number in wanted], regions[wanted])
+                    protocol.see([batch[number] for number in wanted], features[wanted])
             if progress:
                 progress(start + len(batch), len(rows))
     return Encoded(len(rows), len(texts), cut_sentences(model, texts))

@@ -210,7 +210,7 @@ def evaluate(
         "options": describe_options(options, draw),
         "model": describe_model(model),
         "data": describe_data(data),
-        "self_test": getattr(model, "self_test", None),
+        "self_test": model.self_test,
         "versions": versions(),
         "timing": {
             "evaluate": time.perf_counter() - started,

@@ -25,6 +25,7 @@ from medclip_debias.models.region_grid import RegionGrid
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
@@ -209,13 +210,13 @@ class PhraseGrounding(Protocol):
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
 
-    def see(self, rows: Sequence[int], regions: Tensor) -> None:
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
         grid = self._model.grid
-        for row, own in zip(rows, regions, strict=True):
+        for row, own in zip(rows, features, strict=True):
             numbers = self._of_image[row]
             vectors = self._vectors[[self.selected.phrases[n].sentence for n in numbers]]
-            maps = finite(self._model.region_scores(own[None], vectors)[0], self.name)
+            maps = finite(self._model.region_scores(own, vectors)[0], self.name)
             for number, scores in zip(numbers, maps, strict=True):
                 phrase = self.selected.phrases[number]
                 self.grids[number] = scores.reshape(grid.shape)

@@ -32,11 +32,15 @@ from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.grounding.search.searched import Searched
+    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 Names = NDArray[Any]
 FORMAT = 1
+FEATURES = {
+    False: "mean of the region vectors, unit length",
+    True: "vector of the whole image, unit length",
+}
 
 
 class ProbeOptions(Settings):
@@ -93,8 +97,8 @@ def probe(
             model expects, or truth that does not fit.
     """
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.grounding.search.searched import load_searched
     from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
 
     if split == "train":
         raise UserError(
@@ -104,7 +108,7 @@ def probe(
     began = time.perf_counter()
     options = options or ProbeOptions()
     data = PreparedSet.open(Path(prepared))
-    model, _ = load_searched(Path(model_folder), best_device(device))
+    model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     known = Truth(Path(truth)) if truth is not None else None
     rows = {name: _rows(data, name) for name in ("train", split)}
@@ -165,7 +169,7 @@ def probe(
         "options": options.model_dump(mode="json"),
         "seed": seed,
         "bootstrap": {"resamples": bootstrap, "unit": "patient", "level": 0.95},
-        "features": "mean of the region vectors, unit length",
+        "features": FEATURES[model.has_whole],
         "data_hash": data.content_hash,
         "model_hash": model.content_hash,
         "medclip_debias": __version__,
@@ -200,7 +204,7 @@ def _labels(data: PreparedSet) -> dict[str, Floats]:
 
 
 def _features(
-    model: Searched,
+    model: ImageTextModel,
     data: PreparedSet,
     rows: NDArray[np.int64],
     split_rows: NDArray[np.int64],
@@ -208,14 +212,13 @@ def _features(
 ) -> tuple[Floats, dict[str, Floats]]:
     """Image features of ``rows``; paired image and sentence vectors of the split."""
     import torch
-    import torch.nn.functional as F
 
     parts = []
     with torch.inference_mode():
         for start in range(0, len(rows), 64):
             pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
-            mean = F.normalize(model.encode_images(pixels).mean(dim=1), dim=-1)
-            parts.append(finite(mean, "probe").astype(np.float64))
+            pooled = model.encode_images(pixels).pooled
+            parts.append(finite(pooled, "probe").astype(np.float64))
             if progress:
                 progress(min(start + 64, len(rows)), len(rows))
         vectors = np.concatenate(parts)
@@ -282,7 +285,7 @@ def _means(classes: dict[str, Any]) -> dict[str, float]:
 
 
 def _false_negatives(
-    model: Searched,
+    model: ImageTextModel,
     data: PreparedSet,
     rows: NDArray[np.int64],
     known: Truth,
@@ -312,7 +315,7 @@ def _false_negatives(
         sentences = model.encode_sentences(texts)
         for start in range(0, len(rows), 64):
             pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
-            part = model.similarity(model.encode_images(pixels), sentences)
+            part = model.score(model.encode_images(pixels), sentences)
             scores[:, start : start + 64] = finite(part, "probe").T
     same_label = _shared_labels(data, owners, studies)
     found = detectors(scores, agree, negatives, same_label, same_text, options.removed)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 HELD_OUT = "held_out"
@@ -76,8 +77,8 @@ class Protocol(ABC):
         """Take the unit vectors ``[len(texts), D]`` before the first image comes."""
 
     @abstractmethod
-    def see(self, rows: Sequence[int], regions: Tensor) -> None:
-        """Take some of the images in ``rows``: unit vectors of their regions ``[B, N, D]``."""
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """Take the features of some of the images in ``rows``."""
 
     @abstractmethod
     def measure(self, draw: Draw) -> Measured:

@@ -29,6 +29,7 @@ from medclip_debias.models.finite import finite
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
@@ -202,7 +203,7 @@ class BoxRetrieval(Protocol):
         """See `Protocol.begin`."""
         self._grid, self._vectors = model.grid, finite(vectors, self.name)
 
-    def see(self, rows: Sequence[int], regions: Tensor) -> None:
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
         numbers, places, boxes = [], [], []
         for place, row in enumerate(rows):
@@ -214,7 +215,7 @@ class BoxRetrieval(Protocol):
                     places.append(place)
                     boxes.append(visible)
         if numbers:
-            found = finite(box_features(regions[places], self._grid, boxes), self.name)
+            found = finite(box_features(features.regions[places], self._grid, boxes), self.name)
             self.features |= dict(zip(numbers, found, strict=True))
 
     def measure(self, draw: Draw) -> Measured:

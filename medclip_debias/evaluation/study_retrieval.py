@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.floating]
@@ -111,9 +112,9 @@ class StudyRetrieval(Protocol):
         self._model, self._vectors = model, vectors
         self._scores = np.empty((len(self.studies), len(self.texts)), dtype=np.float32)
 
-    def see(self, rows: Sequence[int], regions: Tensor) -> None:
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
-        found = finite(self._model.similarity(regions, self._vectors), self.name)
+        found = finite(self._model.score(features, self._vectors), self.name)
         self._scores[[self._place[row] for row in rows]] = found
 
     def measure(self, draw: Draw) -> Measured:

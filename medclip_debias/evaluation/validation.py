@@ -125,7 +125,7 @@ def _scores(
     parts = []
     for start in range(0, len(rows), batch_size):
         pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
-        scores = model.similarity(model.encode_images(pixels), sentences)
+        scores = model.score(model.encode_images(pixels), sentences)
         parts.append(finite(scores, "validation").astype(np.float64))
     result: NDArray[np.float64] = np.concatenate(parts)
     return result

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
@@ -283,9 +284,9 @@ class ZeroShot(Protocol):
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
 
-    def see(self, rows: Sequence[int], regions: Tensor) -> None:
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
-        scores = finite(self._model.similarity(regions, self._vectors), self.name)
+        scores = finite(self._model.score(features, self._vectors), self.name)
         self._scores |= dict(zip(rows, scores, strict=True))
 
     def measure(self, draw: Draw) -> Measured:
@@ -293,9 +294,7 @@ class ZeroShot(Protocol):
         rows = self.labels.rows
         patients = patients_of(self._data, rows)
         differences = prompt_differences(self._of(rows), self._prompts)
-        # Models of other groups may have no scale that their similarity was trained with.
-        learned = getattr(self._model.similarity, "scale", None)
-        scale = None if learned is None else float(learned.detach())
+        scale = self._model.learned_scale
         try:
             found = zero_shot(
                 differences,

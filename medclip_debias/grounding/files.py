@@ -127,7 +127,7 @@ def ground_files(
         "format": FORMAT,
         "notice": NOTICE,
         "model_hash": model.content_hash,
-        "scores": getattr(model, "scores", "cosine"),
+        "scores": model.map_kind,
         "options": options.model_dump(mode="json"),
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
         "images": found,

@@ -21,6 +21,7 @@ from medclip_debias.models.finite import finite
 from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 
@@ -160,23 +161,23 @@ def _ground_images(
         if not squares:
             return
         with torch.inference_mode():
-            regions = model.encode_images(torch.from_numpy(np.stack(squares)))
-        yield from _grounded(model, regions, shapes, sentences, vectors, smoothing)
+            features = model.encode_images(torch.from_numpy(np.stack(squares)))
+        yield from _grounded(model, features, shapes, sentences, vectors, smoothing)
 
 
-def ground_regions(
+def ground_features(
     model: ImageTextModel,
-    regions: Tensor,
+    features: ImageFeatures,
     shape: tuple[int, int],
     texts: Sequence[str],
     *,
     smoothing: float = 0.0,
 ) -> list[Grounding]:
-    """Score sentences over an image whose regions were encoded before.
+    """Score sentences over an image that was encoded before.
 
     Args:
         model: as for `ground_image`.
-        regions: the image's unit vectors ``[N, D]``.
+        features: of that one image.
         shape: rows and columns of the original image.
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
@@ -188,23 +189,23 @@ def ground_regions(
     region_grid(model)
     with torch.inference_mode():
         vectors = model.encode_sentences(sentences)
-    return next(_grounded(model, regions[None], [shape], sentences, vectors, smoothing))
+    return next(_grounded(model, features, [shape], sentences, vectors, smoothing))
 
 
 def _grounded(
     model: ImageTextModel,
-    regions: Tensor,
+    features: ImageFeatures,
     shapes: Sequence[tuple[int, int]],
     sentences: Sequence[str],
     vectors: Tensor,
     smoothing: float,
 ) -> Iterator[list[Grounding]]:
-    """Regions ``[B, N, D]`` and sentence vectors ``[T, D]`` to T groundings of each image."""
+    """Features of B images and sentence vectors ``[T, D]`` to T groundings of each image."""
     settings, places = model.preprocessing, region_grid(model)
     how = settings.prepare
     with torch.inference_mode():
-        totals = finite(model.similarity(regions, vectors), "grounding")
-        maps = finite(model.region_scores(regions, vectors), "grounding")
+        totals = finite(model.score(features, vectors), "grounding")
+        maps = finite(model.region_scores(features, vectors), "grounding")
     for (height, width), scores, grids in zip(shapes, totals, maps, strict=True):
         geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
         yield [

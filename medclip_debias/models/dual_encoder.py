@@ -16,8 +16,10 @@ from medclip_debias.config import ModelSettings, Preprocessing, json_hash, valid
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
 from medclip_debias.models.bert_config import bert_fields, check_room
+from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
+from medclip_debias.models.interface import MapKind
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_json
@@ -41,6 +43,8 @@ class DualEncoder(nn.Module, ModelHubMixin):
         self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
 
+    has_whole: ClassVar[bool] = False
+    map_kind: ClassVar[MapKind] = "cosine"
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
 
     def __init__(
@@ -98,6 +102,16 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return self.settings.text.max_tokens
 
     @property
+    def dim(self) -> int:
+        """D, the width of the shared space."""
+        return self.settings.dim
+
+    @property
+    def learned_scale(self) -> float:
+        """What `score` is multiplied by in training, in [1, 100]."""
+        return float(self.similarity.scale.detach())
+
+    @property
     def grid(self) -> RegionGrid:
         """Where the regions of one input lie."""
         stride = self.image_encoder.stride
@@ -124,19 +138,16 @@ class DualEncoder(nn.Module, ModelHubMixin):
         window = pixels[:, None, start : start + side, start : start + side].to(self.device)
         return (window.float() / 255 - self.preprocessing.mean) / self.preprocessing.std
 
-    def encode_images(self, images: Tensor) -> Tensor:
-        """Unit vectors of an image's regions.
+    def encode_images(self, images: Tensor) -> ImageFeatures:
+        """Unit vectors of the images' regions; there is no ``whole``.
 
         Args:
             images: prepared uint8 ``[B, S, S]``, or normalised float ``[B, 1, C, C]``.
-
-        Returns:
-            ``[B, N, D]``, N = rows x columns in row-major order.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
         features: Tensor = self.image_encoder(x)
         regions = self.image_projection(features.flatten(2).transpose(1, 2))
-        return F.normalize(regions.float(), dim=-1)
+        return ImageFeatures(F.normalize(regions.float(), dim=-1))
 
     def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``."""
@@ -166,9 +177,14 @@ class DualEncoder(nn.Module, ModelHubMixin):
         place = {row: number for number, row in enumerate(distinct)}
         return torch.cat(parts)[[place[tuple(row)] for row in ids]]
 
-    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]`` of regions ``[B, N, D]`` and sentences ``[T, D]``."""
-        return region_scores(regions, sentences)
+    def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Similarities ``[B, T]`` of images and sentences ``[T, D]``, on the cosine scale."""
+        scores: Tensor = self.similarity(features.regions, sentences)
+        return scores
+
+    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Cosines ``[B, T, N]`` of the images' regions and sentences ``[T, D]``."""
+        return region_scores(features.regions, sentences)
 
     def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar).
@@ -177,8 +193,8 @@ class DualEncoder(nn.Module, ModelHubMixin):
             images: as for `encode_images`.
             ids: T tokenised sentences.
         """
-        similarity: Tensor = self.similarity(self.encode_images(images), self.encode_ids(ids))
-        return similarity, self.similarity.scale
+        scores = self.score(self.encode_images(images), self.encode_ids(ids))
+        return scores, self.similarity.scale
 
     # -------------------------------------------------------------------------- the folder
 

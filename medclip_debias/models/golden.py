@@ -90,14 +90,14 @@ def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
     """
     network = cast("torch.nn.Module", model)
     with _evaluating(network), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
-        regions = model.encode_images(_inputs(model, side))
+        features = model.encode_images(_inputs(model, side))
         sentences = model.encode_sentences(SENTENCES)
-        maps = model.region_scores(regions, sentences).double()
+        maps = model.region_scores(features, sentences).double()
         low, high = maps.amin(-1), maps.amax(-1)
         sd = maps.var(-1, unbiased=False).sqrt()
         return {
-            "similarity": _rounded(model.similarity(regions, sentences)),
-            "scale": round(float(getattr(model.similarity, "scale", 1.0)), 6),
+            "similarity": _rounded(model.score(features, sentences)),
+            "scale": round(1.0 if model.learned_scale is None else model.learned_scale, 6),
             "regions": _rounded(torch.stack([maps.mean(-1), sd, low, high], dim=-1)),
         }
 

@@ -1,21 +1,22 @@
-"""What evaluation and grounding ask of a model: `DualEncoder`'s interface, as a protocol.
+"""What evaluation, grounding and search ask of a model, as a protocol.
 
-`DualEncoder` satisfies it, and so does every peer (`medclip_debias.models.peers`).
+`medclip_debias.models.dual_encoder.DualEncoder` satisfies it, and so does every peer
+(`medclip_debias.models.peers`): `medclip_debias.models.load.load_model` gives either as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from medclip_debias.config import Preprocessing, Settings
+from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.region_grid import RegionGrid
 
-if TYPE_CHECKING:
-    from medclip_debias.models.dual_encoder import DualEncoder
+MapKind = Literal["cosine", "attention"]
 
 
 class Tokenizer(Protocol):
@@ -32,11 +33,13 @@ class ImageTextModel(Protocol):
         prompts: prompt sets for zero-shot classification, by name.
         provenance: where the weights come from.
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
+        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
 
     prompts: dict[str, Any]
     provenance: dict[str, Any]
     content_hash: str | None
+    self_test: dict[str, Any] | None
 
     @property
     def settings(self) -> Settings:
@@ -59,28 +62,36 @@ class ImageTextModel(Protocol):
         """Where the parameters live."""
 
     @property
+    def dim(self) -> int:
+        """D, the width of the shared space."""
+
+    @property
     def grid(self) -> RegionGrid:
         """Where the regions of one input lie."""
 
-    def encode_images(self, images: Tensor) -> Tensor:
-        """Prepared uint8 ``[B, S, S]`` to unit vectors ``[B, N, D]``, N = rows x columns."""
+    @property
+    def has_whole(self) -> bool:
+        """Whether `encode_images` gives ``whole``, from which `score` is then computed."""
+
+    @property
+    def learned_scale(self) -> float | None:
+        """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
+
+    @property
+    def map_kind(self) -> MapKind:
+        """What the maps of `region_scores` hold: cosines, or shares of a sentence's attention."""
+
+    def encode_images(self, images: Tensor) -> ImageFeatures:
+        """Features of prepared images, uint8 ``[B, S, S]``."""
 
     def encode_sentences(self, sentences: Sequence[str]) -> Tensor:
         """Sentences to unit vectors ``[T, D]``."""
 
-    @property
-    def similarity(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """What `encode_images` and `encode_sentences` gave, to scores ``[B, T]`` in [-1, 1]."""
+    def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""
 
-    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]`` of regions and sentences."""
+    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """A map over the regions for every image and sentence ``[B, T, N]``, of `map_kind`."""
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """The weights."""
-
-
-if TYPE_CHECKING:
-
-    def _as_interface(model: DualEncoder) -> ImageTextModel:
-        """`DualEncoder` is an `ImageTextModel`: the type checker proves it here."""
-        return model

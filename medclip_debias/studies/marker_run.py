@@ -109,7 +109,7 @@ def contrastive(
 
     def difference(pixels: Tensor) -> Tensor:
         vectors = model.encode_sentences([*sides.positive, *sides.negative])
-        scores = model.similarity(model.encode_images(pixels), vectors)
+        scores = model.score(model.encode_images(pixels), vectors)
         return scores[:, 0] - scores[:, 1]
 
     return judged(place, data, finding, difference)

@@ -219,7 +219,7 @@ class CachedGradients:
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
-            regions = model.encode_images(images)
+            regions = model.encode_images(images).regions
             if block.batch.two_view:
                 views = F.normalize(regions.mean(dim=1), dim=-1)
                 return Embeddings(*views.chunk(2)), None

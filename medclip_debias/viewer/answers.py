@@ -21,7 +21,7 @@ from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.zero_shot import class_scores
 from medclip_debias.grounding.files import GroundOptions, write_groundings
 from medclip_debias.grounding.find import find_images
-from medclip_debias.grounding.ground import ground_regions, region_grid
+from medclip_debias.grounding.ground import ground_features, region_grid
 from medclip_debias.grounding.overlay import thinned
 from medclip_debias.grounding.search.query import Hit, SearchIndex
 from medclip_debias.grounding.sentences import cut_notes
@@ -31,6 +31,7 @@ from medclip_debias.models.load import load_model
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 MOST_SENTENCES = 20
@@ -45,12 +46,12 @@ class Film:
     Attributes:
         name: of its file, without the folder.
         grey: uint8 ``[height, width]`` of the original, clipped and stretched.
-        regions: unit vectors ``[N, D]``.
+        features: of this one image.
     """
 
     name: str
     grey: NDArray[np.uint8]
-    regions: Tensor
+    features: ImageFeatures
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -176,8 +177,8 @@ class Answers:
             # The place of an upload on the server is nobody's business.
             raise UserError(str(error).replace(str(path), path.name)) from error
         with torch.inference_mode():
-            regions = self.model.encode_images(square)[0].cpu()
-        return Film(path.name, grey, regions)
+            features = self.model.encode_images(square).cpu()
+        return Film(path.name, grey, features)
 
     def choose(self, name: str) -> Film:
         """Read one of `films`.
@@ -204,9 +205,9 @@ class Answers:
         """
         sentences = sentence_lines(text)
         options = (options or GroundOptions()).model_copy(update={"maps": False})
-        found = ground_regions(
+        found = ground_features(
             self.model,
-            film.regions.to(self.model.device),
+            film.features.to(self.model.device),
             film.shape,
             sentences,
             smoothing=options.smoothing,
@@ -222,13 +223,12 @@ class Answers:
         The mean score of the prompts that say a finding is present, and of those that say it is
         absent; their difference times the learned scale is the logit, as in evaluation.
         """
-        learned = getattr(self.model.similarity, "scale", None)
-        scale = None if learned is None else float(learned.detach())
-        regions = film.regions.to(self.model.device)[None]
+        scale = self.model.learned_scale
+        features = film.features.to(self.model.device)
         rows = []
         for prompts in self.prompt_sets:
             with torch.inference_mode():
-                scored = self.model.similarity(regions, self._prompt_vectors[prompts.name])
+                scored = self.model.score(features, self._prompt_vectors[prompts.name])
             scores = finite(scored, "zero-shot classification").astype(np.float64)
             present = class_scores(scores, prompts, "positive")
             absent = class_scores(scores, prompts, "negative")
@@ -251,7 +251,7 @@ class Answers:
             raise UserError("search takes one sentence at a time; write one line.")
         with torch.inference_mode():
             vector = self.model.encode_sentences(sentences)[0]
-        return self._found(index.by_sentence(vector, self.model.similarity, k))
+        return self._found(index.by_sentence(vector, self.model.score, k))
 
     def find_film(self, film: Film, k: int) -> list[Found]:
         """The ``k`` images of the index most like a film.
@@ -259,7 +259,7 @@ class Answers:
         Raises:
             UserError: there is no index.
         """
-        return self._found(self._with_index().by_image(film.regions, k))
+        return self._found(self._with_index().by_image(film.features, k))
 
     # ------------------------------------------------------------------------- description
 

@@ -80,8 +80,8 @@ def published_map(model: DualEncoder, path: Path, text: str) -> np.ndarray:
     steps = [transforms.Resize(512), transforms.CenterCrop(480), transforms.ToTensor()]
     tensor = (transforms.Compose(steps)(image) - 0.5) / 0.25
     with torch.inference_mode():
-        regions = model.encode_images(tensor[None])
-        cosines = model.region_scores(regions, model.encode_sentences([text]))
+        features = model.encode_images(tensor[None])
+        cosines = model.region_scores(features, model.encode_sentences([text]))
         grid = cosines.reshape(1, 1, *model.grid.shape)
         crop = F.interpolate(grid, (480, 480), mode="bilinear", align_corners=False)
         height, width = values.shape

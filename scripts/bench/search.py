@@ -35,11 +35,19 @@ from medclip_debias.grounding.search.store import (
     RegionFile,
     write_items,
 )
+from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.similarity import Similarity
 
 SIDE, DIM = 15, 128
 FINDINGS, CATEGORIES, PLACES = 200, 14, 12
 BATCH = 250
+SIMILARITY = Similarity(SimilaritySettings(), DIM)
+
+
+def score(features: ImageFeatures, sentences: torch.Tensor) -> torch.Tensor:
+    """The score of a model of this project, with its first settings."""
+    scores: torch.Tensor = SIMILARITY(features.regions, sentences)
+    return scores
 
 
 class World:
@@ -108,7 +116,7 @@ def build(folder: Path, images: int, world: World, settings: IndexSettings) -> d
     made = time.perf_counter()
     vectors = world.sentences(settings.landmarks + settings.queries)
     queries = Queries(vectors[: settings.landmarks], vectors[settings.landmarks :])
-    learned = learn(folder, regions, Similarity(SimilaritySettings(), DIM), queries, settings)
+    learned = learn(folder, regions, score, queries, settings)
     ids = [f"image{row}" for row in range(images)]
     write_items(folder / ITEMS, pd.DataFrame({"image_id": ids, "study_id": ids}))
     meta = {"format": FORMAT, "model_hash": "made", "data_hash": "made", "regions": list(shape)}
@@ -119,14 +127,13 @@ def build(folder: Path, images: int, world: World, settings: IndexSettings) -> d
 
 def ask(folder: Path, vectors: torch.Tensor, candidates: int | None) -> tuple[list[float], list]:
     """Milliseconds and rows found of each sentence, one at a time, from a fresh opening."""
-    similarity = Similarity(SimilaritySettings(), DIM)
     began = time.perf_counter()
     index = SearchIndex.open(folder)
     print(f"open: {1000 * (time.perf_counter() - began):.1f} ms")
     spent, found = [], []
     for vector in vectors:
         began = time.perf_counter()
-        hits = index.by_sentence(vector, similarity, 10, candidates)
+        hits = index.by_sentence(vector, score, 10, candidates)
         spent.append(1000 * (time.perf_counter() - began))
         found.append(np.array([hit.row for hit in hits]))
     return spent, found
@@ -161,10 +168,9 @@ def main() -> None:
     vectors = world.sentences(options.queries)
     spent, found = ask(options.folder, vectors, options.candidates)
     exact = np.empty((options.images, len(vectors)), np.float32)
-    similarity = Similarity(SimilaritySettings(), DIM)
     began = time.perf_counter()
     for place, block in blocks(index._regions):
-        exact[place] = sentence_scores(similarity, block, vectors)
+        exact[place] = sentence_scores(score, block, vectors)
     scanned = time.perf_counter() - began
     recalls = [recall_at(exact[:, number], rows, 10) for number, rows in enumerate(found)]
     print(f"first query: {spent[0]:.1f} ms")

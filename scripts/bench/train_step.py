@@ -243,7 +243,7 @@ def encoder_flops(trainer: Trainer, batch: Batch) -> int:
     images = model.normalise(batch.images_on(trainer.device))
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counter:
-        (model.encode_images(images).sum() + model.encode_ids(ids).sum()).backward()
+        (model.encode_images(images).regions.sum() + model.encode_ids(ids).sum()).backward()
     model.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())
 

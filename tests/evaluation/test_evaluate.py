@@ -55,7 +55,8 @@ def slow(small_prepared, small_model):
     with torch.no_grad():
         for row, image_id in enumerate(images["image_id"]):
             pixels = small_prepared.pixels[row, cut : cut + INPUT, cut : cut + INPUT].copy()
-            regions[image_id] = model.encode_images(torch.from_numpy(pixels)[None])[0]
+            features = model.encode_images(torch.from_numpy(pixels)[None])
+            regions[image_id] = features.regions[0]
         texts = set(phrases["text"]) | set(model.prompts["chex5"]["classes"])
         texts |= {"No pulmonary edema", "Pulmonary edema"}
         vectors = {text: model.encode_sentences([text])[0] for text in texts}

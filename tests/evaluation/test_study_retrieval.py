@@ -101,15 +101,15 @@ def test_equal_scores_give_the_precision_of_chance_and_small_sets_give_none():
 
 
 class Fixed:
-    """A model whose similarity is a table: image number in, a row of scores out."""
+    """A model whose score is a table: image number in, a row of scores out."""
 
     def __init__(self, table):
         import torch
 
         self.table = torch.from_numpy(table)
 
-    def similarity(self, regions, vectors):
-        return self.table[regions[:, 0, 0].long()]
+    def score(self, features, vectors):
+        return self.table[features.regions[:, 0, 0].long()]
 
 
 @pytest.fixture
@@ -120,6 +120,8 @@ def studies(write_prepared, tmp_path):
 def run(data, table_of, options=None):
     import torch
 
+    from medclip_debias.models.features import ImageFeatures
+
     protocol = StudyRetrieval(data, "test", options or EvaluationOptions())
     rows = sorted(protocol.rows)
     table = table_of(protocol)
@@ -127,7 +129,7 @@ def run(data, table_of, options=None):
     protocol.begin(model, torch.zeros(len(protocol.texts), 1))
     order = torch.arange(len(rows))
     for part in (slice(5, None), slice(0, 5)):  # any order of batches
-        protocol.see(rows[part], order[part].float()[:, None, None])
+        protocol.see(rows[part], ImageFeatures(order[part].float()[:, None, None]))
     return protocol, protocol.measure(Draw(20, 0))
 
 

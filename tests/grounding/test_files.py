@@ -68,10 +68,10 @@ def test_maps_scores_and_pictures_of_each_sentence(model, film, tmp_path):
     assert (entry["height"], entry["width"]) == (120, 180)
     for row, text in zip(entry["sentences"], texts, strict=True):
         with torch.no_grad():  # one sentence at a time, the image encoded anew
-            regions = model.encode_images(pixels)
+            features = model.encode_images(pixels)
             vector = model.encode_sentences([text.strip()])
-            score = model.similarity(regions, vector).item()
-            cosines = (regions[0] @ vector[0]).numpy()
+            score = model.score(features, vector).item()
+            cosines = (features.regions[0] @ vector[0]).numpy()
         heatmap = np.load(row["map"], allow_pickle=False)
         assert heatmap.shape == (120, 180)
         assert heatmap.dtype == np.float32

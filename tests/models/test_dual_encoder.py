@@ -41,7 +41,7 @@ def pixels(seed=0, side=40):
 
 @torch.no_grad()
 def scores(model):
-    return model.similarity(model.encode_images(pixels()), model.encode_sentences(SENTENCES))
+    return model.score(model.encode_images(pixels()), model.encode_sentences(SENTENCES))
 
 
 def test_a_saved_model_loads_without_the_folders_it_was_built_from(
@@ -75,7 +75,7 @@ def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_
 
 def test_embeddings_are_unit_vectors_on_the_grid(model):
     with torch.no_grad():
-        regions = model.encode_images(pixels())
+        regions = model.encode_images(pixels()).regions
         sentences = model.encode_sentences(SENTENCES)
     assert regions.shape == (3, model.grid.rows * model.grid.columns, 8)
     torch.testing.assert_close(regions.norm(dim=-1), torch.ones(3, 16))

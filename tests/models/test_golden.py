@@ -57,10 +57,10 @@ def test_stored_scores_are_those_of_the_public_interface(folder):
     stored = json.loads((folder / "golden.json").read_text())
     model = DualEncoder.load(folder, check=False)
     with torch.no_grad():  # by the path every evaluation takes: uint8 images, then the similarity
-        regions = model.encode_images(golden_images(stored["side"]))
+        features = model.encode_images(golden_images(stored["side"]))
         sentences = model.encode_sentences(stored["sentences"])
-        scores = model.similarity(regions, sentences)
-        maps = torch.einsum("bnd,td->btn", regions.double(), sentences.double())
+        scores = model.score(features, sentences)
+        maps = torch.einsum("bnd,td->btn", features.regions.double(), sentences.double())
     assert torch.allclose(scores, torch.tensor(stored["similarity"]), atol=1e-5)
     expected = [maps.mean(-1), maps.std(-1, unbiased=False), maps.amin(-1), maps.amax(-1)]
     found = torch.tensor(stored["regions"], dtype=torch.float64)

@@ -72,7 +72,7 @@ def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
             means = []
             for texts in (prompts.classes[row.name].positive, prompts.classes[row.name].negative):
                 scores = [
-                    model.similarity(film.regions[None], model.encode_sentences([text])).item()
+                    model.score(film.features, model.encode_sentences([text])).item()
                     for text in texts
                 ]
                 means.append(math.fsum(scores) / len(scores))

@@ -31,7 +31,7 @@ from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.grounding.search.searched import Searched
+    from medclip_debias.models.interface import ImageTextModel
 
 FEWEST_SENTENCES = 32
 
@@ -80,8 +80,8 @@ def build_index(
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
-    from medclip_debias.grounding.search.searched import load_searched
     from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
 
     settings = settings or IndexSettings()
     out = Path(out)
@@ -92,11 +92,12 @@ def build_index(
     if not len(data):
         raise UserError(f"{prepared}: the set has no image to index.")
     check_sample(data)
-    model, (count, width) = load_searched(Path(model_folder), best_device(device))
+    model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
-    shape = (len(data), count, width)
+    rows, columns = model.grid.shape
+    shape = (len(data), 1 if model.has_whole else rows * columns, model.dim)
     steps = 2 * len(data)
     _check_room(work, 2 * shape[0] * shape[1] * shape[2])
 
@@ -105,7 +106,7 @@ def build_index(
     learned = learn(
         work,
         regions,
-        model.similarity,
+        model.score,
         queries,
         settings,
         progress=(lambda done, _: progress(len(data) + done, steps)) if progress else None,
@@ -143,7 +144,7 @@ def _texts(data: PreparedSet, file: Path | None) -> list[str]:
     return texts
 
 
-def _queries(model: Searched, texts: Sequence[str], settings: IndexSettings) -> Queries:
+def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSettings) -> Queries:
     """Landmarks and held-out sentences, drawn without overlap; at least half are landmarks."""
     order = np.random.default_rng(settings.seed).permutation(len(texts))
     count = min(settings.landmarks, max(len(texts) - settings.queries, len(texts) // 2))
@@ -154,7 +155,7 @@ def _queries(model: Searched, texts: Sequence[str], settings: IndexSettings) -> 
 
 
 def _encode(
-    model: Searched,
+    model: ImageTextModel,
     data: PreparedSet,
     path: Path,
     shape: tuple[int, int, int],
@@ -165,7 +166,7 @@ def _encode(
     with torch.inference_mode():
         for start in range(file.done, len(data), batch):
             pixels = torch.from_numpy(np.array(data.pixels[start : start + batch]))
-            file.append(finite(model.encode_images(pixels), "index").astype(np.float16))
+            file.append(finite(model.encode_images(pixels).stored, "index").astype(np.float16))
             if progress:
                 progress(file.done, 2 * len(data))
     return file.close()

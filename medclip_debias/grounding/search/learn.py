@@ -18,7 +18,7 @@ from medclip_debias.grounding.search.ranking import (
     Floats,
     Progress,
     Regions,
-    Similarity,
+    Score,
     blocks,
     image_scores,
     mean_direction,
@@ -49,7 +49,7 @@ class Queries:
 def learn(
     folder: Path,
     regions: Regions,
-    similarity: Similarity,
+    score: Score,
     queries: Queries,
     settings: IndexSettings,
     progress: Progress | None = None,
@@ -58,8 +58,8 @@ def learn(
 
     Args:
         folder: gets `TEXT_FILE`, `IMAGE_FILE` and `LANDMARKS_FILE`.
-        regions: stored regions ``[n, N, D]``, usually memory-mapped.
-        similarity: the model's own.
+        regions: stored vectors ``[n, N, D]``, usually memory-mapped.
+        score: the model's own.
         queries: sentences.
         settings: how.
         progress: called with images scored and images in total.
@@ -77,7 +77,7 @@ def learn(
     sample = np.sort(rng.permutation(n)[:SAMPLE])
     scores = np.concatenate(
         [
-            sentence_scores(similarity, np.array(regions[sample[i : i + 128]]), queries.landmarks)
+            sentence_scores(score, np.array(regions[sample[i : i + 128]]), queries.landmarks)
             for i in range(0, len(sample), 128)
         ]
     )
@@ -89,7 +89,7 @@ def learn(
     directions = np.empty((n, regions.shape[2]), np.float32)
     exact = np.empty((n, len(held_out)), np.float32)
     for place, block in blocks(regions):
-        found = sentence_scores(similarity, block, together)
+        found = sentence_scores(score, block, together)
         vectors[place] = landmarks.images(found[:, : len(queries.landmarks)])
         exact[place] = found[:, len(queries.landmarks) :]
         directions[place] = mean_direction(block)

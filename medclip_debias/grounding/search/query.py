@@ -25,7 +25,7 @@ from medclip_debias.grounding.search.learn import (
 from medclip_debias.grounding.search.ranking import (
     Floats,
     Regions,
-    Similarity,
+    Score,
     image_scores,
     mean_direction,
     sentence_scores,
@@ -43,7 +43,8 @@ from medclip_debias.grounding.search.store import (
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 
 if TYPE_CHECKING:
-    from medclip_debias.grounding.search.searched import Searched
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
 
 
 _AT_A_TIME = 64
@@ -79,7 +80,7 @@ class SearchIndex:
         ```python
         index = SearchIndex.open(Path("index"))
         model = index.load_model()
-        hits = index.by_sentence(model.encode_sentences(["No effusion."])[0], model.similarity)
+        hits = index.by_sentence(model.encode_sentences(["No effusion."])[0], model.score)
         ```
     """
 
@@ -111,7 +112,7 @@ class SearchIndex:
     def __len__(self) -> int:
         return int(self.meta["regions"][0])
 
-    def load_model(self, folder: Path | None = None, device: str = "cpu") -> Searched:
+    def load_model(self, folder: Path | None = None, device: str = "cpu") -> ImageTextModel:
         """The model that the index was built with.
 
         Args:
@@ -121,13 +122,13 @@ class SearchIndex:
         Raises:
             UserError: there is no model, or it is another one.
         """
-        from medclip_debias.grounding.search.searched import load_searched
         from medclip_debias.models.dual_encoder import best_device
+        from medclip_debias.models.load import load_model
 
         place = Path(folder or self.meta["model"])
         if not place.is_dir():
             raise UserError(f"{place}: the index's model is not there; say with --model where.")
-        model, _ = load_searched(place, best_device(device))
+        model = load_model(place, best_device(device))
         self.check_model(model.content_hash, place)
         return model
 
@@ -148,13 +149,13 @@ class SearchIndex:
             )
 
     def by_sentence(
-        self, vector: Tensor, similarity: Similarity, k: int = 10, candidates: int | None = None
+        self, vector: Tensor, score: Score, k: int = 10, candidates: int | None = None
     ) -> list[Hit]:
         """The ``k`` best images for a sentence, by exact score among the candidates.
 
         Args:
             vector: the sentence's unit vector ``[D]``.
-            similarity: the model's own.
+            score: the model's own.
             k: results.
             candidates: images ranked exactly; by default as many as gave the target recall when
                 the index was built.
@@ -162,12 +163,12 @@ class SearchIndex:
         query = self._landmarks.queries(vector[None].float().cpu().numpy())[0]
         count = self.meta["candidates"]["sentences"] if candidates is None else candidates
         rows = self._candidates(self._text, query, max(count, k))
-        scores = self._scores(rows, lambda x: sentence_scores(similarity, x, vector[None])[:, 0])
+        scores = self._scores(rows, lambda x: sentence_scores(score, x, vector[None])[:, 0])
         return self._hits(rows, scores, k)
 
     def by_image(
         self,
-        regions: Tensor,
+        features: ImageFeatures,
         k: int = 10,
         candidates: int | None = None,
         ranking: ImageRanking = "regions",
@@ -175,20 +176,20 @@ class SearchIndex:
         """The ``k`` images most like one.
 
         Args:
-            regions: the image's unit vectors ``[N, D]``.
+            features: of that one image.
             k: results.
             candidates: as for `by_sentence`.
             ranking: ``regions`` ranks the candidates by `ranking.image_scores`; ``global`` leaves
                 them in the order of the cosine of their mean directions.
         """
-        query = mean_direction(regions[None].float().cpu().numpy())[0]
+        vectors = features.stored.float()
+        query = mean_direction(vectors.cpu().numpy())[0]
         if ranking == "global":
             rows, values = self._nearest(self._image, query, k)
             return self._hits(rows, values, k)
         count = self.meta["candidates"]["images"] if candidates is None else candidates
         rows = self._candidates(self._image, query, max(count, k))
-        wide = regions.float()
-        return self._hits(rows, self._scores(rows, lambda x: image_scores(wide, x)), k)
+        return self._hits(rows, self._scores(rows, lambda x: image_scores(vectors[0], x)), k)
 
     # ------------------------------------------------------------------------------- parts
 
@@ -290,11 +291,11 @@ def search(
             say(line)  # type: ignore[misc]
         with torch.inference_mode():
             vector = encoder.encode_sentences(sentences)[0]
-        hits = index.by_sentence(vector, encoder.similarity, k, candidates)
+        hits = index.by_sentence(vector, encoder.score, k, candidates)
     else:
-        regions = encode_file(encoder, Path(image or ""))
+        features = encode_file(encoder, Path(image or ""))
         chosen: ImageRanking = "global" if ranking == "global" else "regions"
-        hits = index.by_image(regions, k, candidates, chosen)
+        hits = index.by_image(features, k, candidates, chosen)
     measured = index.meta["candidates"]["sentences" if sentences else "images"]
     used = measured if candidates is None else candidates
     return {
@@ -304,14 +305,11 @@ def search(
     }
 
 
-def encode_file(model: Searched, path: Path) -> Tensor:
-    """Unit vectors ``[N, D]`` of the regions of an image file, through the model's own path."""
+def encode_file(model: ImageTextModel, path: Path) -> ImageFeatures:
+    """Features of an image file, through the model's own path."""
     from medclip_debias.data.images import prepare_image, read_radiograph
 
     settings = model.preprocessing.prepare
     image = read_radiograph(path, settings.window)
     with torch.inference_mode():
-        regions: Tensor = model.encode_images(
-            torch.from_numpy(prepare_image(image, settings)[None])
-        )
-    return regions[0]
+        return model.encode_images(torch.from_numpy(prepare_image(image, settings)[None]))

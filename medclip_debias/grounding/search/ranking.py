@@ -9,23 +9,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medclip_debias.models.features import ImageFeatures
+
 Floats = NDArray[np.float32]
 Regions = NDArray[np.float16]
-Similarity = Callable[[Tensor, Tensor], Tensor]
-"""Regions ``[B, N, D]`` and sentences ``[T, D]`` to scores ``[B, T]``: a model's own."""
+Score = Callable[[ImageFeatures, Tensor], Tensor]
+"""Features of B images and sentences ``[T, D]`` to scores ``[B, T]``: a model's own."""
 Progress = Callable[[int, int], None]
 
 BLOCK = 128
 
 
-def sentence_scores(similarity: Similarity, regions: Regions, sentences: Tensor) -> Floats:
-    """Scores ``[B, T]`` of stored regions ``[B, N, D]`` with sentences ``[T, D]``.
+def sentence_scores(score: Score, regions: Regions, sentences: Tensor) -> Floats:
+    """Scores ``[B, T]`` of stored vectors ``[B, N, D]`` with sentences ``[T, D]``.
 
-    The regions are widened to float32 before anything is computed from them.
+    The vectors are widened to float32 before anything is computed from them.
     """
     with torch.inference_mode():
         wide = torch.from_numpy(regions).to(sentences.device).float()
-        found: Floats = similarity(wide, sentences).float().cpu().numpy()
+        found: Floats = score(ImageFeatures.of_stored(wide), sentences).float().cpu().numpy()
     return found
 
 

@@ -149,7 +149,13 @@ class RegionFile:
         self._stream.seek(self.done * row)
 
     def append(self, regions: NDArray[np.float16]) -> None:
-        """Write the next images' regions."""
+        """Write the next images' vectors.
+
+        Raises:
+            ValueError: they are not of the file's shape, so that all after them would be misread.
+        """
+        if regions.shape[1:] != self._shape[1:]:
+            raise ValueError(f"expected [B, *{self._shape[1:]}], got {regions.shape}")
         self._stream.write(np.ascontiguousarray(regions).tobytes())
         self.done += len(regions)
 

@@ -13,18 +13,19 @@ are meant, so that [SEP] and padding take part. And it drops sentences of one wo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from medclip_debias.errors import UserError
+from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.text import words_only
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import ImageTextModel
+    from medclip_debias.models.interface import ImageTextModel, MapKind
 
 SHARPNESS = 4.0
 """The published first temperature."""
@@ -33,14 +34,12 @@ SHARPNESS = 4.0
 class GloriaLocal(Peer):
     """GLoRIA by its local score, for `medclip_debias.grounding.ground`.
 
-    Regions are ``[B, N, D]`` and sentences ``[T, L, D]``: the vectors of their words, padded with
-    zeros. Neither has unit length, so this view is for grounding alone.
-
-    Attributes:
-        scores: what its maps hold.
+    Regions are as they leave the tower, and sentences ``[T, L, D]``: the vectors of their words,
+    padded with zeros. Neither has unit length, so this view is for grounding alone.
     """
 
-    scores = "attention"
+    has_whole: ClassVar[bool] = False
+    map_kind: ClassVar[MapKind] = "attention"
 
     @classmethod
     def of(cls, model: ImageTextModel) -> GloriaLocal:
@@ -55,11 +54,10 @@ class GloriaLocal(Peer):
         view.__dict__.update(model.__dict__)  # a module's parameters and parts are in there
         return view
 
-    def encode_images(self, images: Tensor) -> Tensor:
-        """Prepared uint8 ``[B, S, S]`` to the regions' vectors ``[B, N, D]``."""
+    def encode_images(self, images: Tensor) -> ImageFeatures:
+        """Prepared uint8 ``[B, S, S]`` to the regions alone, of any length."""
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        regions: Tensor = self.image(x)[0]
-        return regions
+        return ImageFeatures(self.image(x)[0])
 
     def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
         """Vectors of the words ``[T, L, D]``, L those of the longest sentence.
@@ -105,17 +103,19 @@ class GloriaLocal(Peer):
         shares = (regions @ _kept(words).T).softmax(dim=-1)
         return (SHARPNESS * shares).softmax(dim=1).transpose(1, 2)
 
-    def similarity(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Local scores ``[B, T]`` in [-1, 1] of regions ``[B, N, D]`` and ``[T, L, D]``."""
+    def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Local scores ``[B, T]`` in [-1, 1] of images and sentences ``[T, L, D]``."""
+        regions = features.regions
         scores = [
             F.cosine_similarity(self.attention(regions, words) @ regions, _kept(words), dim=-1)
             for words in sentences
         ]
         return torch.stack([each.amax(dim=1) for each in scores], dim=1)
 
-    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
+    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Mean over a sentence's words of their attention: ``[B, T, N]``, each map sums to one."""
-        return torch.stack([self.attention(regions, w).mean(dim=1) for w in sentences], dim=1)
+        maps = [self.attention(features.regions, words).mean(dim=1) for words in sentences]
+        return torch.stack(maps, dim=1)
 
 
 def _kept(words: Tensor) -> Tensor:

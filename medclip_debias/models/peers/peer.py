@@ -1,18 +1,14 @@
 """A peer: another group's two towers behind the interface of `DualEncoder`, in one folder.
 
-Most peers score a whole image by a vector of its own, not by its unit regions. That vector
-travels with the regions: every region is ``[x, e g]`` with ``x`` its unit vector, ``g`` the unit
-vector of the whole image and ``e = 2^-12``, and every sentence is ``[y, 0]``. Dot products of the
-two are those of ``x`` and ``y``, and the norm differs from one by 3e-8, less than float32 can
-tell; so everything that uses regions and sentences (region scores, box features,
-retrieval) works unchanged, and `Peer.similarity` reads ``g`` back at full precision.
+A peer scores an image by a vector of the whole image, not by its unit regions; `encode_images`
+gives both (`medclip_debias.models.features.ImageFeatures`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +19,9 @@ from medclip_debias.config import json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.bert_config import check_room
+from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
+from medclip_debias.models.interface import MapKind
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.images import (
@@ -51,11 +49,10 @@ from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 FORMAT = 1
 FILE = "peer.yaml"
 FILES = ("model.safetensors", "tokenizer.json")
-TAIL = 2.0**-12
 
 
 class Peer(nn.Module):
-    """Another group's model; see the module for what its vectors hold.
+    """Another group's model.
 
     Attributes:
         settings: architecture.
@@ -65,6 +62,10 @@ class Peer(nn.Module):
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
         self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
+
+    has_whole: ClassVar[bool] = True
+    learned_scale: ClassVar[float | None] = None
+    map_kind: ClassVar[MapKind] = "cosine"
 
     def __init__(
         self,
@@ -92,6 +93,11 @@ class Peer(nn.Module):
     def max_tokens(self) -> int:
         """Longest sentence that is read; the rest of a longer one is not seen."""
         return self.settings.max_tokens
+
+    @property
+    def dim(self) -> int:
+        """D, the width of the shared space."""
+        return self.settings.dim
 
     @property
     def grid(self) -> RegionGrid:
@@ -134,33 +140,30 @@ class Peer(nn.Module):
         mode = "bilinear" if corners else "bicubic"
         return F.interpolate(x, size=(p.network_size,) * 2, mode=mode, align_corners=corners)
 
-    def encode_images(self, images: Tensor) -> Tensor:
-        """Unit vectors of the regions, with the whole image's vector in their tail.
+    def encode_images(self, images: Tensor) -> ImageFeatures:
+        """Unit vectors of the regions, and of the whole images.
 
         Args:
             images: prepared uint8 ``[B, S, S]``, or what `normalise` gave.
-
-        Returns:
-            ``[B, N, 2 D]`` with N = rows x columns.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        return _joined(*self.image(x))
+        return _unit(*self.image(x))
 
-    def encode_pairs(self, images: Tensor, previous: Tensor) -> Tensor:
+    def encode_pairs(self, images: Tensor, previous: Tensor) -> ImageFeatures:
         """As `encode_images`, for images with an earlier one of the same patient (BioViL-T)."""
         if not isinstance(self.image, BioViLImages) or self.image.vit_pooler is None:
             raise UserError("this model reads single images; only BioViL-T compares two.")
         pair = (self.normalise(x) if x.dtype == torch.uint8 else x for x in (images, previous))
-        return _joined(*self.image(*pair))
+        return _unit(*self.image(*pair))
 
     def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
-        """Unit vectors ``[T, 2 D]`` (the second half 0); each distinct sentence is encoded once."""
+        """Unit vectors ``[T, D]``; each distinct sentence is encoded once."""
         text = self.settings.text
         if isinstance(text, BertSettings) and text.words_only:
             sentences = [words_only(sentence) for sentence in sentences]
         distinct = sorted(set(sentences), key=lambda sentence: (len(sentence), sentence))
         if not distinct:
-            return torch.zeros(0, 2 * self.settings.dim, device=self.device)
+            return torch.zeros(0, self.dim, device=self.device)
         ids = self.tokenizer.encode(distinct, self.settings.max_tokens)
         parts = []
         for start in range(0, len(ids), batch_size):
@@ -168,28 +171,21 @@ class Peer(nn.Module):
             parts.append(self.text(padded.to(self.device), mask.to(self.device)))
         vectors = F.normalize(torch.cat(parts).float(), dim=-1)
         place = {sentence: row for row, sentence in enumerate(distinct)}
-        ordered = vectors[[place[sentence] for sentence in sentences]]
-        return torch.cat([ordered, torch.zeros_like(ordered)], dim=-1)
+        return vectors[[place[sentence] for sentence in sentences]]
 
-    def similarity(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """The authors' image-sentence score: cosine of the whole image and the sentence.
+    def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """The authors' score ``[B, T]``: cosine of the whole image and the sentence ``[T, D]``.
 
-        Args:
-            regions: ``[B, N, 2 D]``.
-            sentences: ``[T, 2 D]``.
-
-        Returns:
-            ``[B, T]``.
+        Raises:
+            ValueError: the features have no ``whole``, so another model gave them.
         """
-        return self.whole_images(regions) @ sentences[:, : self.settings.dim].T
+        if features.whole is None:
+            raise ValueError("expected features with 'whole'; these are of another model")
+        return features.whole @ sentences.T
 
-    def whole_images(self, regions: Tensor) -> Tensor:
-        """Unit vectors ``[B, D]`` of whole images, out of what `encode_images` gave."""
-        return F.normalize(regions[:, 0, self.settings.dim :] / TAIL, dim=-1)
-
-    def region_scores(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]`` of regions ``[B, N, 2 D]`` and sentences ``[T, 2 D]``."""
-        return region_scores(regions, sentences)
+    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Cosines ``[B, T, N]`` of the images' regions and sentences ``[T, D]``."""
+        return region_scores(features.regions, sentences)
 
     # -------------------------------------------------------------------------- the folder
 
@@ -284,11 +280,9 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
     check_room(towers, weights, where)
 
 
-def _joined(regions: Tensor, whole: Tensor) -> Tensor:
-    """``[B, N, D]`` and ``[B, D]`` of any length to ``[B, N, 2 D]``, as the module says."""
-    tail = TAIL * F.normalize(whole.float(), dim=-1)[:, None]
-    unit = F.normalize(regions.float(), dim=-1)
-    return torch.cat([unit, tail.expand_as(unit)], dim=-1)
+def _unit(regions: Tensor, whole: Tensor) -> ImageFeatures:
+    """What a tower gave, ``[B, N, D]`` and ``[B, D]``, brought to unit length."""
+    return ImageFeatures(*(F.normalize(each.float(), dim=-1) for each in (regions, whole)))
 
 
 def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:

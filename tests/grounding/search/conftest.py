@@ -6,8 +6,15 @@ import pytest
 
 from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.settings import IndexSettings
+from medclip_debias.models.similarity import Similarity
 
 SETTINGS = IndexSettings(landmarks=60, queries=20, image_queries=4, batch_size=16)
+
+
+def by_regions(settings, dim):
+    """The score of a model of this project, without the model."""
+    similarity = Similarity(settings, dim)
+    return lambda features, sentences: similarity(features.regions, sentences)
 
 
 @pytest.fixture(scope="session")

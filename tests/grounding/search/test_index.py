@@ -17,18 +17,19 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.query import SearchIndex
 from medclip_debias.grounding.search.settings import FLAT_UP_TO, IndexSettings
+from medclip_debias.grounding.search.store import RegionFile
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import IMAGES
 
 
 @pytest.fixture(scope="module")
 def truth(model_folder, prepared_phantom):
-    """The model, the set, and every image's regions in single precision."""
+    """The model, the set, and every image's features in single precision."""
     model = DualEncoder.load(model_folder)
     data = PreparedSet.open(prepared_phantom)
     with torch.no_grad():
-        regions = model.encode_images(torch.from_numpy(np.array(data.pixels)))
-    return model, data, regions
+        features = model.encode_images(torch.from_numpy(np.array(data.pixels)))
+    return model, data, features
 
 
 def content(folder):
@@ -39,13 +40,13 @@ def content(folder):
 
 
 def test_with_every_image_a_candidate_the_ranking_is_the_models_own(index_folder, truth):
-    model, data, regions = truth
+    model, data, features = truth
     index = SearchIndex.open(index_folder)
     for text in data.texts[:8]:
         with torch.no_grad():
             vector = model.encode_sentences([text])[0]
-            exact = model.similarity(regions, vector[None])[:, 0].numpy()
-        hits = index.by_sentence(vector, model.similarity, k=12, candidates=len(data))
+            exact = model.score(features, vector[None])[:, 0].numpy()
+        hits = index.by_sentence(vector, model.score, k=12, candidates=len(data))
         assert [hit.rank for hit in hits] == list(range(1, 13))
         for hit, best in zip(hits, np.sort(exact)[::-1], strict=False):
             # The stored regions have half precision, so near equals may change places.
@@ -61,7 +62,7 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
     index_folder, index_settings, truth
 ):
     """Measured once more from outside, with the model's float32 regions as the truth."""
-    model, data, regions = truth
+    model, data, features = truth
     index = SearchIndex.open(index_folder)
     told = index.meta["recall"]["sentences"]
     assert told["held_out"]
@@ -72,9 +73,9 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
     recalls = []
     with torch.no_grad():
         vectors = model.encode_sentences(texts)
-        exact = model.similarity(regions, vectors).numpy()
+        exact = model.score(features, vectors).numpy()
     for number, vector in enumerate(vectors):
-        found = [hit.row for hit in index.by_sentence(vector, model.similarity, 10, 50)]
+        found = [hit.row for hit in index.by_sentence(vector, model.score, 10, 50)]
         limit = np.sort(exact[:, number])[-10]
         recalls.append((exact[found, number] >= limit - 1e-3).mean())
     assert np.mean(recalls) == pytest.approx(told["by_candidates"]["50"], abs=0.03)
@@ -82,11 +83,11 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
 
 
 def test_an_image_of_the_set_finds_itself(index_folder, truth):
-    _, data, regions = truth
+    _, data, features = truth
     index = SearchIndex.open(index_folder)
     for row in (0, 17, len(data) - 1):
         for ranking in ("regions", "global"):
-            hits = index.by_image(regions[row], k=3, ranking=ranking)
+            hits = index.by_image(features[row], k=3, ranking=ranking)
             assert hits[0].row == row
             assert hits[0].score == pytest.approx(1, abs=2e-3)
             assert hits[1].score < hits[0].score
@@ -149,6 +150,14 @@ def test_work_of_another_job_is_not_taken_up(
     build_index(model_folder, prepared_phantom, tmp_path / "a", index_settings)
     build_index(model_folder, prepared_phantom, tmp_path / "b", index_settings)
     assert content(tmp_path / "a")[0] == content(tmp_path / "b")[0]
+
+
+def test_vectors_of_another_shape_are_not_written(tmp_path):
+    file = RegionFile(tmp_path / "regions.bin", (4, 3, 2), 2)
+    file.append(np.zeros((2, 3, 2), np.float16))
+    with pytest.raises(ValueError, match=r"got \(2, 1, 2\)"):
+        file.append(np.zeros((2, 1, 2), np.float16))
+    assert file.done == 2
 
 
 def test_cells_are_seeded_and_measured(model_folder, prepared_phantom, index_settings, tmp_path):
@@ -340,11 +349,11 @@ def test_a_sentence_that_is_cut_is_said_without_its_words(index_folder, capsys):
 
 
 def test_a_wrong_number_of_results_is_refused(index_folder, truth):
-    _, _, regions = truth
+    _, _, features = truth
     index = SearchIndex.open(index_folder)
     with pytest.raises(UserError, match="at least 1"):
-        index.by_image(regions[0], k=0, ranking="global")
-    assert len(index.by_image(regions[0], k=10_000)) == len(index)
+        index.by_image(features[0], k=0, ranking="global")
+    assert len(index.by_image(features[0], k=10_000)) == len(index)
 
 
 def test_the_image_that_is_looked_for_may_be_of_any_size(index_folder, tmp_path):

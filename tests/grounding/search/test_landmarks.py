@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.grounding.search.landmarks import RIDGE, Landmarks
 from medclip_debias.grounding.search.ranking import mean_direction, recall_at, sentence_scores
-from medclip_debias.models.similarity import Similarity
+
+from .conftest import by_regions
 
 
 def made(images=600, sentences=400, side=5, dim=24, seed=0):
@@ -28,7 +29,7 @@ def made(images=600, sentences=400, side=5, dim=24, seed=0):
 
 def test_vectors_are_what_the_formulas_say():
     regions, y = made(images=80, sentences=30)
-    scores = sentence_scores(Similarity(SimilaritySettings(), 24), regions, y)
+    scores = sentence_scores(by_regions(SimilaritySettings(), 24), regions, y)
     landmarks = Landmarks.fit(y.numpy(), scores, rank=8)
     s = scores.astype(np.float64)
     # Leading right singular vectors, by the eigenvectors of the covariance.
@@ -48,8 +49,7 @@ def test_vectors_are_what_the_formulas_say():
 def test_they_find_what_the_mean_direction_does_not():
     """Recall@10 of 60 candidates among 600 images, for sentences that were not learned from."""
     regions, y = made()
-    similarity = Similarity(SimilaritySettings(), 24)
-    exact = sentence_scores(similarity, regions, y)
+    exact = sentence_scores(by_regions(SimilaritySettings(), 24), regions, y)
     landmarks = Landmarks.fit(y[:300].numpy(), exact[:, :300], rank=24)
     learned = landmarks.images(exact[:, :300]) @ landmarks.queries(y[300:].numpy()).T
     plain = mean_direction(regions) @ y[300:].numpy().T
@@ -64,7 +64,7 @@ def test_they_find_what_the_mean_direction_does_not():
 
 def test_they_are_the_same_after_saving(tmp_path):
     regions, y = made(images=40, sentences=10)
-    scores = sentence_scores(Similarity(SimilaritySettings(), 24), regions, y)
+    scores = sentence_scores(by_regions(SimilaritySettings(), 24), regions, y)
     landmarks = Landmarks.fit(y.numpy(), scores, rank=50)
     assert landmarks.directions.shape == (10, 10)  # no more directions than landmarks
     landmarks.save(tmp_path / "a.safetensors")

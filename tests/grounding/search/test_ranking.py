@@ -18,7 +18,9 @@ from medclip_debias.grounding.search.ranking import (
     recall_at,
     sentence_scores,
 )
-from medclip_debias.models.similarity import Similarity
+from medclip_debias.models.features import ImageFeatures
+
+from .conftest import by_regions
 
 
 def unit(*shape, seed=0):
@@ -31,7 +33,7 @@ def test_stored_regions_score_as_lse_and_nl_say(sentences):
     """Fewer sentences than regions and more: the two ways to the same weights."""
     regions = unit(4, 9, 16).half().numpy()
     y = unit(sentences, 16, seed=1)
-    found = sentence_scores(Similarity(SimilaritySettings(k=7, temperature=5), 16), regions, y)
+    found = sentence_scores(by_regions(SimilaritySettings(k=7, temperature=5), 16), regions, y)
     for image in range(4):
         x = regions[image].astype(np.float64)
         for number in range(sentences):
@@ -44,10 +46,10 @@ def test_stored_regions_score_as_lse_and_nl_say(sentences):
 
 def test_half_precision_moves_a_score_by_less_than_a_thousandth():
     regions, y = unit(64, 225, 128), unit(10, 128, seed=1)
-    similarity = Similarity(SimilaritySettings(), 128)
+    score = by_regions(SimilaritySettings(), 128)
     with torch.no_grad():
-        exact = similarity(regions, y).numpy()
-    assert np.abs(sentence_scores(similarity, regions.half().numpy(), y) - exact).max() < 1e-3
+        exact = score(ImageFeatures(regions), y).numpy()
+    assert np.abs(sentence_scores(score, regions.half().numpy(), y) - exact).max() < 1e-3
 
 
 def test_likeness_of_images_equals_a_loop_and_is_one_for_itself():

@@ -3,6 +3,7 @@
 import gzip
 import json
 import warnings
+from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,7 @@ from medclip_debias.models.golden import SelfTestWarning, golden_images
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.text import ClipTokenizer
+from medclip_debias.viewer.answers import Answers
 
 from .conftest import lively, prefixed
 
@@ -64,17 +66,16 @@ def test_clip_agrees_with_open_clip(quick, open_clip_model, merges_file, tmp_pat
     for row, found in zip(padded, ids, strict=True):
         row[: len(found)] = torch.tensor(found)
     words = F.normalize(reference.encode_text(padded), dim=-1)
-    regions, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
-    assert regions.shape == (2, 49, 48)
-    torch.testing.assert_close(found[:, :24], words, atol=1e-5, rtol=0)
-    torch.testing.assert_close(peer.similarity(regions, found), whole @ words.T, atol=1e-5, rtol=0)
-    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 49), atol=1e-6, rtol=0)
+    features, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
+    assert features.regions.shape == (2, 49, 24)
+    torch.testing.assert_close(found, words, atol=1e-5, rtol=0)
+    torch.testing.assert_close(peer.score(features, found), whole @ words.T, atol=1e-5, rtol=0)
     # The patch tokens through the last norm and projection, read with open_clip's own parts.
     tokens = reference.visual.forward_intermediates(x, indices=1, normalize_intermediates=True)
     grid = tokens["image_intermediates"][0].flatten(2).transpose(1, 2)
     unit = F.normalize(grid @ reference.visual.proj, dim=-1)
-    torch.testing.assert_close(regions[..., :24], unit, atol=1e-5, rtol=0)
-    assert torch.equal(peer.encode_images(images), regions)
+    torch.testing.assert_close(features.regions, unit, atol=1e-5, rtol=0)
+    assert torch.equal(peer.encode_images(images).regions, features.regions)
 
 
 @torch.no_grad()
@@ -152,14 +153,14 @@ def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path
     x = images[:, None].float().expand(-1, 3, -1, -1) / 255
     x = (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     tokens = head(vit(x).last_hidden_state)
-    regions, found = peer.encode_images(images), peer.encode_sentences(["no pleural effusion"])
+    features, found = peer.encode_images(images), peer.encode_sentences(["no pleural effusion"])
     unit = F.normalize(tokens[:, 1:], dim=-1)
-    torch.testing.assert_close(regions[..., :12], unit, atol=1e-5, rtol=0)
+    torch.testing.assert_close(features.regions, unit, atol=1e-5, rtol=0)
     ids = torch.tensor(peer.tokenizer.encode(["no pleural effusion"], 32))
     text = F.normalize(words(bert(ids).last_hidden_state[:, 0]), dim=-1)
-    torch.testing.assert_close(found[:, :12], text, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, text, atol=1e-5, rtol=0)
     score = F.normalize(tokens[:, 0], dim=-1) @ text.T
-    torch.testing.assert_close(peer.similarity(regions, found), score, atol=1e-5, rtol=0)
+    torch.testing.assert_close(peer.score(features, found), score, atol=1e-5, rtol=0)
 
 
 def merged(word, ranks):
@@ -247,9 +248,9 @@ def test_golden_samples_tell_other_weights_and_other_numbers(
     stored = json.loads((folder / "golden.json").read_text())
     images = golden_images(320)
     with torch.no_grad():
-        regions, sentences = peer.encode_images(images), peer.encode_sentences(SENTENCES_STORED)
-        found = peer.similarity(regions, sentences)
-        maps = peer.region_scores(regions, sentences)
+        features, sentences = peer.encode_images(images), peer.encode_sentences(SENTENCES_STORED)
+        found = peer.score(features, sentences)
+        maps = peer.region_scores(features, sentences)
     torch.testing.assert_close(found, torch.tensor(stored["similarity"]), atol=1e-6, rtol=0)
     means = torch.tensor(stored["regions"])[..., 0]
     torch.testing.assert_close(maps.mean(dim=-1), means, atol=1e-6, rtol=0)
@@ -302,7 +303,7 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     assert meta["regions"] == [len(data), 1, 24]
     with torch.no_grad():
         images = model.encode_images(torch.from_numpy(np.array(data.pixels)))
-        scores = model.similarity(images, model.encode_sentences(["No pleural effusion."]))[:, 0]
+        scores = model.score(images, model.encode_sentences(["No pleural effusion."]))[:, 0]
     for hit in found["hits"]:
         assert hit["score"] == pytest.approx(scores[hit["row"]].item(), abs=1e-3)
     best = scores.sort(descending=True).values[: len(found["hits"])]
@@ -311,4 +312,23 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
         torch.testing.assert_close(given, best, atol=1e-3, rtol=0)
     film = next(p for p in sorted(phantom_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
     assert run(["search", index, "--image", str(film), "-k", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["hits"][0]["score"] == pytest.approx(1, abs=1e-3)
+    (best,) = json.loads(capsys.readouterr().out)["hits"]
+    assert best["score"] == pytest.approx(1, abs=1e-3)
+
+    # The viewer searches it too, and finds the same.
+    page = Answers.open(tmp_path / "peer", tmp_path / "index", device="cpu")
+    shown = page.find_sentence("No pleural effusion.", 5)
+    assert [asdict(one.hit) for one in shown] == found["hits"]
+    (shown,) = page.find_film(page.read(film), 1)
+    assert asdict(shown.hit) == best
+
+    # The probe's features are the whole-image vectors.
+    probe = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), "--bootstrap", "10"]
+    assert run([*probe, "--set", "repeats=1", "--set", "picture=0"]) == 0
+    told = json.loads((tmp_path / "probe" / "probe.json").read_text())
+    assert told["features"] == "vector of the whole image, unit length"
+    test = images[np.flatnonzero(data.images["split"] == "test")].whole.double()
+    square = torch.cdist(test, test).square()
+    other = ~torch.eye(len(test), dtype=torch.bool)
+    expected = (-2 * square[other]).exp().mean().log().item()
+    assert told["uniformity"]["images"] == pytest.approx(expected, abs=1e-4)

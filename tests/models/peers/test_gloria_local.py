@@ -70,11 +70,11 @@ def test_local_scores_and_maps_are_those_of_the_definition(
     local = GloriaLocal.of(peer)
     g = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (2, 256, 256), generator=g, dtype=torch.uint8)
-    regions, sentences = local.encode_images(images), local.encode_sentences(SENTENCES)
+    features, sentences = local.encode_images(images), local.encode_sentences(SENTENCES)
+    regions = features.regions
     # The same regions as the global view's, before they are brought to unit length.
     unit = nn.functional.normalize(regions, dim=-1)
-    width = bert.config.hidden_size
-    torch.testing.assert_close(unit, peer.encode_images(images)[..., :width], atol=1e-6, rtol=0)
+    torch.testing.assert_close(unit, peer.encode_images(images).regions, atol=1e-6, rtol=0)
 
     own = []
     for text, words in zip(SENTENCES, WORDS, strict=False):
@@ -86,8 +86,8 @@ def test_local_scores_and_maps_are_those_of_the_definition(
         found = sentences[number][: len(words)]
         torch.testing.assert_close(found, words, atol=2e-5, rtol=0)
         assert not sentences[number][len(words) :].any()
-    scores = local.similarity(regions, sentences)
-    maps = local.region_scores(regions, sentences)
+    scores = local.score(features, sentences)
+    maps = local.region_scores(features, sentences)
     assert scores.shape == (2, 3)
     assert maps.shape == (2, 3, 361)
     torch.testing.assert_close(maps.sum(dim=-1), torch.ones(2, 3), atol=1e-5, rtol=0)

@@ -60,12 +60,12 @@ def check(peer, reference, regions):
     whole = F.normalize(reference.encode_image(x), dim=-1)
     text = F.normalize(reference.encode_text(padded(peer)), dim=-1)
     close = {"atol": 1e-5, "rtol": 0}
-    torch.testing.assert_close(peer.whole_images(found), whole, **close)
-    torch.testing.assert_close(words[:, :DIM], text, **close)
-    torch.testing.assert_close(peer.similarity(found, words), whole @ text.T, **close)
+    torch.testing.assert_close(found.whole, whole, **close)
+    torch.testing.assert_close(words, text, **close)
+    torch.testing.assert_close(peer.score(found, words), whole @ text.T, **close)
     unit = F.normalize(regions(x), dim=-1)
-    torch.testing.assert_close(found[..., :DIM], unit, **close)
-    assert found.shape[1] == peer.grid.rows * peer.grid.columns
+    torch.testing.assert_close(found.regions, unit, **close)
+    assert found.regions.shape[1] == peer.grid.rows * peer.grid.columns
 
 
 def tokens_of(reference, norm):
@@ -141,9 +141,9 @@ def test_a_bert_from_hugging_face(pooler, projection, vision, open_clip_model, b
     with torch.no_grad():
         whole = F.normalize(reference.encode_image(peer.normalise(images)), dim=-1)
         text = F.normalize(reference.encode_text(padded(peer, 32)), dim=-1)
-        regions, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
-    torch.testing.assert_close(found[:, :dim], text, atol=1e-5, rtol=0)
-    torch.testing.assert_close(peer.similarity(regions, found), whole @ text.T, atol=1e-5, rtol=0)
+        features, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
+    torch.testing.assert_close(found, text, atol=1e-5, rtol=0)
+    torch.testing.assert_close(peer.score(features, found), whole @ text.T, atol=1e-5, rtol=0)
 
 
 def test_places_of_the_resnet_lie_where_its_gradient_says():

@@ -11,7 +11,7 @@ from torch import nn
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.peers.importing import import_model
-from medclip_debias.models.peers.peer import TAIL, Peer
+from medclip_debias.models.peers.peer import Peer
 
 from .conftest import DIM, lively, prefixed
 
@@ -37,18 +37,15 @@ def check_vectors(peer, images, regions, whole):
         found = peer.encode_images(images)
         words = peer.encode_sentences(SENTENCES)
         unit = F.normalize(regions, dim=-1)
-        assert found.shape == (len(images), peer.grid.rows * peer.grid.columns, 2 * DIM)
-        torch.testing.assert_close(found[..., :DIM], unit, atol=2e-5, rtol=0)
-        torch.testing.assert_close(
-            found.norm(dim=-1), torch.ones(found.shape[:2]), atol=1e-6, rtol=0
-        )
+        assert found.regions.shape == (len(images), peer.grid.rows * peer.grid.columns, DIM)
+        torch.testing.assert_close(found.regions, unit, atol=2e-5, rtol=0)
         torch.testing.assert_close(words.norm(dim=-1), torch.ones(3), atol=1e-6, rtol=0)
-        score = F.normalize(whole, dim=-1) @ words[:, :DIM].T
-        torch.testing.assert_close(peer.similarity(found, words), score, atol=2e-5, rtol=0)
-        cosines = torch.einsum("bnd,td->btn", unit, words[:, :DIM])
+        score = F.normalize(whole, dim=-1) @ words.T
+        torch.testing.assert_close(peer.score(found, words), score, atol=2e-5, rtol=0)
+        cosines = torch.einsum("bnd,td->btn", unit, words)
         torch.testing.assert_close(peer.region_scores(found, words), cosines, atol=2e-5, rtol=0)
         assert torch.equal(words[0], words[2])
-        assert torch.equal(peer.encode_images(images), found)
+        assert torch.equal(peer.encode_images(images).regions, found.regions)
 
 
 @torch.no_grad()
@@ -209,7 +206,7 @@ def test_biovil_t_reads_one_image_and_two(trunk, cxr_bert_folder, tmp_path):
     double = head(torch.cat([now, pooled(pooler, now, then)], dim=1))
     found = peer.encode_pairs(images, before)
     unit = F.normalize(double.flatten(2).transpose(1, 2), dim=-1)
-    torch.testing.assert_close(found[..., :DIM], unit, atol=5e-5, rtol=0)
+    torch.testing.assert_close(found.regions, unit, atol=5e-5, rtol=0)
 
 
 # ----------------------------------------------------------------------------- GLoRIA
@@ -234,11 +231,11 @@ def test_gloria_gives_its_published_regions_global_score_and_sentences(
     x = nn.Upsample(size=(299, 299), mode="bilinear", align_corners=True)((x - 0.5) / 0.5)
     third, last = features(trunk, x)
     assert third.shape[2:] == (19, 19)
-    regions = peer.encode_images(images)
+    found = peer.encode_images(images)
     unit = F.normalize(local(third).flatten(2).transpose(1, 2), dim=-1)
-    torch.testing.assert_close(regions[..., :width], unit, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.regions, unit, atol=2e-5, rtol=0)
     pooled_image = F.normalize(whole(last.mean(dim=(2, 3))), dim=-1)
-    torch.testing.assert_close(regions[:, 0, width:] / TAIL, pooled_image, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.whole, pooled_image, atol=2e-5, rtol=0)
 
     # The published sentence vector: pieces of words added up, mean over all places, four layers.
     text = "no left effusions"
@@ -249,7 +246,7 @@ def test_gloria_gives_its_published_regions_global_score_and_sentences(
     whole_words = [states[:, :1], states[:, 1:2], states[:, 2:3]]
     whole_words += [states[:, 3:5].sum(dim=1, keepdim=True), states[:, 5:]]
     expected = F.normalize(torch.cat(whole_words, dim=1).mean(dim=1).sum(dim=0), dim=0)
-    found = peer.encode_sentences(["No LEFT, effusions."])[0, :width]
+    found = peer.encode_sentences(["No LEFT, effusions."])[0]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -295,7 +292,7 @@ def test_medclip_on_a_resnet_gives_torchvisions_output(trunk, bert, bert_folder,
     check_vectors(peer, images, regions, trunk(x))
     ids = torch.tensor(peer.tokenizer.encode(["no pleural effusion"], 77))
     expected = F.normalize(head(bert(ids).pooler_output), dim=-1)
-    found = peer.encode_sentences(["no pleural effusion"])[:, :DIM]
+    found = peer.encode_sentences(["no pleural effusion"])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 

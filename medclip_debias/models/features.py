@@ -1,0 +1,115 @@
+"""What an image tower gives: the vectors of an image's regions, and of the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+Rows: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[np.generic] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFeatures:
+    """Vectors of B images, all on one device.
+
+    Attributes:
+        regions: unit vectors ``[B, N, D]``, N = rows x columns in row-major order.
+        whole: unit vectors ``[B, D]`` by which the model's authors score a whole image; None where
+            the score is computed from the regions.
+
+    Raises:
+        ValueError: the shapes do not fit together.
+
+    Example:
+        >>> regions = F.normalize(torch.randn(5, 9, 4), dim=-1)
+        >>> features = ImageFeatures(regions)
+        >>> len(features), features.pooled.shape, features.stored.shape
+        (5, torch.Size([5, 4]), torch.Size([5, 9, 4]))
+        >>> len(features[1:3]), len(features[[0, 2, 4]]), len(features[3])
+        (2, 3, 1)
+    """
+
+    regions: Tensor
+    whole: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.regions.ndim != 3:
+            raise ValueError(f"expected regions [B, N, D], got {tuple(self.regions.shape)}")
+        expected = (self.regions.shape[0], self.regions.shape[2])
+        if self.whole is not None and tuple(self.whole.shape) != expected:
+            raise ValueError(f"expected whole {expected}, got {tuple(self.whole.shape)}")
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def __getitem__(self, rows: Rows) -> ImageFeatures:
+        """Some of the images: a slice, a list, an array or tensor of rows, or a mask.
+
+        One row is a batch of one image. Slices share memory with the whole.
+        """
+        if isinstance(rows, (int, np.integer)):
+            rows = [int(rows)]
+        if isinstance(rows, np.ndarray):
+            rows = torch.from_numpy(rows)
+        whole = None if self.whole is None else self.whole[rows]
+        return ImageFeatures(self.regions[rows], whole)
+
+    def __iter__(self) -> Iterator[ImageFeatures]:
+        """The images one by one, each a batch of one."""
+        return (self[row : row + 1] for row in range(len(self)))
+
+    def to(self, device: str | torch.device) -> ImageFeatures:
+        """The same on another device."""
+        whole = None if self.whole is None else self.whole.to(device)
+        return ImageFeatures(self.regions.to(device), whole)
+
+    def cpu(self) -> ImageFeatures:
+        """The same on the CPU."""
+        return self.to("cpu")
+
+    @classmethod
+    def cat(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
+        """The images of all ``parts``, in order.
+
+        Raises:
+            ValueError: there is no part, or some parts have ``whole`` and others have not.
+        """
+        wholes = [part.whole for part in parts if part.whole is not None]
+        if not parts or len(wholes) not in (0, len(parts)):
+            raise ValueError("expected one part or more, and all with 'whole' or all without")
+        regions = torch.cat([part.regions for part in parts])
+        return cls(regions, torch.cat(wholes) if wholes else None)
+
+    @property
+    def pooled(self) -> Tensor:
+        """One unit vector an image ``[B, D]``: ``whole``, or the direction of the mean region."""
+        return F.normalize(self.regions.mean(dim=1), dim=-1) if self.whole is None else self.whole
+
+    @property
+    def stored(self) -> Tensor:
+        """What a search index keeps ``[B, K, D]``: all that the model's score is computed from.
+
+        K is 1 where there is ``whole``, else the number of regions.
+        """
+        return self.regions if self.whole is None else self.whole[:, None]
+
+    @classmethod
+    def of_stored(cls, vectors: Tensor) -> ImageFeatures:
+        """Features that score as those whose `stored` this was.
+
+        A single vector an image is its only region and, at unit length again after half
+        precision, its ``whole``; a model that scores by regions reads the region.
+
+        Args:
+            vectors: ``[B, K, D]``.
+        """
+        if vectors.ndim == 3 and vectors.shape[1] == 1:
+            return cls(vectors, F.normalize(vectors[:, 0], dim=-1))
+        return cls(vectors)

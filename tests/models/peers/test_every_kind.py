@@ -1,0 +1,175 @@
+"""Every kind of model gives features of one form, and scores a whole image as documented."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    PrepareSettings,
+    Preprocessing,
+    TextEncoderSettings,
+)
+from medclip_debias.grounding.search.ranking import sentence_scores
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.features import ImageFeatures
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import (
+    BertSettings,
+    ClipResNetSettings,
+    ClipTextSettings,
+    Kind,
+    PeerSettings,
+    ResNetSettings,
+    SwinSettings,
+    ViTSettings,
+    published_preprocessing,
+)
+from medclip_debias.models.peers.text import ClipTokenizer
+from medclip_debias.models.text_encoder import SentenceTokenizer
+
+from .conftest import DIM, lively
+
+OURS = "ours"
+VIT = ViTSettings(image_size=64, patch=16, width=32, layers=1, heads=2, hidden=48)
+RESNET = ClipResNetSettings(image_size=64, layers=(1, 1, 1, 1), width=8, heads=4)
+SWIN = SwinSettings(
+    config={"image_size": 224, "embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}
+)
+CLIP_TEXT = ClipTextSettings(context=77, vocabulary=49408, width=16, layers=1, heads=2, hidden=32)
+CASES = {
+    OURS: None,
+    "biovil": (ResNetSettings(hidden=16), {"pooling": "projection"}),
+    "biovil_t": (ResNetSettings(hidden=16, temporal=8), {"pooling": "projection"}),
+    "chexzero": (VIT, CLIP_TEXT),
+    "open_clip": (VIT, CLIP_TEXT),
+    "open_clip ResNet": (RESNET, CLIP_TEXT),
+    "open_clip BERT": (VIT, {"pooling": "mlp", "token": "mean", "hidden": 10}),
+    "gloria": (ResNetSettings(), {"pooling": "last4", "words_only": True}),
+    "medclip": (ResNetSettings(), {"pooling": "pooler"}),
+    "medclip Swin": (SWIN, {"pooling": "pooler"}),
+}
+SENTENCES = ["no pleural effusion", "left", "no pleural effusion"]
+
+
+def test_every_kind_of_peer_has_a_case():
+    assert {name.split()[0] for name in CASES} == {OURS, *get_args(Kind)}
+
+
+@pytest.fixture
+def build(request, shallow, bert_folder, cxr_bert_folder):
+    """A function that builds the model of a case, with weights at random."""
+
+    def peer(name):
+        kind = name.split()[0]
+        image, text = CASES[name]
+        dim = DIM
+        if isinstance(text, ClipTextSettings):
+            tokenizer = ClipTokenizer.from_merges(request.getfixturevalue("merges_file"))
+        else:
+            folder = cxr_bert_folder if text["pooling"] == "projection" else bert_folder
+            config = json.loads((folder / "config.json").read_text())
+            dim = config["hidden_size"] if text["pooling"] == "last4" else DIM
+            tokenizer, text = SentenceTokenizer.load(folder), BertSettings(config=config, **text)
+        settings = PeerSettings(kind=kind, dim=dim, max_tokens=32, image=image, text=text)
+        return Peer(settings, published_preprocessing(kind, 64), tokenizer)
+
+    def ours():
+        return DualEncoder.create(
+            ModelSettings(
+                image=ImageEncoderSettings(arch="resnet_small"),
+                text=TextEncoderSettings(folder=cxr_bert_folder, max_tokens=16),
+                dim=DIM,
+            ),
+            Preprocessing(prepare=PrepareSettings(size=64), input_size=64),
+        )
+
+    def make(name):
+        torch.manual_seed(0)
+        return lively(ours() if name == OURS else peer(name))
+
+    return make
+
+
+def pictures(side):
+    """A picture that darkens from left to right, and noise: uint8 ``[2, side, side]``."""
+    ramp = torch.linspace(255, 0, side).expand(side, side)
+    noise = torch.rand(side, side, generator=torch.Generator().manual_seed(1)) * 255
+    return torch.stack([ramp, noise]).to(torch.uint8)
+
+
+def cosines(vectors, sentences):
+    """``[..., T]`` in double precision, by the definition."""
+    v, s = vectors.double().numpy(), sentences.double().numpy()
+    lengths = np.linalg.norm(v, axis=-1)[..., None] * np.linalg.norm(s, axis=-1)
+    return np.einsum("...d,td->...t", v, s) / lengths
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
+    model = build(name)
+    images = pictures(model.preprocessing.input_size)
+    features, sentences = model.encode_images(images), model.encode_sentences(SENTENCES)
+    assert isinstance(features, ImageFeatures)
+    regions = model.grid.rows * model.grid.columns
+    assert features.regions.shape == (2, regions, model.dim)
+    assert sentences.shape == (3, model.dim)
+    assert model.encode_sentences([]).shape == (0, model.dim)
+    given = [features.regions, sentences]
+    assert model.has_whole == (features.whole is not None) == (name != OURS)
+    if model.has_whole:
+        assert features.whole.shape == (2, model.dim)
+        assert features.stored.shape == (2, 1, model.dim)
+        given.append(features.whole)
+    else:
+        assert features.stored.shape == (2, regions, model.dim)
+    for vectors in given:
+        assert vectors.dtype == torch.float32
+        length = torch.linalg.vector_norm(vectors.double(), dim=-1)
+        torch.testing.assert_close(length, torch.ones_like(length), atol=2e-7, rtol=0)
+    assert not torch.allclose(features.regions[0], features.regions[1], atol=1e-5)
+
+    expected = cosines(features.regions, sentences).swapaxes(1, 2)
+    found = model.region_scores(features, sentences)
+    assert found.shape == (2, 3, regions)
+    np.testing.assert_allclose(found, expected, atol=5e-7)
+    assert model.map_kind == "cosine"
+    scores = model.score(features, sentences)
+    assert scores.shape == (2, 3)
+    # What an index keeps, in half precision, gives the same scores.
+    kept = sentence_scores(model.score, features.stored.half().numpy(), sentences)
+    np.testing.assert_allclose(kept, scores, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != OURS])
+@torch.no_grad()
+def test_a_peers_score_is_the_cosine_of_its_whole_image_vector(name, build):
+    """The tower's own vector, of any length, and the sentence: the authors' definition."""
+    model = build(name)
+    images = pictures(model.preprocessing.input_size)
+    whole = model.image(model.normalise(images))[1]
+    sentences = model.encode_sentences(SENTENCES)
+    expected = cosines(whole, sentences)
+    scores = model.score(model.encode_images(images), sentences)
+    np.testing.assert_allclose(scores, expected, atol=3e-7)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-5
+    assert model.learned_scale is None
+    with pytest.raises(ValueError, match="of another model"):
+        model.score(ImageFeatures(torch.zeros(1, 4, model.dim)), sentences)
+
+
+@torch.no_grad()
+def test_our_score_is_the_trained_similarity_of_the_regions(build):
+    model = build(OURS)
+    features = model.encode_images(pictures(64))
+    sentences = model.encode_sentences(SENTENCES)
+    own = model.similarity(features.regions, sentences)
+    assert torch.equal(model.score(features, sentences), own)
+    assert model.learned_scale == pytest.approx(float(model.similarity.log_scale.exp()))
