@@ -197,9 +197,9 @@ def severity_labels(data: PreparedSet, place: PhantomFolder) -> Labels:
     """
     import pandas as pd
 
-    from medclip_debias.data.phantom.catalogue import CLASSES
     from medclip_debias.evaluation.label_table import Labels
     from medclip_debias.evaluation.protocol import rows_of_split
+    from medclip_debias.phantom.catalogue import CLASSES
 
     rows = rows_of_split(data, "test")
     table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")

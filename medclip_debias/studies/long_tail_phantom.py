@@ -200,8 +200,8 @@ def make_images(data: Mapping[str, Any], folder: Path) -> None:
     import pandas as pd
 
     from medclip_debias.config import validate
-    from medclip_debias.data.phantom import PhantomSettings, generate
     from medclip_debias.data.prepare import prepare
+    from medclip_debias.phantom import PhantomSettings, generate
 
     dials = {
         **{name: data[name] for name in ("studies", "test_studies", "regime")},
@@ -240,7 +240,7 @@ def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.
     Raises:
         UserError: a type has fewer than two images.
     """
-    from medclip_debias.data.phantom.catalogue import CLASS_NAMES, CLASSES
+    from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 
     images = prepared.images[prepared.images["split"] == split].drop_duplicates("study_id")
     shown = truth.loc[images["image_id"].astype(str), list(CLASS_NAMES)].to_numpy(dtype=bool)

@@ -76,7 +76,7 @@ def truth_of(place: PhantomFolder, data: PreparedSet, rows: NDArray[np.int64]) -
 
 def other_forms(finding: str) -> list[str]:
     """The other classes of the type of ``finding``."""
-    from medclip_debias.data.phantom.catalogue import CLASSES, INDEX
+    from medclip_debias.phantom.catalogue import CLASSES, INDEX
 
     kind = CLASSES[INDEX[finding]].type
     return [c.name for c in CLASSES if c.type == kind and c.name != finding]

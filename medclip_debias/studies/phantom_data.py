@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PhantomData(Settings):
     """A phantom and a language model of its sentences.
 
-    ``dials`` are those of `medclip_debias.data.phantom.settings.PhantomSettings`; ``language``
+    ``dials`` are those of `medclip_debias.phantom.settings.PhantomSettings`; ``language``
     those of `medclip_debias.language.masked_lm.LanguageModelSettings`, which learns from
     ``language_share`` of the training sentences.
     """
@@ -60,9 +60,9 @@ def make_phantom(data: PhantomData, folder: Path) -> None:
     if folder.is_dir():
         return
     from medclip_debias.config import validate
-    from medclip_debias.data.phantom import PhantomSettings, generate
     from medclip_debias.data.prepare import prepare
-    from medclip_debias.evaluation.false_negatives import Truth, write_truth
+    from medclip_debias.phantom import PhantomSettings, generate
+    from medclip_debias.phantom.truth import Truth, write_truth
 
     settings = validate(
         PhantomSettings,
@@ -109,9 +109,9 @@ def learn_language(data: PhantomData, prepared_folder: Path, out: Path) -> None:
 
 def class_prompts() -> PromptSet:
     """One prompt pair for each of the 28 finding classes, in words that the reports use."""
-    from medclip_debias.data.phantom.catalogue import CLASSES
-    from medclip_debias.data.phantom.vocabulary import NOUNS
     from medclip_debias.data.prompts import load_prompts
+    from medclip_debias.phantom.catalogue import CLASSES
+    from medclip_debias.phantom.vocabulary import NOUNS
 
     classes = {}
     for finding in CLASSES:

@@ -216,7 +216,7 @@ def _table(values: Mapping[str, float], scratch: Path) -> dict[str, Any]:
 
 def eta_true(place: PhantomFolder) -> dict[str, float]:
     """True class probability of every distinct training sentence."""
-    from medclip_debias.evaluation.false_negatives import Truth
+    from medclip_debias.phantom.truth import Truth
 
     texts = list(training_counts(place))
     return dict(zip(texts, Truth(place.truth).eta(texts).tolist(), strict=True))

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
-from medclip_debias.data.phantom.settings import REGIMES
 from medclip_debias.errors import did_you_mean
+from medclip_debias.phantom.settings import REGIMES
 from medclip_debias.studies.phantom_methods import (
     BASELINE,
     LANGUAGE_MODEL,

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.data.phantom.catalogue import CLASSES
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.phantom.catalogue import CLASSES
 from medclip_debias.studies.fine_grained_phantom import (
     PAIRS,
     FineGrainedPhantom,

@@ -14,8 +14,8 @@ from medclip_debias.config import apply_overrides, load_yaml, merge, validate
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.false_negatives import Truth
 from medclip_debias.evaluation.statistics import holm, paired_seeds
+from medclip_debias.phantom.truth import Truth
 from medclip_debias.studies.eta_tradeoff import Trigrams, tracking
 from medclip_debias.studies.false_negatives import false_rate
 from medclip_debias.studies.page import changed

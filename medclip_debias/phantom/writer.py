@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medclip_debias.data.parallel import end_opencv_threads
-from medclip_debias.data.phantom.files import write_dicom, write_jpg
-from medclip_debias.data.phantom.findings import Box
-from medclip_debias.data.phantom.language import Sentence
-from medclip_debias.data.phantom.settings import PhantomSettings
-from medclip_debias.data.phantom.study import Study, View, phrases, plan_study, render_view
-from medclip_debias.data.phantom.tables import write_tables
 from medclip_debias.errors import UserError
+from medclip_debias.phantom.files import write_dicom, write_jpg
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.language import Sentence
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.study import Study, View, phrases, plan_study, render_view
+from medclip_debias.phantom.tables import write_tables
 
 Progress = Callable[[int, int], None]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from medclip_debias.data.phantom.settings import PhantomSettings
-from medclip_debias.data.phantom.study import Study, View
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.study import Study, View
 
 # Our own UID root: 2.25 is the arc of UUID-derived identifiers, so nothing is registered.
 _UID_ROOT = "2.25."

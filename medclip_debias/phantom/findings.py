@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medclip_debias.data.phantom.anatomy import SIGN, Scene, Thorax, noise_field, smooth
-from medclip_debias.data.phantom.catalogue import FindingClass
+from medclip_debias.phantom.anatomy import SIGN, Scene, Thorax, noise_field, smooth
+from medclip_debias.phantom.catalogue import FindingClass
 
 Box = tuple[float, float, float, float]
 

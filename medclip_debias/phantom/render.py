@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from medclip_debias.data.phantom.anatomy import (
+from medclip_debias.phantom.anatomy import (
     Scene,
     draw_lungs,
     new_scene,
@@ -15,8 +15,8 @@ from medclip_debias.data.phantom.anatomy import (
     random_thorax,
     smooth,
 )
-from medclip_debias.data.phantom.catalogue import CLASSES
-from medclip_debias.data.phantom.findings import MARKERS, PAINTERS, Box, deform
+from medclip_debias.phantom.catalogue import CLASSES
+from medclip_debias.phantom.findings import MARKERS, PAINTERS, Box, deform
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medclip_debias.data.phantom.catalogue import CHEX5_TYPES, CLASSES, FindingClass
-from medclip_debias.data.phantom.language import (
+from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, FindingClass
+from medclip_debias.phantom.language import (
     ACUTE_TYPES,
     Sentence,
     Writer,
     absent_types,
     pick,
 )
-from medclip_debias.data.phantom.settings import PhantomSettings
+from medclip_debias.phantom.settings import PhantomSettings
 
 REASONS = [
     "dyspnea",

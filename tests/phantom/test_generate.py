@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from medclip_debias.data.phantom import CLASS_NAMES, PhantomSettings, agreement_matrix, generate
-from medclip_debias.data.phantom.truth import agrees, statement_from_json
 from medclip_debias.errors import UserError
+from medclip_debias.phantom import CLASS_NAMES, PhantomSettings, agreement_matrix, generate
+from medclip_debias.phantom.truth import agrees, statement_from_json
 
 SMALL = PhantomSettings(
     studies=60, seed=1, min_side=80, max_side=100, lateral_share=0.2, blank_view_share=0.1

@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from medclip_debias.data.phantom import boilerplate as filler
-from medclip_debias.data.phantom import vocabulary as words
-from medclip_debias.data.phantom.catalogue import CHEX5_TYPES, CLASSES, TYPES, FindingClass
-from medclip_debias.data.phantom.settings import PhantomSettings
-from medclip_debias.data.phantom.truth import Clause, Statement
-from medclip_debias.data.phantom.vocabulary import Noun
+from medclip_debias.phantom import boilerplate as filler
+from medclip_debias.phantom import vocabulary as words
+from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, TYPES, FindingClass
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.truth import Clause, Statement
+from medclip_debias.phantom.vocabulary import Noun
 
 T = TypeVar("T")
 DEVICES = ("line", "tube", "pacemaker")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from medclip_debias.data.phantom.catalogue import CLASS_NAMES, CLASSES, FindingClass
-from medclip_debias.data.phantom.settings import PhantomSettings
-from medclip_debias.data.phantom.truth import (
+from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES, FindingClass
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.truth import (
     Clause,
     Statement,
     agreement_matrix,
@@ -12,7 +12,7 @@ from medclip_debias.data.phantom.truth import (
     eta_true,
     statement_from_json,
 )
-from medclip_debias.data.phantom.writer import generate
+from medclip_debias.phantom.writer import generate
 
 __all__ = [
     "CLASSES",

@@ -8,17 +8,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from medclip_debias.data.phantom.catalogue import (
+from medclip_debias.phantom.catalogue import (
     CLASSES,
     INDEX,
     class_probabilities,
     draw_findings,
 )
-from medclip_debias.data.phantom.findings import Box
-from medclip_debias.data.phantom.language import Sentence, Writer
-from medclip_debias.data.phantom.render import Picture, render_frontal, render_lateral
-from medclip_debias.data.phantom.report import Patient, Report, write_report
-from medclip_debias.data.phantom.settings import PhantomSettings
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.language import Sentence, Writer
+from medclip_debias.phantom.render import Picture, render_frontal, render_lateral
+from medclip_debias.phantom.report import Patient, Report, write_report
+from medclip_debias.phantom.settings import PhantomSettings
 
 # Each split is a stream of its own: a larger training set keeps its first studies, and the same
 # test studies, whatever its size.

@@ -8,12 +8,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from medclip_debias.data.phantom import CLASS_NAMES, CLASSES, PhantomSettings
-from medclip_debias.data.phantom.catalogue import class_probabilities
-from medclip_debias.data.phantom.study import Study, forced_class, plan_study
-from medclip_debias.data.phantom.truth import agrees
-from medclip_debias.data.phantom.vocabulary import NOUNS
 from medclip_debias.data.reports import report_sentences
+from medclip_debias.phantom import CLASS_NAMES, CLASSES, PhantomSettings
+from medclip_debias.phantom.catalogue import class_probabilities
+from medclip_debias.phantom.study import Study, forced_class, plan_study
+from medclip_debias.phantom.truth import agrees
+from medclip_debias.phantom.vocabulary import NOUNS
 
 # The paper's Table 2.
 PROMPTS = (

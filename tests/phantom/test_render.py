@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.data.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.data.phantom.render import render_frontal, render_lateral
+from medclip_debias.phantom.catalogue import CLASSES, INDEX
+from medclip_debias.phantom.render import render_frontal, render_lateral
 
 SIZE = (180, 200)
 

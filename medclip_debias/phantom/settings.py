@@ -103,7 +103,7 @@ class PhantomSettings(Settings):
         if self.test_studies is not None and self.test_studies > self.studies - 10:
             raise ValueError("test_studies must leave at least 10 studies for training")
         if self.marker_class is not None:
-            from medclip_debias.data.phantom.catalogue import CLASS_NAMES
+            from medclip_debias.phantom.catalogue import CLASS_NAMES
 
             known = CLASS_NAMES[: self.classes]
             if self.marker_class not in known:

@@ -14,7 +14,7 @@ import numpy as np
 
 from medclip_debias.config import settings_hash
 from medclip_debias.data.labels import CHEXPERT_LABELS
-from medclip_debias.data.phantom.catalogue import (
+from medclip_debias.phantom.catalogue import (
     CATEGORY_OF_TYPE,
     CLASS_NAMES,
     CLASSES,
@@ -22,11 +22,11 @@ from medclip_debias.data.phantom.catalogue import (
     TRUE_LABELS,
     class_probabilities,
 )
-from medclip_debias.data.phantom.settings import PhantomSettings
-from medclip_debias.data.phantom.truth import Statement, eta_true
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.truth import Statement, eta_true
 
 if TYPE_CHECKING:
-    from medclip_debias.data.phantom.writer import Written
+    from medclip_debias.phantom.writer import Written
 
 FORMAT_VERSION = 1
 
