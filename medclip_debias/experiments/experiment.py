@@ -45,11 +45,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Files:
-    """Names of the files that a page points to, as they lie beside it."""
+    """Names of the files that a page points to, as they lie beside it; what reads the settings."""
 
     plot: str = "figure.svg"
     results: str = "results.json"
     settings: str = "settings.yaml"
+    reader: str = "`medclip-debias experiment`"
 
 
 class Experiment(ABC):
@@ -103,6 +104,10 @@ class Experiment(ABC):
     def measure(self, cell: Cell) -> Row:
         """Measure one cell: a mapping of plain values. Depends on ``cell`` alone."""
 
+    def begin(self, workers: int) -> None:
+        """Called in each of ``workers`` processes before its first cell; nothing by default."""
+        del workers
+
     def key(self, cell: Cell) -> str:
         """Names a cell and its measurement: 16 hex digits."""
         return json_hash([self.name, type(self).version, dict(cell)])
@@ -154,6 +159,14 @@ class Experiment(ABC):
     @abstractmethod
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Draw the rows; readable in grey and for the colour-blind."""
+
+    def label(self) -> str:
+        """What it is called where it runs."""
+        return self.name
+
+    def shown(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of its settings that the page lists."""
+        return settings
 
     def heading(self) -> str:
         """Title of the page."""

@@ -12,6 +12,7 @@ from medclip_debias.experiments.experiment import Experiment, Summary, Table
 def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
     """Write the page; the files that it points to lie beside it."""
     files = experiment.files()
+    settings = experiment.shown(results["settings"])
     lines = [f"# {experiment.heading()}", ""]
     if experiment.source:
         lines += [f"Source: {experiment.source}.", ""]
@@ -32,11 +33,11 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         "```",
         f"{results['cells']} cells, {results['seconds']:.0f} s of measuring in all (what another "
         f"{experiment.kind} had measured before is not counted). Settings: "
-        + ", ".join(f"`{key}` {value}" for key, value in results["settings"].items())
+        + ", ".join(f"`{key}` {value}" for key, value in settings.items())
         + ".",
         "",
         f"Every cell: [{files.results}]({files.results}) (`results.json` of the run); settings "
-        f"for `--config`: [{files.settings}]({files.settings}).",
+        f"for {files.reader}: [{files.settings}]({files.settings}).",
         "",
     ]
     return "\n".join(lines)

@@ -70,6 +70,16 @@ def plan(
     return Plan(cells, missing, inputs, seconds, chosen)
 
 
+def prediction(experiment: Experiment, ahead: Plan) -> str:
+    """One line: the cells, and how long the missing ones take."""
+    done = len(ahead.cells) - len(ahead.missing)
+    first = f"{len(ahead.inputs)} inputs to make first, " if ahead.inputs else ""
+    return (
+        f"{experiment.label()}: {len(ahead.cells)} cells, {done} measured already, {first}about "
+        f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
+    )
+
+
 def _inputs_to_make(experiment: Experiment, cells: Sequence[Cell]) -> list[Cell]:
     """One cell for each thing that ``cells`` share and that is not there."""
     if experiment.inputs is None:
@@ -89,6 +99,7 @@ def run_experiment(
     workers: int | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
+    ahead: Plan | None = None,
 ) -> dict[str, Any]:
     """Run an experiment in the folder ``out``; a run that was stopped resumes there.
 
@@ -99,6 +110,7 @@ def run_experiment(
         workers: processes; default as many cores as are worth it.
         progress: called with what is done and what there is to do, of inputs and cells.
         say: called with one line: the predicted time.
+        ahead: what `plan` found; by default it is asked.
 
     Returns:
         The content of ``results.json``.
@@ -106,17 +118,12 @@ def run_experiment(
     Raises:
         UserError: ``out`` cannot be used, or a cell cannot be measured.
     """
-    name = experiment.name
+    name = experiment.label()
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the results.")
-    ahead = plan(experiment, out, workers)
+    ahead = ahead or plan(experiment, out, workers)
     if say:
-        done = len(ahead.cells) - len(ahead.missing)
-        first = f"{len(ahead.inputs)} inputs to make first, " if ahead.inputs else ""
-        say(
-            f"{name}: {len(ahead.cells)} cells, {done} measured already, {first}about "
-            f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
-        )
+        say(prediction(experiment, ahead))
     joined = _measured(experiment, out, ahead, progress)
     followers = experiment.follow_up([values for values, _ in joined])
     if followers:
@@ -153,9 +160,10 @@ def _measured(
     missing = [ahead.cells[n] for n in ahead.missing]
     sharing = [(experiment, cell) for cell in ahead.inputs]
     jobs = [(experiment, cell, str(_path(experiment, out, cell))) for cell in missing]
+    workers = max(1, min(ahead.workers, len(jobs)))
     work = chain(
         ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))),
-        ordered(_measure, jobs, ahead.workers),
+        ordered(_measure, jobs, workers, start=experiment.begin, start_args=(workers,)),
     )
     for done, _ in enumerate(work, start=1):
         if progress:

@@ -11,6 +11,15 @@ import numpy as np
 from pydantic import Field
 
 from medclip_debias.config import Settings
+from medclip_debias.experiments import doses
+from medclip_debias.experiments.doses import (
+    dose,
+    is_dose,
+    with_etas,
+    with_policies,
+    with_start,
+    write_eta,
+)
 from studies.phantom_data import PhantomFolder, class_prompts
 
 if TYPE_CHECKING:
@@ -169,49 +178,22 @@ def resolve(
     loss: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path, steps: int
 ) -> dict[str, Any]:
     """Settings of an objective with every place holder filled in; see `train_and_measure`."""
-    result = dict(loss)
-    if "core" in result:
-        result["core"] = resolve(result["core"], place, seed, scratch, steps)
-    eta = result.get("eta")
-    if isinstance(eta, Mapping):
-        result["eta"] = _eta(eta, place, seed, scratch)
-    if "negatives" in result:
-        result["negatives"] = [_policy(entry, place, steps) for entry in result["negatives"]]
-    return result
 
+    def eta(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        table = scratch / "eta.parquet"
+        if given.get("path") == "@eta_true":
+            return write_eta(eta_true(place), table)
+        if is_dose(given):
+            return dose(given, PreparedSet.open(place.prepared), table, seed=seed)
+        return given
 
-def _policy(entry: Mapping[str, Any], place: PhantomFolder, steps: int) -> dict[str, Any]:
-    result = dict(entry)
-    if result.get("path") == "@agreement":
-        result["path"] = str(place.agreement)
-    start = result.get("start_step")
-    if isinstance(start, str):
-        result["start_step"] = round(float(start.removeprefix("@")) * steps)
-    return result
+    def policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        known = {"path": str(place.agreement)} if given.get("path") == "@agreement" else {}
+        return with_start({**given, **known}, steps)
 
+    from medclip_debias.data.store import PreparedSet
 
-def _eta(eta: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path) -> dict[str, Any]:
-    if eta.get("path") == "@eta_true":
-        values = eta_true(place)
-        return _table(values, scratch)
-    if eta["kind"] not in ("mean_of", "shuffled"):
-        return dict(eta)
-    values, counts = language_eta(place, eta["a"], eta["k"])
-    if eta["kind"] == "mean_of":
-        mean = np.average(list(values.values()), weights=[counts[text] for text in values])
-        return {"kind": "constant", "value": float(mean)}
-    dealt = np.random.default_rng([seed, 41]).permutation(list(values.values()))
-    return _table(dict(zip(values, dealt.tolist(), strict=True)), scratch)
-
-
-def _table(values: Mapping[str, float], scratch: Path) -> dict[str, Any]:
-    import pandas as pd
-
-    path = scratch / "eta.parquet"
-    top = 0.99  # the losses clip there
-    table = pd.DataFrame({"text": list(values), "eta": np.minimum(list(values.values()), top)})
-    table.to_parquet(path)
-    return {"kind": "table", "path": str(path)}
+    return with_policies(with_etas(loss, eta), policy)
 
 
 def eta_true(place: PhantomFolder) -> dict[str, float]:
@@ -222,29 +204,11 @@ def eta_true(place: PhantomFolder) -> dict[str, float]:
     return dict(zip(texts, Truth(place.truth).eta(texts).tolist(), strict=True))
 
 
-def language_eta(
-    place: PhantomFolder, a: float, k: float
-) -> tuple[dict[str, float], dict[str, int]]:
-    """The language model's eta of every distinct training sentence, and how often it occurs."""
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.language.class_probability import log_probabilities
-
-    counts = training_counts(place)
-    texts = list(counts)
-    log_prob = log_probabilities(PreparedSet.open(place.prepared), texts, None)
-    eta = np.minimum(np.exp(np.log(a) + k * log_prob), 0.99)
-    return dict(zip(texts, eta.tolist(), strict=True)), counts
-
-
 def training_counts(place: PhantomFolder) -> dict[str, int]:
     """How often each distinct sentence is said in the training studies."""
     from medclip_debias.data.store import PreparedSet
 
-    data = PreparedSet.open(place.prepared)
-    train = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
-    said = data.sentences
-    counts = said.loc[said["study_id"].isin(train), "text"].value_counts(sort=False)
-    return {str(text): int(count) for text, count in counts.items()}
+    return doses.training_counts(PreparedSet.open(place.prepared))
 
 
 # --------------------------------------------------------------------------- the measuring

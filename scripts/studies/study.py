@@ -36,7 +36,7 @@ class Study(Experiment):
 
     def files(self) -> Files:
         """As in docs/studies, where the page is published."""
-        return Files(f"{self.name}.svg", f"{self.name}.json", f"{self.name}.yaml")
+        return Files(f"{self.name}.svg", f"{self.name}.json", f"{self.name}.yaml", "`--config`")
 
 
 def studies() -> dict[str, type[Study]]:

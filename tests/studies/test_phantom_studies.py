@@ -16,6 +16,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.statistics import holm, paired_seeds
 from medclip_debias.experiments.differences import by_method
+from medclip_debias.experiments.doses import language_eta
 from medclip_debias.experiments.page import changed
 from medclip_debias.experiments.runner import plan
 from medclip_debias.phantom.truth import Truth
@@ -28,7 +29,6 @@ from studies.phantom_run import (
     METRICS,
     TrainDials,
     eta_true,
-    language_eta,
     resolve,
     train_and_measure,
     trainer_of,
@@ -108,7 +108,7 @@ def test_the_oracle_needs_its_table(folder, tmp_path):
 
 def test_every_place_holder_becomes_what_it_stands_for(folder, tmp_path):
     place = PhantomFolder(folder)
-    eta, counts = language_eta(place, 0.2, 0.35)
+    eta, counts = language_eta(PreparedSet.open(place.prepared), 0.2, 0.35)
     scores = PreparedSet.open(place.prepared).scores(None)
     for text in list(eta)[:20]:
         assert eta[text] == pytest.approx(min(0.2 * math.exp(0.35 * scores[text]), 0.99))
