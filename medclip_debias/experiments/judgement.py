@@ -266,6 +266,7 @@ def _findings(
             f"{found.tests} differences are one family for Holm's correction; {found.resamples:,} "
             "resamples of the patients."
         )
+    said += _silent(grid, metrics, found)
     if len(grid.seeds) == 1:
         said.append("One seed says nothing of how another training would turn out.")
     if found.codes > 1:
@@ -283,6 +284,22 @@ def _findings(
     return said
 
 
+def _silent(grid: GridSettings, metrics: Mapping[str, Metric], found: Judged) -> list[str]:
+    """What was asked for and is not compared, or not tested."""
+    said = []
+    absent = [key for key in grid.metrics or () if key not in metrics]
+    if absent:
+        said.append(f"Not every cell has the metrics {', '.join(absent)}, so they are not shown.")
+    untested = [one.metric for one in found.contrasts if one.p is None]
+    if untested:
+        names = ", ".join(dict.fromkeys(metrics[k].title for k in untested if k in metrics))
+        said.append(
+            f"{len(untested)} differences are not tested, since too few patients allow no "
+            f"interval: {names}."
+        )
+    return said
+
+
 def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
     parts = []
     for word, better in (("better", True), ("worse", False)):
@@ -293,7 +310,8 @@ def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
         ]
         if texts:
             parts.append(f"{word} in " + ", ".join(texts))
-    return "; ".join(parts) or f"no difference that chance rules out in {len(own)} metrics"
+    tested = sum(one.p is not None for one in own.values())
+    return "; ".join(parts) or f"no difference that chance rules out in {tested} metrics"
 
 
 # ---------------------------------------------------------------------------------- plotting

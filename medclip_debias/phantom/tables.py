@@ -7,8 +7,9 @@ import gzip
 import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +23,22 @@ from medclip_debias.phantom.catalogue import (
     TRUE_LABELS,
     class_probabilities,
 )
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.language import Sentence
 from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.study import Study
 from medclip_debias.phantom.truth import Statement, eta_true
 
-if TYPE_CHECKING:
-    from medclip_debias.phantom.writer import Written
-
 FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A study whose files are on disk: what the tables need to know of it."""
+
+    study: Study
+    boxes: dict[str, dict[int, tuple[Box, ...]]]  # by dicom_id, then class
+    phrases: dict[str, list[tuple[int, Sentence]]]
 
 
 def write_tables(

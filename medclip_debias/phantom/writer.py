@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from medclip_debias.data.parallel import end_opencv_threads
+from medclip_debias.data.parallel import ordered
 from medclip_debias.errors import UserError
 from medclip_debias.phantom.files import write_dicom, write_jpg
-from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.language import Sentence
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.study import Study, View, phrases, plan_study, render_view
-from medclip_debias.phantom.tables import write_tables
+from medclip_debias.phantom.tables import Written, write_tables
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A study whose files are on disk: what the tables need to know of it."""
-
-    study: Study
-    boxes: dict[str, dict[int, tuple[Box, ...]]]  # by dicom_id, then class
-    phrases: dict[str, list[tuple[int, Sentence]]]
 
 
 def generate(
@@ -54,17 +41,17 @@ def generate(
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists already and is not an empty folder; choose another one.")
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    unfinished = out.parent / f".{out.name}.partial-{os.getpid()}"
     try:
-        partial.mkdir(parents=True)
-        counts = _generate(partial, settings, progress, workers or os.cpu_count() or 1)
+        unfinished.mkdir(parents=True)
+        counts = _generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
         if out.exists():
             out.rmdir()
-        partial.replace(out)
+        unfinished.replace(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}).") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     return counts
 
 
@@ -75,31 +62,13 @@ def _generate(
     size = max(1, min(32, len(tasks) // (4 * workers)))
     chunks = [tasks[i : i + size] for i in range(0, len(tasks), size)]
     written: list[Written] = []
-    for batch in _map(root, settings, chunks, min(workers, len(chunks))):
+    workers = min(workers, len(chunks))
+    start = _one_thread if workers > 1 else None
+    for batch in ordered(partial(_write_studies, root, settings), chunks, workers, start=start):
         written += batch
         if progress is not None:
             progress(len(written), len(tasks))
     return write_tables(root, settings, written)
-
-
-def _map(
-    root: Path, settings: PhantomSettings, chunks: list[list[tuple[str, int]]], workers: int
-) -> Iterator[list[Written]]:
-    if workers == 1:
-        for chunk in chunks:
-            yield _write_studies(root, settings, chunk)
-        return
-    # Forked workers start at once and need no importable main module (notebooks, pipes).
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if "fork" in methods else None)
-    end_opencv_threads()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
-        futures = [pool.submit(_write_studies, root, settings, chunk) for chunk in chunks]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _one_thread() -> None:
