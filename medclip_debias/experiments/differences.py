@@ -105,6 +105,21 @@ class SeedTables:
         ]
         return Table(title, ["", *(self.metric(m).title for m in chosen), "mean rank"], body)
 
+    def intervals(self, title: str, groups: Groups, metrics: Sequence[str] | None = None) -> Table:
+        """Mean and 95% t interval over seeds of every method, with its mean rank."""
+        from medclip_debias.evaluation.statistics import seed_summary
+
+        chosen = self.shown if metrics is None else metrics
+        body = []
+        for (name, own), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True):
+            cells = []
+            for metric in chosen:
+                found, d = seed_summary([r[metric] for r in own.values()]), self.digits(metric)
+                low, high = found.interval or (found.mean, found.mean)
+                cells.append(f"{found.mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]")
+            body.append([str(name), *cells, f"{rank:.1f}"])
+        return Table(title, ["method", *(self.metric(m).title for m in chosen), "mean rank"], body)
+
     def differences(self, groups: Groups, baseline: Any, metric: str) -> dict[Any, Difference]:
         """Paired difference to ``baseline`` of every other method.
 

@@ -185,9 +185,11 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
         groups = by_method([{**row["metrics"], **_place(row)} for row in mine])
         figures["means"][setting] = _means(groups, metrics)
         prefix = "" if setting == ONLY else f"`{setting}`: "
-        count = f"{len(grid.seeds)} seeds" if len(grid.seeds) > 1 else "one seed"
-        spread = "mean (sd)" if len(grid.seeds) > 1 else "metrics"
-        shown.append(tables.means(f"{prefix}{spread} over {count}", groups))
+        if len(grid.seeds) > 1:
+            title = f"{prefix}mean and 95% interval over {len(grid.seeds)} seeds"
+            shown.append(tables.intervals(title, groups))
+        else:
+            shown.append(tables.means(f"{prefix}metrics of one seed", groups))
         for title, compared in _families(grid):
             shown.append(_difference_table(prefix + title, setting, compared, metrics, found))
         dose = _dose_table(f"{prefix}the objective at the end of training", mine)
@@ -279,8 +281,8 @@ def _findings(
         for protocol, reason in row["skipped"].items():
             reasons.setdefault(f"{protocol}: {reason}", []).append(row["folder"])
     for reason, cells in reasons.items():
-        where = "in no cell" if len(cells) == len(rows) else f"not in {len(cells)} cells"
-        said.append(f"Measured {where}, {reason}")
+        where = "any cell" if len(cells) == len(rows) else f"{len(cells)} of {len(rows)} cells"
+        said.append(f"Not measured in {where}: {reason}")
     return said
 
 

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -160,14 +159,24 @@ def _measured(
     missing = [ahead.cells[n] for n in ahead.missing]
     sharing = [(experiment, cell) for cell in ahead.inputs]
     jobs = [(experiment, cell, str(_path(experiment, out, cell))) for cell in missing]
-    workers = max(1, min(ahead.workers, len(jobs)))
-    work = chain(
-        ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))),
-        ordered(_measure, jobs, workers, start=experiment.begin, start_args=(workers,)),
-    )
-    for done, _ in enumerate(work, start=1):
+    total = len(sharing) + len(jobs)
+    done = 0
+    for _ in ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))):
+        done += 1
         if progress:
-            progress(done, len(sharing) + len(jobs))
+            progress(done, total)
+    workers = max(1, min(ahead.workers, len(jobs)))
+    failed: list[str] = []
+    measuring = ordered(_measure, jobs, workers, start=experiment.begin, start_args=(workers,))
+    for number, failure in enumerate(measuring, start=1):
+        if failure is not None:
+            failed.append(failure)
+            if len(failed) == number:  # what fails from the start will fail everywhere
+                break
+        if progress:
+            progress(done + number, total)
+    if failed:
+        raise UserError(_failed(failed, len(jobs)))
     rows = [_read(_path(experiment, out, cell)) for cell in ahead.cells]
     return [
         (joined_row(cell, row["values"]), row["seconds"])
@@ -186,12 +195,27 @@ def _make_shared(job: tuple[Experiment, Cell]) -> None:
     experiment.shared_folder(cell)
 
 
-def _measure(job: tuple[Experiment, Cell, str]) -> None:
+def _measure(job: tuple[Experiment, Cell, str]) -> str | None:
+    """Measure a cell; return the sentence of what a user can mend, so that others go on."""
     experiment, cell, path = job
     began = time.perf_counter()
-    values = experiment.measure(cell)
+    try:
+        values = experiment.measure(cell)
+    except UserError as error:
+        return str(error)
     seconds = time.perf_counter() - began
     write_json(Path(path), {"cell": dict(cell), "values": values, "seconds": seconds})
+    return None
+
+
+def _failed(sentences: Sequence[str], jobs: int) -> str:
+    """One sentence of the cells that could not be measured, where others were."""
+    if len(sentences) == 1 and jobs == 1:
+        return sentences[0]
+    return (
+        f"{sentences[0]} ({len(sentences)} of {jobs} cells failed; what was measured is kept: "
+        "mend that, then run the same command again.)"
+    )
 
 
 def _path(experiment: Experiment, out: Path, cell: Cell) -> Path:

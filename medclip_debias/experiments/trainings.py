@@ -46,16 +46,9 @@ class Trainings(Experiment):
     settings_class: ClassVar[type[Settings]] = GridSettings
     settings: GridSettings
 
-    def __init__(self, settings: GridSettings, inputs: Path, threads: int = 0) -> None:
-        """Take a grid.
-
-        Args:
-            settings: the grid.
-            inputs: folder of the runs.
-            threads: of torch in each process; 0 for its own choice.
-        """
+    def __init__(self, settings: GridSettings, inputs: Path) -> None:
+        """Take a grid, and the folder of its runs."""
         super().__init__(settings, inputs)
-        self.threads = threads
         self.tables: list[Table] = []
         self._pace: dict[str, tuple[float, float]] = {}
         self._cells: list[dict[str, Any]] | None = None
@@ -208,9 +201,8 @@ class Trainings(Experiment):
         """Share the cores among the processes."""
         import torch
 
-        threads = self.threads or (max(1, cpus() // workers) if workers > 1 else 0)
-        if threads:
-            torch.set_num_threads(threads)
+        if workers > 1:
+            torch.set_num_threads(max(1, cpus() // workers))
 
     def measure(self, cell: Cell) -> Row:
         """Train (or resume), evaluate, and read the metrics.

@@ -52,6 +52,7 @@ _TABLES = SeedTables(
 )
 digits_of = _TABLES.digits
 figure_table = _TABLES.means
+interval_table = _TABLES.intervals
 differences = _TABLES.differences
 star_note = _TABLES.star_note
 difference_table = _TABLES.difference_table

@@ -23,8 +23,8 @@ from studies.phantom_study import (
     best_candidate,
     difference_table,
     differences,
-    digits_of,
     figure_table,
+    interval_table,
     quick_settings,
     verdict,
 )
@@ -226,23 +226,11 @@ def _said(groups: dict[Any, dict[int, Row]], name: str, baseline: str) -> str:
 
 def _overview(regime: str, rows: Sequence[Row]) -> Table:
     """Means with 95% intervals of the paper's six figures, mean rank, and the paper's figures."""
-    from medclip_debias.evaluation.statistics import average_ranks, seed_summary
-
     groups = by_method([r for r in rows if (r["role"], r["regime"]) == ("report", regime)])
-    means = [
-        [np.mean([r[m] for r in own.values()]) for m in PAPER_METRICS] for own in groups.values()
-    ]
-    ranks = average_ranks(means, [not METRICS[m] for m in PAPER_METRICS])
-    body = []
-    for (name, own), rank in zip(groups.items(), ranks, strict=True):
-        cells = []
-        for metric in PAPER_METRICS:
-            found, d = seed_summary([r[metric] for r in own.values()]), digits_of(metric)
-            low, high = found.interval or (found.mean, found.mean)
-            cells.append(f"{found.mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]")
-        body.append([str(name), *cells, f"{rank:.1f}", PAPER.get(str(name), "")])
-    head = ["method", *(LABELS[m] for m in PAPER_METRICS), "mean rank", "the paper's six"]
-    return Table(f"Phantom, `{regime}`: mean and 95% interval over seeds", head, body)
+    title = f"Phantom, `{regime}`: mean and 95% interval over seeds"
+    found = interval_table(title, groups, PAPER_METRICS)
+    body = [[*row, PAPER.get(row[0], "")] for row in found.rows]
+    return Table(title, [*found.columns, "the paper's six"], body)
 
 
 def _chosen_table(regime: str, reported: Sequence[Row]) -> Table:

@@ -126,6 +126,31 @@ def test_a_damaged_cell_is_named(tmp_path, roots):
         run_experiment(roots, tmp_path / "file")
 
 
+def test_a_cell_that_fails_does_not_keep_the_others_from_being_measured(
+    tmp_path, roots, monkeypatch
+):
+    measure = Roots.measure
+
+    def fails_on(number):
+        def measured(self, cell):
+            if cell["number"] == number:
+                raise UserError(f"{number} has no root.")
+            return measure(self, cell)
+
+        return measured
+
+    monkeypatch.setattr(Roots, "measure", fails_on(3.0))
+    with pytest.raises(UserError, match=r"3.0 has no root. \(1 of 4 cells failed"):
+        run_experiment(roots, tmp_path / "out")
+    assert len(list((tmp_path / "out/cells").glob("*.json"))) == 3
+    assert not (tmp_path / "out/results.json").exists()
+    # What fails first will fail everywhere.
+    monkeypatch.setattr(Roots, "measure", fails_on(2.0))
+    with pytest.raises(UserError, match=r"2.0 has no root"):
+        run_experiment(roots, tmp_path / "other")
+    assert not (tmp_path / "other/cells").exists()
+
+
 def test_the_page_points_to_the_files_beside_it(tmp_path, roots):
     run_experiment(roots, tmp_path / "out")
     page = (tmp_path / "out/page.md").read_text()

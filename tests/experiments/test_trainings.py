@@ -204,8 +204,8 @@ def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
     given |= {"evaluate.split": "validate"}
     assert run(["experiment", str(path), *place.words(**given), *out, "--json"]) == 0
     second = json.loads(capsys.readouterr().out)
-    assert "Measured in no cell, grounding: " in " ".join(second["findings"])
-    assert "Measured in no cell" not in " ".join(first["findings"])
+    assert "Not measured in any cell: grounding: " in " ".join(second["findings"])
+    assert "Not measured" not in " ".join(first["findings"])
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
 
 
