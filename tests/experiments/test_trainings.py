@@ -219,3 +219,27 @@ def test_a_cell_that_cannot_be_trained_is_named(place, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run(["experiment", str(GRID), *place.words(), "--out", str(tmp_path / "file")]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_a_stop_signal_ends_with_the_code_of_train(place, tmp_path, monkeypatch, capsys):
+    """Its cell is saved, and the same command resumes it."""
+    import os
+    import signal
+
+    from medclip_debias.training.run import Trainer
+
+    path = write_grid(tmp_path / "grid.yaml", methods={"CLIP": METHODS["CLIP"]})
+    words = ["experiment", str(path), *place.words(seeds="[0]", seconds_per_step=0.1)]
+    step = Trainer.step
+
+    def stop(self, number, *rest, **more):
+        if number == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, number, *rest, **more)
+
+    monkeypatch.setattr(Trainer, "step", stop)
+    assert run([*words, "--out", str(tmp_path / "out")]) == 75
+    assert "run the same command again" in capsys.readouterr().err
+    monkeypatch.setattr(Trainer, "step", step)
+    assert run([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cells"] == 1
