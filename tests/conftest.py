@@ -34,7 +34,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def phantom_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small phantom in the MIMIC-CXR layout (DICOM)."""
-    from medclip_debias.data.phantom import PhantomSettings, generate
+    from medclip_debias.phantom import PhantomSettings, generate
 
     out = tmp_path_factory.mktemp("phantom") / "tree"
     settings = PhantomSettings(studies=PHANTOM_STUDIES, seed=3, min_side=80, max_side=112)

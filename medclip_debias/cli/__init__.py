@@ -17,7 +17,8 @@ from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
 from medclip_debias.cli import data, peers, training, ops, evaluation  # isort: skip  # noqa: F401
-from medclip_debias.cli import compare, grounding, viewer, probe, studies  # isort: skip  # noqa: F401
+from medclip_debias.cli import compare, grounding, viewer, probe, experiments  # isort: skip  # noqa: F401
+from medclip_debias.cli import studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
 from medclip_debias.errors import EXIT_CODE, ToldWarning, UserError, without_patients
 

@@ -42,7 +42,7 @@ def phantom(
 ) -> None:
     """Make a synthetic set whose truth is known: images, reports, tables, boxes."""
     from medclip_debias.config import apply_overrides, validate
-    from medclip_debias.data.phantom import PhantomSettings, generate
+    from medclip_debias.phantom import PhantomSettings, generate
 
     content = {"studies": studies, "seed": seed, "format": image_format.value}
     settings = validate(PhantomSettings, apply_overrides(content, dials or []), "the command line")

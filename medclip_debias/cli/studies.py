@@ -33,16 +33,20 @@ def study(
     listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one of the papers' studies: a grid, a figure, a page; goes on where it was stopped."""
-    from medclip_debias.studies.publish import publish
-    from medclip_debias.studies.runner import run_named, titles
+    """Run one of the papers' studies: a grid, a plot, a page; resumes where it was stopped.
 
+    The studies come with the source tree (scripts/studies), not with the installed package.
+    """
+    from medclip_debias.experiments.publish import publish
+    from medclip_debias.experiments.source_tree import studies_of_the_source
+
+    studies = studies_of_the_source()
     if listing or name is None:
-        show(titles(), as_json)
+        show(studies.titles(), as_json)
         return
     folder = out or Path("runs/studies") / (f"{name}-quick" if quick else name)
     with progress("Inputs and cells") as advance:
-        results = run_named(
+        results = studies.run_named(
             name,
             folder,
             words=settings or [],

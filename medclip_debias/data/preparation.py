@@ -344,7 +344,7 @@ def made_by() -> dict[str, str]:
 
 
 def is_phantom(source_path: Path) -> bool:
-    """Tell whether a source is synthetic: `medclip_debias.data.phantom` leaves its truth in it."""
+    """Tell whether a source is synthetic: `medclip_debias.phantom` leaves its truth in it."""
     folder = source_path if source_path.is_dir() else source_path.parent
     try:
         content = json.loads((folder / "truth" / "meta.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""How well false negatives are found, on a set whose truth is known (the phantom).
+"""How well false negatives are found, on a set whose truth is known (`medclip_debias.phantom`).
 
 A negative is a sentence with the image of another study; it is false when that image agrees
 with the sentence. Detectors: the model's own similarity (the most similar share of each
@@ -8,81 +8,12 @@ other study's report.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from medclip_debias.data.agreement import write_agreement
-from medclip_debias.data.phantom.catalogue import CLASS_NAMES
-from medclip_debias.data.phantom.truth import agreement_matrix, statement_from_json
-from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError, explained
-
 Bools = NDArray[np.bool_]
-
-
-class Truth:
-    """The phantom's tables: what every sentence states and every image shows.
-
-    Args:
-        folder: ``truth/`` of a phantom, or the phantom's folder.
-
-    Raises:
-        UserError: the folder holds no such tables.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        place = folder / "truth" if (folder / "truth").is_dir() else folder
-        with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
-            images = pd.read_parquet(place / "images.parquet")
-            sentences = pd.read_parquet(place / "sentences.parquet")
-            self._findings = images.set_index("dicom_id")[list(CLASS_NAMES)].astype(bool)
-            distinct = sentences.drop_duplicates("text")
-            self._statements = dict(zip(distinct["text"], distinct["statement"], strict=True))
-            self._eta = dict(zip(distinct["text"], distinct["eta_true"], strict=True))
-
-    def knows(self, text: str) -> bool:
-        """Whether the truth of this sentence is known."""
-        return text in self._statements
-
-    def eta(self, texts: list[str]) -> NDArray[np.float64]:
-        """True class probability of each sentence."""
-        return np.array([self._eta[text] for text in texts], dtype=np.float64)
-
-    def agreement(self, texts: list[str], images: list[str]) -> Bools:
-        """Whether each image agrees with each sentence: ``[texts, images]``.
-
-        Raises:
-            UserError: an image is not in the tables.
-        """
-        missing = [name for name in images if name not in self._findings.index]
-        if missing:
-            raise UserError(
-                f"{len(missing)} of {len(images)} images are not in the phantom's truth tables; "
-                "give the truth of the phantom that the set was prepared from."
-            )
-        shown = self._findings.loc[images].to_numpy()
-        statements = [statement_from_json(self._statements[text]) for text in texts]
-        return np.asarray(agreement_matrix(statements, shown))
-
-
-def write_truth(truth: Truth, prepared: PreparedSet, path: Path) -> None:
-    """Write which training studies agree with which of their sentences, for ``remove_known``.
-
-    Raises:
-        UserError: the truth is of another phantom.
-    """
-    images = prepared.images[prepared.images["split"] == "train"].drop_duplicates("study_id")
-    said = prepared.sentences
-    texts = list(dict.fromkeys(said["text"][said["study_id"].isin(images["study_id"])]))
-    unknown = sum(not truth.knows(text) for text in texts)
-    if unknown:
-        raise UserError(f"{unknown} of {len(texts)} sentences are not of this phantom.")
-    agree = truth.agreement(texts, [str(name) for name in images["image_id"]])
-    write_agreement(path, texts, [str(name) for name in images["study_id"]], agree)
 
 
 def detection(removed: Bools, false: Bools, negatives: Bools) -> dict[str, float | None]:

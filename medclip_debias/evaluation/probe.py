@@ -17,7 +17,7 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Progress
 from medclip_debias.evaluation.evaluate import plain
-from medclip_debias.evaluation.false_negatives import Truth, detectors
+from medclip_debias.evaluation.false_negatives import detectors
 from medclip_debias.evaluation.probes import (
     alignment,
     auc_with_interval,
@@ -29,6 +29,7 @@ from medclip_debias.evaluation.probes import (
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
+from medclip_debias.phantom.truth import Truth
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet

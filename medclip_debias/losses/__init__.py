@@ -14,7 +14,6 @@ from medclip_debias.losses.debiased import (
     InfoNCE,
     InfoNCESettings,
 )
-from medclip_debias.losses.debiased_pooled import PooledDebiased, PooledSettings
 from medclip_debias.losses.eta import ConstantEta, LanguageModelEta, TableEta
 from medclip_debias.losses.fnc import FalseNegativeCancellation, FNCSettings
 from medclip_debias.losses.glofnd import GloFND, GloFNDSettings
@@ -63,8 +62,6 @@ __all__ = [
     "NegativePolicy",
     "Objective",
     "PolicySettings",
-    "PooledDebiased",
-    "PooledSettings",
     "RemoveByLabel",
     "RemoveByLabelSettings",
     "RemoveByText",

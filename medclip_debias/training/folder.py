@@ -58,6 +58,15 @@ def identity(trainer: Trainer) -> dict[str, Any]:
     return content
 
 
+def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that decide what it computes, by dotted key.
+
+    Args:
+        content: all of its settings, as plain values.
+    """
+    return {key: value for key, value in _flat(dict(content)).items() if key not in _FREE}
+
+
 def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> Path:
     """Make the run's folder, or check that it holds the same run; return that of checkpoints.
 

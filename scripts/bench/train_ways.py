@@ -28,7 +28,6 @@ from medclip_debias.config import (
     TextEncoderSettings,
 )
 from medclip_debias.data.loader import Batch, training_corpus
-from medclip_debias.data.phantom import PhantomSettings, generate
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.language.masked_lm import (
@@ -36,6 +35,7 @@ from medclip_debias.language.masked_lm import (
     language_model_hash,
     train_masked_lm,
 )
+from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings, TrainSettings
 

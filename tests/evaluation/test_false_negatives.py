@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.errors import UserError
 from medclip_debias.evaluation.false_negatives import (
-    Truth,
     detection,
     detectors,
     most_similar,
@@ -58,25 +56,3 @@ def test_perfect_scores_rank_perfectly_and_random_ones_do_not():
     chance = detectors(rng.random(agree.shape), agree, negatives, None, none, (0.1,))
     assert chance["similarity"]["auc"] == pytest.approx(0.5, abs=0.05)
     assert chance["false_rate"] == pytest.approx(agree[negatives].mean())
-
-
-def test_truth_of_the_phantom_agrees_with_its_own_reports(phantom_tree):
-    import pandas as pd
-
-    truth = Truth(phantom_tree)
-    told = pd.read_parquet(phantom_tree / "truth/sentences.parquet")
-    shown = pd.read_parquet(phantom_tree / "truth/images.parquet").drop_duplicates("study_id")
-    image = dict(zip(shown["study_id"], shown["dicom_id"], strict=True))
-    told = told[told["study_id"].isin(image)].head(200)
-    texts = told["text"].tolist()
-    found = truth.agreement(texts, [image[study] for study in told["study_id"]])
-    assert np.array_equal(found.diagonal(), told["agrees"].to_numpy())
-    assert truth.eta(texts) == pytest.approx(told["eta_true"].to_numpy())
-
-
-def test_truth_that_does_not_fit_is_refused(phantom_tree, tmp_path):
-    with pytest.raises(UserError, match="holds no truth of a phantom"):
-        Truth(tmp_path)
-    truth = Truth(phantom_tree)
-    with pytest.raises(UserError, match="1 of 1 images are not in the phantom's truth"):
-        truth.agreement([], ["another"])

@@ -40,7 +40,11 @@ CUTS = {1: [0, 8], 2: [0, 3, 8], 4: [0, 1, 4, 6, 8]}
 
 def cases():
     """Name of a case, and its loss settings."""
-    found = {kind: {"kind": kind} | EXTRA.get(kind, {}) for kind in objectives()}
+    found = {
+        kind: {"kind": kind} | EXTRA.get(kind, {})
+        for kind, cls in objectives().items()
+        if cls.__module__.startswith("medclip_debias.")  # a study's own is not known to a process
+    }
     for kind in policies():
         policy = {"kind": kind} | POLICY_EXTRA.get(kind, {})
         found[f"infonce + {kind}"] = {

@@ -37,8 +37,6 @@ LOSSES = {
         "positives": "study",
         "direction": "symmetric",
     },
-    "pooled, pair": {"kind": "debiased_pooled", "pool": "pair", "eta": {"kind": "table"}},
-    "pooled, like sentences": {"kind": "debiased_pooled", "threshold": 0.5, "shrink": 0.5},
     "supcon": {"kind": "supcon"},
     "supcon, shared": {"kind": "supcon", "match": "shared"},
     "supcon, text": {"kind": "supcon", "match": "text"},
@@ -82,7 +80,6 @@ ALL = (
 
 
 STATEFUL = {  # their formulas have tests of their own; what holds for all holds for them as well
-    "pooled, running": {"kind": "debiased_pooled", "pool": "running"},
     "sogclr": {"kind": "sogclr"},
     "clip + glofnd": {
         "kind": "clip",

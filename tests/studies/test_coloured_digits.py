@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medclip_debias.studies.coloured_digits import accuracy, coloured, digit_images
+from studies.coloured_digits import accuracy, coloured, digit_images
 
 
 def test_colours_agree_as_often_as_asked_and_digits_stay_visible():

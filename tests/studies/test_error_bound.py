@@ -10,7 +10,7 @@ import torch
 
 from medclip_debias.losses.base import ContrastiveBatch, text_anchors
 from medclip_debias.losses.debiased import debiased_per_anchor
-from medclip_debias.studies.error_bound import (
+from studies.error_bound import (
     ErrorBound,
     ErrorBoundSettings,
     bound_terms,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from medclip_debias.studies.fine_grained import (
+from studies.fine_grained import (
     LABELS,
     POINTS,
     SHARES,

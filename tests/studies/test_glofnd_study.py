@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.studies.glofnd import (
+from studies.glofnd import (
     RULES,
     GloFNDStudy,
     GloFNDStudySettings,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from medclip_debias.cli import run
-from medclip_debias.studies.long_tail import LongTail, LongTailSettings
-from medclip_debias.studies.long_tail_images import RARE, etas, load, long_tailed
-from medclip_debias.studies.simclr import view
+from studies.long_tail import LongTail, LongTailSettings
+from studies.long_tail_images import RARE, etas, load, long_tailed
+from studies.simclr import view
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])

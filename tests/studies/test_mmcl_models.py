@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.studies import mmcl_models as models
+from studies import mmcl_models as models
 
 
 def test_contrastive_scores_are_those_of_the_minimiser_found_by_descent():

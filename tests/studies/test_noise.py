@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.studies.noise import Noise, NoiseSettings
-from medclip_debias.studies.phantom_run import METRICS
+from studies.noise import Noise, NoiseSettings
+from studies.phantom_run import METRICS
 
 FIVE = NoiseSettings(seeds=(0, 1, 2, 3, 4))
 

@@ -8,17 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.data.phantom.catalogue import CLASSES
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.studies.fine_grained_phantom import (
+from medclip_debias.phantom.catalogue import CLASSES
+from studies.command import run_study
+from studies.fine_grained_phantom import (
     PAIRS,
     FineGrainedPhantom,
     FineGrainedPhantomSettings,
     severity_labels,
 )
-from medclip_debias.studies.long_tail_images import etas
-from medclip_debias.studies.long_tail_phantom import (
+from studies.long_tail_images import etas
+from studies.long_tail_phantom import (
     RARE,
     TYPES,
     LongTailPhantom,
@@ -27,12 +28,11 @@ from medclip_debias.studies.long_tail_phantom import (
     long_tailed,
     one_type,
 )
-from medclip_debias.studies.marker_run import Shown, best_threshold, figures
-from medclip_debias.studies.phantom_data import PhantomFolder
-from medclip_debias.studies.phantom_run import TrainDials
-from medclip_debias.studies.phantom_study import quick_settings
-from medclip_debias.studies.runner import run_study
-from medclip_debias.studies.spurious_marker import (
+from studies.marker_run import Shown, best_threshold, figures
+from studies.phantom_data import PhantomFolder
+from studies.phantom_run import TrainDials
+from studies.phantom_study import quick_settings
+from studies.spurious_marker import (
     CONTRASTIVE,
     EXCLUDED,
     SHOWN,

@@ -14,26 +14,28 @@ from medclip_debias.config import apply_overrides, load_yaml, merge, validate
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.false_negatives import Truth
 from medclip_debias.evaluation.statistics import holm, paired_seeds
-from medclip_debias.studies.eta_tradeoff import Trigrams, tracking
-from medclip_debias.studies.false_negatives import false_rate
-from medclip_debias.studies.page import changed
-from medclip_debias.studies.phantom_data import PhantomData, PhantomFolder, class_prompts
-from medclip_debias.studies.phantom_methods import ETA_GRID, LANGUAGE_MODEL, methods
-from medclip_debias.studies.phantom_run import (
+from medclip_debias.experiments.differences import by_method
+from medclip_debias.experiments.doses import language_eta
+from medclip_debias.experiments.page import changed
+from medclip_debias.experiments.runner import plan
+from medclip_debias.phantom.truth import Truth
+from studies.command import run_study
+from studies.eta_tradeoff import Trigrams, tracking
+from studies.false_negatives import false_rate
+from studies.phantom_data import PhantomData, PhantomFolder, class_prompts
+from studies.phantom_methods import ETA_GRID, LANGUAGE_MODEL, methods
+from studies.phantom_run import (
     METRICS,
     TrainDials,
     eta_true,
-    language_eta,
     resolve,
     train_and_measure,
     trainer_of,
     training_counts,
 )
-from medclip_debias.studies.phantom_study import (
+from studies.phantom_study import (
     best_candidate,
-    by_method,
     difference_table,
     differences,
     figure_table,
@@ -41,9 +43,8 @@ from medclip_debias.studies.phantom_study import (
     quick_settings,
     verdict,
 )
-from medclip_debias.studies.runner import plan, run_study
-from medclip_debias.studies.study import find_study
-from medclip_debias.studies.table1 import Table1, Table1Settings
+from studies.study import find_study
+from studies.table1 import Table1, Table1Settings
 
 STUDIES = (
     "table1",
@@ -107,7 +108,7 @@ def test_the_oracle_needs_its_table(folder, tmp_path):
 
 def test_every_place_holder_becomes_what_it_stands_for(folder, tmp_path):
     place = PhantomFolder(folder)
-    eta, counts = language_eta(place, 0.2, 0.35)
+    eta, counts = language_eta(PreparedSet.open(place.prepared), 0.2, 0.35)
     scores = PreparedSet.open(place.prepared).scores(None)
     for text in list(eta)[:20]:
         assert eta[text] == pytest.approx(min(0.2 * math.exp(0.35 * scores[text]), 0.99))

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.studies.phantom_run import METRICS
-from medclip_debias.studies.phantom_study import SECONDS_PER_STUDY, measurement_key
-from medclip_debias.studies.runner import plan, run_named
-from medclip_debias.studies.study import find_study
-from medclip_debias.studies.training_length import (
-    TrainingLength,
-    TrainingLengthSettings,
-    gains,
-)
+from medclip_debias.experiments.runner import plan
+from studies.command import run_named
+from studies.phantom_run import METRICS
+from studies.phantom_study import SECONDS_PER_STUDY, measurement_key
+from studies.study import find_study
+from studies.training_length import TrainingLength, TrainingLengthSettings, gains
 
 
 def rows(arm, by, settings):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from medclip_debias.studies.phantom_run import METRICS
-from medclip_debias.studies.x_clr import TEXT, XCLR, XCLRSettings
+from studies.phantom_run import METRICS
+from studies.x_clr import TEXT, XCLR, XCLRSettings
 
 
 def test_every_temperature_is_held_against_identity_and_the_figure_has_them_all():

@@ -1,0 +1,56 @@
+"""The verb `experiment`: a grid of settings, methods and seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import AsJson, app, note, progress, show
+
+
+@app.command()
+def experiment(
+    grid: Annotated[Path, typer.Argument(help="YAML file of the grid, as configs/experiments.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, as base.train.steps=500 seeds=[0,1].")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder; default runs/experiments/NAME.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Cells trained side by side.", min=1)] = 1,
+    planned: Annotated[
+        bool, typer.Option("--plan", help="Only predict the time and write each cell's run.yaml.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train and evaluate methods with several seeds; say which differences chance rules out.
+
+    Run the same command again to resume; what was measured is not measured again.
+    """
+    from medclip_debias.experiments.command import run_grid
+    from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError
+
+    try:
+        with progress("Cells") as advance:
+            results = run_grid(
+                grid,
+                settings or [],
+                out=out,
+                workers=workers,
+                planned=planned,
+                progress=advance,
+                say=None if as_json else note,
+            )
+    except StoppedBySignalError as stop:
+        note(f"medclip-debias: {stop}")
+        raise typer.Exit(EXIT_CODE) from None
+    if planned:
+        show(results, as_json)
+        return
+    names = ("experiment", "findings", "cells", "figures")
+    if as_json:
+        show({name: results[name] for name in names}, as_json)
+        return
+    show({"finding": results["findings"], "page": results["page"]}, as_json)

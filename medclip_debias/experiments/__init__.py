@@ -1,0 +1,1 @@
+"""A grid of settings, methods and seeds on any prepared set: measured once, compared in pairs."""

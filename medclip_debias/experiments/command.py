@@ -1,0 +1,106 @@
+"""Run a grid file: what the verb ``experiment`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.experiment import Table
+from medclip_debias.experiments.grid import read_grid
+from medclip_debias.experiments.runner import Progress, plan, prediction, run_experiment
+from medclip_debias.experiments.trainings import Trainings
+from medclip_debias.files import write_text
+
+FOLDER = Path("runs/experiments")
+
+
+def run_grid(
+    path: Path,
+    words: Sequence[str] = (),
+    *,
+    out: Path | None = None,
+    workers: int = 1,
+    planned: bool = False,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure every cell of a grid that is not measured yet, then compare them all.
+
+    Args:
+        path: grid file.
+        words: ``key=value`` over it.
+        out: folder; default ``runs/experiments/NAME``. Beside what `run_experiment` writes it gets
+            ``runs/``, a run folder for each cell with its ``run.yaml``, and ``tables.tex``.
+        workers: cells trained side by side.
+        planned: only predict, and write every ``run.yaml``: a cell may then be trained by
+            ``train`` on another machine of the same disk, and is evaluated here afterwards.
+        progress: called with cells done and cells to do.
+        say: called with sentences, as the predicted time.
+
+    Returns:
+        The content of ``results.json`` and the place of the ``page``; for ``planned`` the numbers
+        of the plan.
+
+    Raises:
+        UserError: the grid or a cell of it cannot be used; under torchrun or srun.
+    """
+    from medclip_debias.training.processes import Place
+
+    if Place.from_environment().world > 1:
+        raise UserError(
+            "'experiment' runs in one process; to train cells with several, write their settings "
+            "with --plan, start 'train' on each run.yaml, then run 'experiment' again."
+        )
+    grid = read_grid(path, words)
+    folder = out or FOLDER / grid.name
+    if folder.is_file():
+        raise UserError(f"{folder}: is a file; give a folder in --out.")
+    experiment = Trainings(grid, folder / "runs")
+    lost = _forget(experiment, folder)
+    if lost and say:
+        say(f"{folder}: {lost} measured cells have lost their evaluation; they are measured again.")
+    ahead = plan(experiment, folder, workers)
+    for number in ahead.missing:
+        settings = experiment.run_settings(ahead.cells[number])
+        content = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
+        write_text(settings.out / "run.yaml", content)
+    if planned:
+        if say:
+            say(prediction(experiment, ahead))
+        runs = [str(experiment.folder(ahead.cells[n]) / "run.yaml") for n in ahead.missing]
+        return {
+            "cells": len(ahead.cells),
+            "missing": len(ahead.missing),
+            "seconds": ahead.seconds,
+            "runs": runs,
+        }
+    results = run_experiment(
+        experiment, folder, workers=workers, progress=progress, say=say, ahead=ahead
+    )
+    write_text(folder / "tables.tex", _latex(experiment.tables))
+    return results | {"page": str(folder / "page.md")}
+
+
+def _forget(experiment: Trainings, folder: Path) -> int:
+    """Drop what was noted of cells whose evaluation is gone; return how many."""
+    lost = 0
+    for cell in experiment.cells():
+        noted = folder / "cells" / f"{experiment.key(cell)}.json"
+        if noted.is_file() and not (experiment.evaluated(cell) / "results.json").is_file():
+            noted.unlink()
+            lost += 1
+    return lost
+
+
+def _latex(tables: Sequence[Table]) -> str:
+    from medclip_debias.reporting.tables import Table as Printed
+    from medclip_debias.reporting.tables import latex
+
+    return "\n".join(
+        latex(Printed(tuple(one.columns), tuple(tuple(row) for row in one.rows), one.title))
+        for one in tables
+    )

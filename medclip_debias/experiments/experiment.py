@@ -1,0 +1,185 @@
+"""What an experiment is: a grid of cells, how one is measured, and what the metrics say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from medclip_debias.config import Settings, json_hash
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Cell = Mapping[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a page: rows of cells, all text."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an experiment found.
+
+    Attributes:
+        findings: plain sentences, made from the figures; also where they contradict the paper.
+        tables: for the page.
+        figures: numbers for ``results.json``, by name.
+        overview: tables that an index of several experiments shows as well.
+    """
+
+    findings: list[str]
+    tables: list[Table] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    overview: list[Table] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Names of the files that a page points to, as they lie beside it; what reads the settings."""
+
+    plot: str = "figure.svg"
+    results: str = "results.json"
+    settings: str = "settings.yaml"
+    reader: str = "`medclip-debias experiment`"
+
+
+class Experiment(ABC):
+    """Base of every experiment: a grid of cells, each measured once and kept.
+
+    A cell is a mapping of plain values that holds everything its measurement depends on (a seed
+    too), so that equal cells have equal results, and a cell that was measured is never measured
+    again.
+
+    Attributes:
+        kind: what it is called in ``results.json``.
+        name: of the experiment; a part of the key of its cells.
+        title: of the page.
+        source: what it comes from, as a paper and its section; may be empty.
+        version: raised when the measurement changes, so that old results are not taken.
+        settings_class: its settings.
+        about: what is done, for the page (Markdown).
+        inputs_version: raised when what cells share is computed in another way.
+    """
+
+    kind: ClassVar[str] = "experiment"
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    settings_class: ClassVar[type[Settings]]
+    about: ClassVar[str] = ""
+    inputs_version: ClassVar[int] = 1
+
+    settings: Any
+
+    def __init__(self, settings: Any = None, inputs: Path | None = None) -> None:
+        """Take the experiment's settings, and the folder of what cells share.
+
+        Args:
+            settings: of `settings_class`; its defaults if None.
+            inputs: folder in which what several cells read is kept; a cache, nothing more.
+        """
+        self.settings = settings or self.settings_class()
+        self.inputs = inputs
+
+    @abstractmethod
+    def cells(self) -> list[dict[str, Any]]:
+        """The grid, in the order of measurement."""
+
+    @abstractmethod
+    def seconds(self, cell: Cell) -> float:
+        """About how long ``cell`` takes on one core; shown before a run starts."""
+
+    @abstractmethod
+    def measure(self, cell: Cell) -> Row:
+        """Measure one cell: a mapping of plain values. Depends on ``cell`` alone."""
+
+    def begin(self, workers: int) -> None:
+        """Called in each of ``workers`` processes before its first cell; nothing by default."""
+        del workers
+
+    def key(self, cell: Cell) -> str:
+        """Names a cell and its measurement: 16 hex digits."""
+        return json_hash([self.name, type(self).version, dict(cell)])
+
+    def shared(self, cell: Cell) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """What ``cell`` reads that other cells may read as well; None for nothing.
+
+        It follows from the cell alone, and what `make_shared` writes follows from it alone.
+        """
+        return None
+
+    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Make ``folder``, atomically, from what `shared` gave; nothing if it is there."""
+        raise NotImplementedError
+
+    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:  # noqa: ARG002
+        """About how long `make_shared` takes on one core; part of the predicted time."""
+        return 0.0
+
+    def shared_path(self, wanted: Mapping[str, Any]) -> Path:
+        """Where that lies, made or not."""
+        assert self.inputs is not None
+        return self.inputs / json_hash([type(self).inputs_version, dict(wanted)])
+
+    def shared_folder(self, cell: Cell) -> Path:
+        """The folder of what ``cell`` shares with others; made if it is not there."""
+        wanted = self.shared(cell)
+        assert wanted is not None
+        folder = self.shared_path(wanted)
+        self.make_shared(wanted, folder)
+        return folder
+
+    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Cells that can only be named when those of `cells` are measured, as what was chosen.
+
+        Args:
+            rows: of `cells`, each cell and its measurement joined.
+        """
+        return []
+
+    def follow_up_seconds(self) -> float:
+        """About how long those take on one core, for the prediction."""
+        return 0.0
+
+    @abstractmethod
+    def summary(self, rows: Sequence[Row]) -> Summary:
+        """Say what the rows (cell and measurement joined) show."""
+
+    @abstractmethod
+    def figure(self, rows: Sequence[Row]) -> Figure:
+        """Draw the rows; readable in grey and for the colour-blind."""
+
+    def label(self) -> str:
+        """What it is called where it runs."""
+        return self.name
+
+    def shown(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of its settings that the page lists."""
+        return settings
+
+    def heading(self) -> str:
+        """Title of the page."""
+        return self.title
+
+    def introduction(self) -> str:
+        """What was done, for the page (Markdown)."""
+        return self.about
+
+    @abstractmethod
+    def command(self) -> str:
+        """The command line that repeats it, for the page."""
+
+    def files(self) -> Files:
+        """What the page calls the files beside it."""
+        return Files()

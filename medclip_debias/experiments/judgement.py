@@ -1,0 +1,346 @@
+"""What the cells of a grid say: differences with intervals, one Holm correction over all of them.
+
+Every model of a grid is judged on the same patients, so both kinds of chance can be counted: which
+patients were in the split (paired bootstrap) and which seeds the trainings had (paired t test).
+`medclip_debias.evaluation.compare` does both for one baseline; here its differences to the
+baseline and to every control, under every setting, become one family.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.differences import Metric, SeedTables, by_method, with_interval
+from medclip_debias.experiments.experiment import Row, Summary, Table
+from medclip_debias.experiments.grid import ONLY, GridSettings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HOW = """
+Every method is trained with the same seeds (batches, starting weights, augmentation) and judged on
+the same patients. A difference is the mean over seeds of a method minus that of the other; its 95%
+interval covers both the patients (paired bootstrap) and, from two seeds on, the seeds (paired t),
+and its p is the larger of the two. A star, and a filled dot in the plot, marks p of at most .05
+after Holm's correction over all differences of this page, to the baseline and to the controls. No
+star is no proof of equality.
+""".strip()
+PLOTTED = (
+    "zero_shot.mean_auc",
+    "grounding.cnr",
+    "retrieval.recall",
+    "study_retrieval.report.recall",
+)
+"""What is drawn where the grid does not choose its metrics."""
+
+
+@dataclass
+class Contrast:
+    """One metric of a method minus that of another.
+
+    Attributes:
+        setting: under which.
+        method: whose metric it is.
+        against: the baseline or the control.
+        metric: key in ``results.json``.
+        difference: over the seeds.
+        interval: 95%; None where there is none (one patient).
+        p: two-sided; None with no interval.
+        p_holm: after the correction over the whole family.
+        better: whether the difference is for the better; None for none.
+    """
+
+    setting: str
+    method: str
+    against: str
+    metric: str
+    difference: float
+    interval: tuple[float, float] | None
+    p: float | None
+    better: bool | None
+    p_holm: float | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether chance is ruled out."""
+        from medclip_debias.evaluation.statistics import ALPHA
+
+        return self.p_holm is not None and self.p_holm <= ALPHA
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All contrasts of a grid, how they were drawn, and by how many versions of the code."""
+
+    contrasts: list[Contrast]
+    tests: int
+    resamples: int
+    codes: int
+
+    def between(self, setting: str, method: str, against: str) -> dict[str, Contrast]:
+        """By metric."""
+        wanted = (setting, method, against)
+        return {
+            one.metric: one
+            for one in self.contrasts
+            if (one.setting, one.method, one.against) == wanted
+        }
+
+
+def pairs(grid: GridSettings) -> list[tuple[str, str]]:
+    """What is compared: every method with the baseline, then methods with their controls."""
+    found = [(method, grid.baseline) for method in grid.methods if method != grid.baseline]
+    found += [(m, control) for m, controls in grid.controls.items() for control in controls]
+    return list(dict.fromkeys(found))
+
+
+def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
+    """Compare the runs of a grid.
+
+    Args:
+        grid: the grid.
+        rows: cells and their measurements joined.
+        folder: of the runs.
+
+    Raises:
+        UserError: the runs share no metric, or ``folder`` cannot be written as a list of folders.
+    """
+    from medclip_debias.evaluation.compare import compare, enough_resamples
+    from medclip_debias.evaluation.item_metrics import FIGURES
+    from medclip_debias.evaluation.statistics import holm
+
+    if any(letter in str(folder) for letter in ",*?[]="):
+        raise UserError(f"{folder}: holds one of , * ? [ ] =; give another folder in --out.")
+    chosen = grid.metrics or [figure.key for figure in FIGURES]
+    resamples = enough_resamples(len(pairs(grid)) * len(grid.settings) * len(chosen))
+    contrasts: list[Contrast] = []
+    codes: set[str] = set()
+    for setting in grid.settings:
+        groups = by_method([row for row in rows if row["setting"] == setting])
+        words = {
+            method: f"{method}=" + ",".join(str(folder / row["folder"]) for row in own.values())
+            for method, own in groups.items()
+        }
+        against = {other: [m for m, o in pairs(grid) if o == other] for _, other in pairs(grid)}
+        for other, mine in against.items():
+            given = [words[other], *(words[method] for method in mine)]
+            content = compare(given, baseline=other, metrics=grid.metrics, resamples=resamples)
+            contrasts += _contrasts(setting, other, content)
+            codes |= {code for group in content["groups"] for code in group["code_hashes"] if code}
+    tested = [one for one in contrasts if one.p is not None]
+    for one, p in zip(tested, holm([one.p for one in tested if one.p is not None]), strict=True):
+        one.p_holm = p
+    return Judged(contrasts, len(tested), resamples, len(codes))
+
+
+def _contrasts(setting: str, other: str, content: Mapping[str, Any]) -> Iterator[Contrast]:
+    for row in content["rows"]:
+        for method, entry in row["groups"].items():
+            if "difference" in entry:
+                bounds = entry["difference_interval"]
+                yield Contrast(
+                    setting,
+                    method,
+                    other,
+                    row["key"],
+                    float(entry["difference"]),
+                    None if bounds is None else (float(bounds[0]), float(bounds[1])),
+                    entry["p"],
+                    entry["better"],
+                )
+
+
+# ---------------------------------------------------------------------------------- saying
+
+
+def shown_metrics(grid: GridSettings, rows: Sequence[Row]) -> dict[str, Metric]:
+    """The grid's metrics that every cell has."""
+    from medclip_debias.evaluation.item_metrics import FIGURES
+
+    known = {f.key: Metric(f.title, f.lower_is_better, f.digits) for f in FIGURES}
+    wanted = grid.metrics or tuple(known)
+    return {key: known[key] for key in wanted if all(key in row["metrics"] for row in rows)}
+
+
+def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summary:
+    """Sentences and tables of a grid."""
+    metrics = shown_metrics(grid, rows)
+    tables = SeedTables(metrics)
+    figures: dict[str, Any] = {
+        "tests": found.tests,
+        "resamples": found.resamples,
+        "contrasts": [asdict(one) for one in found.contrasts],
+        "means": {},
+    }
+    shown: list[Table] = []
+    for setting in grid.settings:
+        mine = [r for r in rows if r["setting"] == setting]
+        groups = by_method([{**row["metrics"], **_place(row)} for row in mine])
+        figures["means"][setting] = _means(groups, metrics)
+        prefix = "" if setting == ONLY else f"`{setting}`: "
+        if len(grid.seeds) > 1:
+            title = f"{prefix}mean and 95% interval over {len(grid.seeds)} seeds"
+            shown.append(tables.intervals(title, groups))
+        else:
+            shown.append(tables.means(f"{prefix}metrics of one seed", groups))
+        for title, compared in _families(grid):
+            shown.append(_difference_table(prefix + title, setting, compared, metrics, found))
+        dose = _dose_table(f"{prefix}the objective at the end of training", mine)
+        shown += [dose] if dose else []
+    return Summary(_findings(grid, rows, metrics, found), shown, figures)
+
+
+def _place(row: Row) -> Row:
+    return {"method": row["method"], "seed": row["seed"]}
+
+
+def _families(grid: GridSettings) -> list[tuple[str, list[tuple[str, str]]]]:
+    base = [pair for pair in pairs(grid) if pair[1] == grid.baseline]
+    rest = [pair for pair in pairs(grid) if pair[1] != grid.baseline]
+    found = [(f"difference to {grid.baseline}", base), ("difference to the controls", rest)]
+    return [(title, compared) for title, compared in found if compared]
+
+
+def _difference_table(
+    title: str,
+    setting: str,
+    compared: Sequence[tuple[str, str]],
+    metrics: Mapping[str, Metric],
+    found: Judged,
+) -> Table:
+    body = []
+    for method, against in compared:
+        own = found.between(setting, method, against)
+        cells = [_cell(own[key], metric) if key in own else "" for key, metric in metrics.items()]
+        body.append([f"{method} minus {against}", *cells])
+    return Table(title, ["", *(metric.title for metric in metrics.values())], body)
+
+
+def _cell(one: Contrast, metric: Metric) -> str:
+    if one.interval is None:
+        return f"{one.difference:+.{metric.digits}f}"
+    return with_interval(one.difference, one.interval, metric.digits) + (" *" if one.shown else "")
+
+
+def _dose_table(title: str, rows: Sequence[Row]) -> Table | None:
+    """Means over seeds of what the objectives reported; None where they reported nothing."""
+    names = list(dict.fromkeys(name for row in rows for name in row["train"]))
+    if not names:
+        return None
+    body = []
+    for method, own in by_method(rows).items():
+        values = [[r["train"][n] for r in own.values() if n in r["train"]] for n in names]
+        body.append([str(method), *(f"{np.mean(each):.4g}" if each else "" for each in values)])
+    return Table(title, ["", *(name.replace("_", " ") for name in names)], body)
+
+
+def _means(groups: Mapping[Any, Mapping[int, Row]], metrics: Mapping[str, Metric]) -> Row:
+    from medclip_debias.evaluation.statistics import seed_summary
+
+    found: Row = {}
+    for method, own in groups.items():
+        summaries = {key: seed_summary([row[key] for row in own.values()]) for key in metrics}
+        found[str(method)] = {
+            key: {"mean": one.mean, "sd": one.sd, "interval": one.interval}
+            for key, one in summaries.items()
+        }
+    return found
+
+
+def _findings(
+    grid: GridSettings, rows: Sequence[Row], metrics: Mapping[str, Metric], found: Judged
+) -> list[str]:
+    said = []
+    for setting in grid.settings:
+        prefix = "" if setting == ONLY else f"`{setting}`: "
+        for method, against in pairs(grid):
+            own = found.between(setting, method, against)
+            said.append(f"{prefix}{method} against {against}: {_verdict(own, metrics)}.")
+    if found.contrasts:
+        said.append(
+            f"{found.tests} differences are one family for Holm's correction; {found.resamples:,} "
+            "resamples of the patients."
+        )
+    said += _silent(grid, metrics, found)
+    if len(grid.seeds) == 1:
+        said.append("One seed says nothing of how another training would turn out.")
+    if found.codes > 1:
+        said.append(
+            f"The cells were measured by {found.codes} versions of the code; part of a difference "
+            "may come from that."
+        )
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for protocol, reason in row["skipped"].items():
+            reasons.setdefault(f"{protocol}: {reason}", []).append(row["folder"])
+    for reason, cells in reasons.items():
+        where = "any cell" if len(cells) == len(rows) else f"{len(cells)} of {len(rows)} cells"
+        said.append(f"Not measured in {where}: {reason}")
+    return said
+
+
+def _silent(grid: GridSettings, metrics: Mapping[str, Metric], found: Judged) -> list[str]:
+    """What was asked for and is not compared, or not tested."""
+    said = []
+    absent = [key for key in grid.metrics or () if key not in metrics]
+    if absent:
+        said.append(f"Not every cell has the metrics {', '.join(absent)}, so they are not shown.")
+    untested = [one.metric for one in found.contrasts if one.p is None]
+    if untested:
+        names = ", ".join(dict.fromkeys(metrics[k].title for k in untested if k in metrics))
+        said.append(
+            f"{len(untested)} differences are not tested, since too few patients allow no "
+            f"interval: {names}."
+        )
+    return said
+
+
+def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
+    parts = []
+    for word, better in (("better", True), ("worse", False)):
+        texts = [
+            f"{metrics[key].title} {_cell(one, metrics[key]).removesuffix(' *')}"
+            for key, one in own.items()
+            if one.shown and one.better is better and key in metrics
+        ]
+        if texts:
+            parts.append(f"{word} in " + ", ".join(texts))
+    tested = sum(one.p is not None for one in own.values())
+    return "; ".join(parts) or f"no difference that chance rules out in {tested} metrics"
+
+
+# ---------------------------------------------------------------------------------- plotting
+
+
+def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
+    """Differences with their intervals: a row of panels for each setting."""
+    from medclip_debias.experiments.plots import intervals, panels
+
+    metrics = shown_metrics(grid, rows)
+    keys = [key for key in (grid.metrics or PLOTTED) if key in metrics] or list(metrics)[:4]
+    titles = [
+        metrics[key].title if setting == ONLY else f"{setting}: {metrics[key].title}"
+        for setting in grid.settings
+        for key in keys
+    ]
+    figure, axes = panels(len(titles), titles, rows=len(grid.settings))
+    lines = max(1, len(pairs(grid)))
+    figure.set_size_inches(3.1 * len(keys) + 1.5, (0.9 + 0.28 * lines) * len(grid.settings))
+    for place, one in enumerate(axes):
+        setting, key = list(grid.settings)[place // len(keys)], keys[place % len(keys)]
+        drawn = {}
+        for method, against in pairs(grid):
+            contrast = found.between(setting, method, against).get(key)
+            if contrast is not None:
+                gap = contrast.difference
+                p = math.nan if contrast.p_holm is None else contrast.p_holm
+                drawn[f"{method} minus {against}"] = (gap, contrast.interval or (gap, gap), p)
+        intervals(one, drawn, names=place % len(keys) == 0)
+    return figure

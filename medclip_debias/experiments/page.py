@@ -1,0 +1,77 @@
+"""The Markdown page of an experiment: what was done and found, the tables, how to repeat it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medclip_debias.experiments.experiment import Experiment, Summary, Table
+
+
+def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
+    """Write the page; the files that it points to lie beside it."""
+    files = experiment.files()
+    settings = experiment.shown(results["settings"])
+    lines = [f"# {experiment.heading()}", ""]
+    if experiment.source:
+        lines += [f"Source: {experiment.source}.", ""]
+    lines += [
+        experiment.introduction().strip(),
+        "",
+        "## What the figures say",
+        "",
+        *(f"- {sentence}" for sentence in found.findings),
+        "",
+        f"![{experiment.heading()}]({files.plot})",
+        "",
+        *tables(found.tables),
+        "## Repeat it",
+        "",
+        "```",
+        experiment.command(),
+        "```",
+        f"{results['cells']} cells, {results['seconds']:.0f} s of measuring in all (what another "
+        f"{experiment.kind} had measured before is not counted). Settings: "
+        + ", ".join(f"`{key}` {value}" for key, value in settings.items())
+        + ".",
+        "",
+        f"Every cell: [{files.results}]({files.results}) (`results.json` of the run); settings "
+        f"for {files.reader}: [{files.settings}]({files.settings}).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def changed(experiment: Experiment) -> list[str]:
+    """The words ``key.path=value`` that turn the default settings into its own.
+
+    Values are JSON, which a command line reads as YAML.
+    """
+    usual = type(experiment).settings_class().model_dump(mode="json")
+    return _changed(experiment.settings.model_dump(mode="json"), usual, "")
+
+
+def _changed(given: Mapping[str, Any], usual: Mapping[str, Any], prefix: str) -> list[str]:
+    words = []
+    for key, value in given.items():
+        known = usual.get(key)
+        if value == known:
+            continue
+        if isinstance(value, dict) and isinstance(known, dict):
+            words += _changed(value, known, f"{prefix}{key}.")
+        else:
+            words.append(f"{prefix}{key}={json.dumps(value)}")
+    return words
+
+
+def tables(given: Sequence[Table]) -> list[str]:
+    """The lines of several tables, each under its title."""
+    return [line for one in given for line in (f"### {one.title}", "", *markdown(one), "")]
+
+
+def markdown(table: Table) -> list[str]:
+    """The lines of a Markdown table."""
+    head = "| " + " | ".join(table.columns) + " |"
+    rule = "|" + " --- |" * len(table.columns)
+    return [head, rule, *("| " + " | ".join(row) + " |" for row in table.rows)]

@@ -1,0 +1,248 @@
+"""Run an experiment: measure what is not measured yet, then write results, plot and page."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medclip_debias import __version__
+from medclip_debias.data.parallel import cpus, ordered
+from medclip_debias.errors import UserError, explained
+from medclip_debias.experiments.experiment import Cell, Experiment, Row
+from medclip_debias.experiments.page import page, tables
+from medclip_debias.files import atomic_file, write_json, write_text
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do.
+
+    Attributes:
+        cells: the whole grid.
+        missing: places in ``cells`` of those not measured yet.
+        inputs: of all that the missing ones share and that is not there yet, one cell each.
+        seconds: predicted for inputs, missing ones and the cells that follow from them, with
+            ``workers`` processes.
+        workers: processes.
+    """
+
+    cells: list[dict[str, Any]]
+    missing: list[int]
+    inputs: list[Cell]
+    seconds: float
+    workers: int
+
+
+def plan(
+    experiment: Experiment,
+    out: Path,
+    workers: int | None = None,
+    cells: list[dict[str, Any]] | None = None,
+) -> Plan:
+    """Look at what ``out`` holds already, and predict how long the rest takes.
+
+    Args:
+        experiment: with its settings.
+        out: its folder.
+        workers: processes; default as many as are worth it.
+        cells: to look at; by default the experiment's own, before any follow-up.
+    """
+    later = experiment.follow_up_seconds() if cells is None else 0.0
+    cells = experiment.cells() if cells is None else cells
+    missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
+    each = [experiment.seconds(cells[n]) for n in missing]
+    total = sum(each) + (later if missing else 0.0)
+    inputs = _inputs_to_make(experiment, [cells[n] for n in missing])
+    before = [experiment.shared_seconds(experiment.shared(cell) or {}) for cell in inputs]
+    # A process costs its imports; short experiments are faster in this one.
+    chosen = workers or (min(cpus(), len(missing)) if total + sum(before) > 60 else 1)
+    chosen = max(1, chosen)
+    seconds = max([sum(before) / chosen, *before]) + max([total / chosen, *each])
+    return Plan(cells, missing, inputs, seconds, chosen)
+
+
+def prediction(experiment: Experiment, ahead: Plan) -> str:
+    """One line: the cells, and how long the missing ones take."""
+    done = len(ahead.cells) - len(ahead.missing)
+    first = f"{len(ahead.inputs)} inputs to make first, " if ahead.inputs else ""
+    return (
+        f"{experiment.label()}: {len(ahead.cells)} cells, {done} measured already, {first}about "
+        f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
+    )
+
+
+def _inputs_to_make(experiment: Experiment, cells: Sequence[Cell]) -> list[Cell]:
+    """One cell for each thing that ``cells`` share and that is not there."""
+    if experiment.inputs is None:
+        return []
+    found: dict[Path, Cell] = {}
+    for cell in cells:
+        wanted = experiment.shared(cell)
+        if wanted is not None and not (folder := experiment.shared_path(wanted)).is_dir():
+            found.setdefault(folder, cell)
+    return list(found.values())
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+    ahead: Plan | None = None,
+) -> dict[str, Any]:
+    """Run an experiment in the folder ``out``; a run that was stopped resumes there.
+
+    Args:
+        experiment: with its settings.
+        out: folder; gets ``cells/``, ``results.json``, ``settings.yaml``, ``figure.png``,
+            ``figure.svg``, ``page.md`` and, for an index of several, perhaps ``overview.md``.
+        workers: processes; default as many cores as are worth it.
+        progress: called with what is done and what there is to do, of inputs and cells.
+        say: called with one line: the predicted time.
+        ahead: what `plan` found; by default it is asked.
+
+    Returns:
+        The content of ``results.json``.
+
+    Raises:
+        UserError: ``out`` cannot be used, or a cell cannot be measured.
+    """
+    name = experiment.label()
+    if out.is_file():
+        raise UserError(f"{out}: is a file; give a folder for the results.")
+    ahead = ahead or plan(experiment, out, workers)
+    if say:
+        say(prediction(experiment, ahead))
+    joined = _measured(experiment, out, ahead, progress)
+    followers = experiment.follow_up([values for values, _ in joined])
+    if followers:
+        after = plan(experiment, out, workers, followers)
+        if say:
+            say(f"{name}: {len(followers)} cells follow, about {_duration(after.seconds)}")
+        joined += _measured(experiment, out, after, progress)
+    rows = [values for values, _ in joined]
+    found = experiment.summary(rows)
+    results = {
+        experiment.kind: name,
+        "version": type(experiment).version,
+        "medclip_debias": __version__,
+        "settings": experiment.settings.model_dump(mode="json"),
+        "findings": found.findings,
+        "figures": found.figures,
+        "cells": len(rows),
+        "seconds": sum(seconds for _, seconds in joined),
+        "rows": rows,
+    }
+    _draw(experiment, rows, out)
+    write_text(out / "page.md", page(experiment, found, results))
+    if found.overview:
+        write_text(out / "overview.md", "\n".join(tables(found.overview)))
+    write_text(out / "settings.yaml", yaml.safe_dump(results["settings"], sort_keys=False))
+    write_json(out / "results.json", results)
+    return results
+
+
+def _measured(
+    experiment: Experiment, out: Path, ahead: Plan, progress: Progress | None
+) -> list[tuple[Row, float]]:
+    """Measure what is missing of a plan; every cell joined with its values, and its seconds."""
+    missing = [ahead.cells[n] for n in ahead.missing]
+    sharing = [(experiment, cell) for cell in ahead.inputs]
+    jobs = [(experiment, cell, str(_path(experiment, out, cell))) for cell in missing]
+    total = len(sharing) + len(jobs)
+    done = 0
+    for _ in ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))):
+        done += 1
+        if progress:
+            progress(done, total)
+    workers = max(1, min(ahead.workers, len(jobs)))
+    failed: list[str] = []
+    measuring = ordered(_measure, jobs, workers, start=experiment.begin, start_args=(workers,))
+    for number, failure in enumerate(measuring, start=1):
+        if failure is not None:
+            failed.append(failure)
+            if len(failed) == number:  # what fails from the start will fail everywhere
+                break
+        if progress:
+            progress(done + number, total)
+    if failed:
+        raise UserError(_failed(failed, len(jobs)))
+    rows = [_read(_path(experiment, out, cell)) for cell in ahead.cells]
+    return [
+        (joined_row(cell, row["values"]), row["seconds"])
+        for cell, row in zip(ahead.cells, rows, strict=True)
+    ]
+
+
+def joined_row(cell: Cell, values: Row) -> Row:
+    """What a cell is and what it gave; a value that has the name of a setting makes room."""
+    named = {f"measured {name}" if name in cell else name: v for name, v in values.items()}
+    return dict(cell) | named
+
+
+def _make_shared(job: tuple[Experiment, Cell]) -> None:
+    experiment, cell = job
+    experiment.shared_folder(cell)
+
+
+def _measure(job: tuple[Experiment, Cell, str]) -> str | None:
+    """Measure a cell; return the sentence of what a user can mend, so that others go on."""
+    experiment, cell, path = job
+    began = time.perf_counter()
+    try:
+        values = experiment.measure(cell)
+    except UserError as error:
+        return str(error)
+    seconds = time.perf_counter() - began
+    write_json(Path(path), {"cell": dict(cell), "values": values, "seconds": seconds})
+    return None
+
+
+def _failed(sentences: Sequence[str], jobs: int) -> str:
+    """One sentence of the cells that could not be measured, where others were."""
+    if len(sentences) == 1 and jobs == 1:
+        return sentences[0]
+    return (
+        f"{sentences[0]} ({len(sentences)} of {jobs} cells failed; what was measured is kept: "
+        "mend that, then run the same command again.)"
+    )
+
+
+def _path(experiment: Experiment, out: Path, cell: Cell) -> Path:
+    return out / "cells" / f"{experiment.key(cell)}.json"
+
+
+def _read(path: Path) -> Row:
+    with explained(f"{path}: cannot be read; remove it to measure it again", Exception):
+        row: Row = json.loads(path.read_text(encoding="utf-8"))
+        if not {"cell", "values", "seconds"} <= set(row):
+            raise ValueError
+    return row
+
+
+def _draw(experiment: Experiment, rows: list[Row], out: Path) -> None:
+    import matplotlib as mpl
+
+    figure = experiment.figure(rows)
+    # Without a date, and with a fixed salt, equal plots give equal bytes.
+    with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
+        for suffix in ("svg", "png"):
+            plain = {"Date": None} if suffix == "svg" else {"Software": None}
+            with atomic_file(out / f"figure.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, dpi=160, metadata=plain)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,347 @@
+"""The cells of a grid: each a run that is trained and evaluated in a folder of its own."""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from medclip_debias.config import Settings, json_hash, validate
+from medclip_debias.data.parallel import cpus, ordered
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.doses import dose, is_dose, with_etas
+from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
+from medclip_debias.experiments.grid import ONLY, GridSettings, runs
+from medclip_debias.files import file_hash
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from medclip_debias.experiments.judgement import Judged
+    from medclip_debias.training.settings import RunSettings
+
+TRIAL_STEPS = 3  # the first loads and allocates; the last is timed
+LONG_BUILD = 20.0
+"""Seconds beside which imports do not count."""
+ENCODING_SHARE = 1 / 3
+"""Of a training step, for the prediction: evaluation has no backward pass."""
+REPORTED = ("loss", "scale", "removed", "clamped", "mean_eta")
+"""What a run's last log row says of its objective; the dose of a correction is among it."""
+
+
+class Trainings(Experiment):
+    """A grid of trainings on any prepared set.
+
+    ``inputs`` is the folder of the runs. What names a cell is what its result depends on: the
+    settings that decide what a run computes, the content of the prepared set, of the language
+    model and of every file that they name, and how the model is evaluated; not the names in the
+    grid, nor the places of files.
+    """
+
+    name: ClassVar[str] = "grid"
+    title: ClassVar[str] = ""
+    settings_class: ClassVar[type[Settings]] = GridSettings
+    settings: GridSettings
+
+    def __init__(self, settings: GridSettings, inputs: Path) -> None:
+        """Take a grid, and the folder of its runs."""
+        super().__init__(settings, inputs)
+        self.tables: list[Table] = []
+        self._pace: dict[str, tuple[float, float]] = {}
+        self._cells: list[dict[str, Any]] | None = None
+        self._found: Judged | None = None
+
+    def heading(self) -> str:
+        """The grid's title, or its name."""
+        return self.settings.title or self.settings.name
+
+    def introduction(self) -> str:
+        """The grid's own words, and how its cells are compared."""
+        from medclip_debias.experiments.judgement import HOW
+
+        return f"{self.settings.about.strip()}\n\n{HOW}".strip()
+
+    def command(self) -> str:
+        """With the settings that lie beside the page."""
+        return f"medclip-debias experiment settings.yaml --out runs/experiments/{self.label()}"
+
+    def label(self) -> str:
+        """The grid's name."""
+        return self.settings.name
+
+    def shown(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The grid without its runs, which ``settings.yaml`` holds."""
+        return {key: settings[key] for key in ("seeds", "baseline", "metrics", "evaluate")}
+
+    # ---------------------------------------------------------------------------- the grid
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Every run, with what names it."""
+        if self._cells is not None:
+            return self._cells
+        hashes: dict[str, str] = {}
+        evaluate = self.settings.evaluate.model_dump(mode="json")
+        self._cells = [
+            {
+                "setting": run.setting,
+                "method": run.method,
+                "seed": run.seed,
+                "run": run.content,
+                "evaluate": evaluate,
+                "depends": _depends(run.content, evaluate, hashes),
+            }
+            for run in runs(self.settings)
+        ]
+        return self._cells
+
+    def key(self, cell: Cell) -> str:
+        """By what the cell depends on, whatever the grid calls it."""
+        return json_hash([self.name, self.version, cell["depends"]])
+
+    def folder(self, cell: Cell) -> Path:
+        """The run folder of a cell: named by what its training depends on, so that it is kept
+        where only the evaluation is another.
+        """
+        assert self.inputs is not None
+        names = [cell["method"]] + ([cell["setting"]] if cell["setting"] != ONLY else [])
+        words = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") for name in names]
+        training = {name: value for name, value in cell["depends"].items() if name != "evaluate"}
+        key = json_hash([self.name, self.version, training])[:10]
+        known = sorted(self.inputs.glob(f"*_{key}"))  # perhaps under an earlier name
+        return known[0] if known else self.inputs / "_".join([*words, f"seed{cell['seed']}", key])
+
+    def evaluated(self, cell: Cell) -> Path:
+        """Where the evaluation of a cell lies, in its run folder."""
+        return self.folder(cell) / f"evaluate_{json_hash(cell['depends']['evaluate'])[:6]}"
+
+    def run_settings(self, cell: Cell) -> RunSettings:
+        """Settings of the run of a cell, for `medclip_debias.training.train.train`."""
+        from medclip_debias.data.store import PreparedSet
+        from medclip_debias.training.settings import RunSettings
+
+        folder, run = self.folder(cell), cell["run"]
+
+        def filled(eta: Mapping[str, Any]) -> Mapping[str, Any]:
+            if not is_dose(eta):
+                return eta
+            prepared = PreparedSet.open(Path(run["prepared"]))
+            model = Path(run["model"]["text"]["folder"])
+            table = folder / "eta.parquet"
+            return dose(eta, prepared, table, seed=cell["seed"], language_model=model)
+
+        content = run | {"out": str(folder), "loss": with_etas(run["loss"], filled)}
+        return validate(RunSettings, content, _name(cell))
+
+    # ------------------------------------------------------------------------- the seconds
+
+    def seconds(self, cell: Cell) -> float:
+        """Steps that are left, and the evaluation, at a pace that was measured."""
+        from medclip_debias.training.checkpoint import checkpoints
+
+        train = cell["run"]["train"]
+        found = checkpoints(self.folder(cell) / "checkpoints")
+        done = int(found[-1].stem.rpartition("_")[2]) if found else 0
+        if self.settings.seconds_per_step is not None:
+            pace, before = self.settings.seconds_per_step, 0.0
+        else:
+            pace, before = self._pace_of(cell)
+        batches = self._judged(cell) / train["batch_size"]
+        left = max(0, train["steps"] - done)
+        return float(2 * before + pace * (left + ENCODING_SHARE * batches))
+
+    def _pace_of(self, cell: Cell) -> tuple[float, float]:
+        """What `trial` says of the first cell of each setting that asks."""
+        setting = cell["setting"]
+        if setting not in self._pace:
+            # Not in this process: it would hold the device, and threads that no child inherits.
+            (self._pace[setting],) = ordered(_trial, [(self, cell)], 2)
+        return self._pace[setting]
+
+    def _judged(self, cell: Cell) -> int:
+        from medclip_debias.data.store import PreparedSet
+
+        images = PreparedSet.open(Path(cell["run"]["prepared"])).images
+        return int((images["split"] == cell["evaluate"]["split"]).sum())
+
+    def trial(self, cell: Cell) -> tuple[float, float]:
+        """Take a few steps of the run of ``cell``; nothing is written to its folder.
+
+        Returns:
+            Seconds of a step, and before the first one (reading, building).
+        """
+        import tempfile
+
+        from medclip_debias.training.run import Trainer
+        from medclip_debias.training.settings import RunSettings
+
+        self.begin(1)
+        run = cell["run"] | {"loss": with_etas(cell["run"]["loss"], _constant)}
+        with tempfile.TemporaryDirectory() as folder:
+            settings = validate(RunSettings, run | {"out": folder}, _name(cell))
+            before = 0.0
+            for _ in range(2):  # the first imports as well, which no later cell does again
+                began = time.perf_counter()
+                trainer = Trainer(settings, _name(cell))
+                before = time.perf_counter() - began
+                if before > LONG_BUILD:
+                    break
+            seconds = 0.0
+            for step in range(TRIAL_STEPS):
+                began = time.perf_counter()
+                float(trainer.step(step)["loss"])  # waits for the device
+                seconds = time.perf_counter() - began
+        return seconds, before
+
+    # ----------------------------------------------------------------------- the measuring
+
+    def begin(self, workers: int) -> None:
+        """Share the cores among the processes."""
+        import torch
+
+        if workers > 1:
+            torch.set_num_threads(max(1, cpus() // workers))
+
+    def measure(self, cell: Cell) -> Row:
+        """Train (or resume), evaluate, and read the metrics.
+
+        Returns:
+            ``folder`` of the evaluation, every metric by its key in ``results.json``, ``skipped``
+            (protocol to reason), ``train`` (what the last log row says of the objective).
+
+        Raises:
+            UserError: the run cannot be trained or evaluated; the sentence names it.
+        """
+        from medclip_debias.evaluation.evaluate import evaluate
+        from medclip_debias.evaluation.item_metrics import FIGURES
+        from medclip_debias.evaluation.validation import validator_of
+        from medclip_debias.training.train import train
+
+        given = self.settings.evaluate
+        try:
+            settings = self.run_settings(cell)
+            limit = settings.train.validate_images
+            validator = validator_of(settings.prepared, limit)
+            trained = train(settings, where=_name(cell), validator=validator)
+            results = evaluate(
+                trained.model,
+                settings.prepared,
+                self.evaluated(cell),
+                split=given.split,
+                bootstrap=given.bootstrap,
+                batch_size=given.batch_size,
+                heatmaps=0,
+                device=settings.train.device,
+                prompts=given.prompts,
+                classes=given.classes,
+                labels=given.labels,
+                class_images=given.class_images,
+                phrases=given.phrases,
+                options=given.options,
+            )
+        except UserError as error:
+            raise UserError(f"{_name(cell)}, seed {cell['seed']}: {error}") from error
+        found = {figure.key: _dig(results, figure.key) for figure in FIGURES}
+        return {
+            "folder": "/".join(self.evaluated(cell).parts[-2:]),
+            "metrics": {key: value for key, value in found.items() if value is not None},
+            "skipped": dict(results["skipped"]),
+            "train": _last_row(settings.out / "metrics.csv"),
+        }
+
+    def summary(self, rows: Sequence[Row]) -> Summary:
+        """Means, differences to the baseline and to the controls, and what they say."""
+        from medclip_debias.experiments.judgement import summarised
+
+        found = summarised(self.settings, rows, self._judge(rows))
+        self.tables = list(found.tables)
+        return found
+
+    def figure(self, rows: Sequence[Row]) -> Figure:
+        """Differences to the baseline and to the controls with their intervals."""
+        from medclip_debias.experiments.judgement import plotted
+
+        return plotted(self.settings, rows, self._judge(rows))
+
+    def _judge(self, rows: Sequence[Row]) -> Judged:
+        from medclip_debias.experiments.judgement import judged
+
+        if self._found is None:
+            assert self.inputs is not None
+            self._found = judged(self.settings, rows, self.inputs)
+        return self._found
+
+
+def _trial(job: tuple[Trainings, Cell]) -> tuple[float, float]:
+    experiment, cell = job
+    return experiment.trial(cell)
+
+
+def _constant(eta: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"kind": "constant"} if is_dose(eta) else eta
+
+
+def _name(cell: Cell) -> str:
+    setting = f" of setting '{cell['setting']}'" if cell["setting"] != ONLY else ""
+    return f"method '{cell['method']}'{setting}"
+
+
+def _dig(results: Mapping[str, Any], key: str) -> float | None:
+    value: Any = results
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if value is None else float(value)
+
+
+def _last_row(path: Path) -> dict[str, float]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    last = rows[-1] if rows else {}
+    return {name: float(last[name]) for name in REPORTED if last.get(name)}
+
+
+# ------------------------------------------------------------------------ what names a cell
+
+
+def _depends(
+    run: Mapping[str, Any], evaluate: Mapping[str, Any], hashes: dict[str, str]
+) -> dict[str, Any]:
+    """All that the result of a run depends on, files and folders by their content.
+
+    Args:
+        run: settings of the run.
+        evaluate: how its model is judged.
+        hashes: of what was hashed before, by its place.
+    """
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.language.masked_lm import language_model_hash
+    from medclip_debias.training.folder import deciding
+
+    def known(place: str, of: Any) -> str:
+        if place not in hashes:
+            hashes[place] = of(Path(place))
+        return hashes[place]
+
+    def by_content(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: by_content(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [by_content(part) for part in value]
+        if isinstance(value, str) and Path(value).suffix and Path(value).is_file():
+            return {"file": known(value, file_hash)}
+        return value
+
+    settings = deciding(run)
+    text = str(settings.pop("model.text.folder"))
+    prepared = str(settings.pop("prepared"))
+    judged = {
+        key: value for key, value in evaluate.items() if key not in ("bootstrap", "batch_size")
+    }
+    return {
+        "run": by_content(settings),
+        "data": known(prepared, lambda place: PreparedSet.open(place).content_hash),
+        "language_model": known(text, language_model_hash),
+        "evaluate": by_content(judged),
+    }

@@ -1,0 +1,389 @@
+"""Sentences of a report, each with the statement that it makes."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+
+from medclip_debias.phantom import boilerplate as filler
+from medclip_debias.phantom import vocabulary as words
+from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, TYPES, FindingClass
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.truth import Clause, Statement
+from medclip_debias.phantom.vocabulary import Noun
+
+T = TypeVar("T")
+DEVICES = ("line", "tube", "pacemaker")
+# Zipf exponents that bring the shares of distinct and of commonest sentences near Open-i's.
+NOUN_ZIPF, CARRIER_ZIPF, PLACE_ZIPF = 1.5, 1.5, 1.7
+LUNG_TYPES = ("pneumonia", "edema", "atelectasis", "nodule")
+ACUTE_TYPES = ("pneumonia", "edema", "effusion", "pneumothorax")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Text of one sentence, its statement, and the nouns' MS-CXR category if they set one."""
+
+    text: str
+    statement: Statement
+    category: str | None = None
+
+
+@lru_cache(maxsize=64)
+def _cumulative(n: int, exponent: float) -> tuple[float, ...]:
+    weights = [1.0 / rank**exponent for rank in range(1, n + 1)]
+    total = sum(weights)
+    return tuple(accumulate(w / total for w in weights))
+
+
+def pick(rng: np.random.Generator, items: Sequence[T], exponent: float = 1.0) -> T:
+    """Draw one item with Zipf weights ``1 / rank ** exponent``."""
+    return items[min(bisect(_cumulative(len(items), exponent), rng.random()), len(items) - 1)]
+
+
+class Writer:
+    """Writes sentences about findings with one random generator and one set of dials."""
+
+    def __init__(self, rng: np.random.Generator, settings: PhantomSettings) -> None:
+        self.rng = rng
+        self.dials = settings
+
+    # ------------------------------------------------------------------ noun phrases
+
+    def _chance(self, probability: float) -> bool:
+        return bool(self.rng.random() < probability)
+
+    def noun_phrase(self, clause: Clause, noun: Noun, bare: bool = False) -> tuple[str, str]:
+        """Return the phrase with and without its article, naming what the clause names."""
+        before: list[str] = []
+        after = ""
+        if clause.severity:
+            # "mildly enlarged heart", but "mild cardiomegaly"
+            adverb = noun.text.startswith("enlarged")
+            table = words.SEVERITY_ADVERB if adverb else words.SEVERITY
+            before.append(pick(self.rng, table[clause.severity], PLACE_ZIPF))
+        if clause.zone:
+            after_noun = self._chance(0.45)
+            zones = words.ZONE_AFTER if after_noun else words.ZONE_BEFORE
+            place = (
+                pick(self.rng, zones[clause.zone], PLACE_ZIPF).format(s=clause.side or "").strip()
+            )
+            place = place.replace("  ", " ")
+            if after_noun:
+                after = place
+            else:
+                before.append(place)
+        elif clause.side:
+            after_noun = self._chance(0.3)
+            table_side = words.SIDE_AFTER[:3] if after_noun else words.SIDE_BEFORE
+            place = pick(self.rng, table_side, PLACE_ZIPF).format(s=clause.side)
+            if after_noun:
+                after = place
+            else:
+                before.append(place)
+        if not bare and clause.present and self._chance(0.08):
+            before.insert(0, pick(self.rng, words.MODIFIER))
+        text = " ".join([*before, noun.text, *([after] if after else [])])
+        text += self._measurement(clause) if clause.present and not bare else ""
+        article = noun.article
+        if article and before:
+            article = "an" if before[0][0] in "aeiou" else "a"
+        return (f"{article} {text}" if article else text), text
+
+    def _measurement(self, clause: Clause) -> str:
+        rng = self.rng
+        if clause.finding == "nodule" and self._chance(0.2):
+            return (
+                f" measuring {pick(rng, ['', 'approximately ', 'up to '])}{rng.integers(4, 19)} mm"
+            )
+        if clause.finding == "pneumothorax" and self._chance(0.15):
+            size = rng.integers(5, 25) if clause.severity != "large" else rng.integers(25, 70)
+            return f" measuring {size / 10:.1f} cm"
+        if clause.finding == "tube" and self._chance(0.35):
+            end = pick(rng, ["with tip", "ending", "terminating"])
+            return f" {end} {rng.integers(20, 70) / 10:.1f} cm above the carina"
+        if clause.finding == "line" and self._chance(0.3):
+            return " " + pick(
+                rng,
+                [
+                    "with tip in the mid SVC",
+                    "terminating in the lower SVC",
+                    "ending at the cavoatrial junction",
+                    "with tip projecting over the upper SVC",
+                ],
+            )
+        return ""
+
+    def _fill(self, carrier: str, clause: Clause, noun: Noun) -> str:
+        with_article, without = self.noun_phrase(clause, noun)
+        return (
+            carrier.replace("{a}", with_article)
+            .replace("{n}", without)
+            .replace("{is}", "are" if noun.plural else "is")
+            .replace("{has}", "have" if noun.plural else "has")
+        )
+
+    def _tail(self, positive: bool) -> str:
+        if positive and self._chance(0.06):
+            return ", " + pick(self.rng, words.POSITIVE_TAILS, 0.7)
+        if self._chance(0.09 if positive else 0.05):
+            return ", " + pick(self.rng, words.TAILS, 0.7)
+        return ""
+
+    def _name(self, finding: FindingClass, always: bool = False) -> Clause:
+        """Choose what of a present finding is named."""
+        rate = 1.0 if always else self.dials.naming_rate
+        side = finding.side if self._chance(rate) else None
+        zone = finding.zone if self._chance(rate) else None
+        severity = finding.severity if self._chance(rate) else None
+        return Clause(finding.type, True, side, zone, severity)
+
+    # ---------------------------------------------------------------------- positives
+
+    def positive(
+        self, finding: FindingClass, *, hedged: bool = False, always_name: bool = False
+    ) -> Sentence:
+        """State one present finding; a device is never hedged."""
+        hedged = hedged and finding.type not in DEVICES
+        # Now and then only the finding's name, as a headline: "Pneumothorax."
+        short = 0.0 if always_name or hedged else 0.18 * (1.0 - self.dials.naming_rate)
+        headline = self._chance(short)
+        clause = Clause(finding.type, True) if headline else self._name(finding, always_name)
+        clause = replace(clause, hedged=hedged)
+        if headline:
+            noun = pick(self.rng, words.NOUNS[clause.finding], NOUN_ZIPF)
+            statement = Statement("positive", (replace(clause, label=noun.label),))
+            return Sentence(finish(noun.text), statement, noun.category)
+        if clause.finding == "cardiomegaly" and not hedged and self._chance(0.4):
+            adverb = (
+                pick(self.rng, words.SEVERITY_ADVERB[clause.severity]) if clause.severity else ""
+            )
+            text = pick(self.rng, words.HEART_POSITIVE, CARRIER_ZIPF).replace("{v}", adverb)
+            text = text.replace("  ", " ").replace("a enlarged", "an enlarged")
+            clause = replace(clause, label="Cardiomegaly")
+            category = None
+        else:
+            noun = pick(self.rng, words.NOUNS[clause.finding], NOUN_ZIPF)
+            clause = replace(clause, label=noun.label)
+            device = clause.finding in DEVICES
+            certain = words.DEVICE_POSITIVE if device else words.POSITIVE
+            carriers = words.HEDGED if hedged else certain
+            text = self._fill(pick(self.rng, carriers, CARRIER_ZIPF), clause, noun)
+            category = noun.category
+        text += self._tail(True)
+        return Sentence(
+            finish(text), Statement("hedged" if hedged else "positive", (clause,)), category
+        )
+
+    def bilateral(self, left: FindingClass, right: FindingClass) -> Sentence:
+        """State two findings that differ in side (and perhaps severity) as a bilateral one."""
+        severity = left.severity if left.severity == right.severity else None
+        named = severity if severity and self._chance(self.dials.naming_rate) else None
+        noun = pick(
+            self.rng, [n for n in words.NOUNS[left.type] if n.plural] or words.NOUNS[left.type]
+        )
+        clauses = tuple(
+            Clause(left.type, True, side, None, named, label=noun.label)
+            for side in ("right", "left")
+        )
+        size = pick(self.rng, words.SEVERITY[named]) + " " if named else ""
+        phrase = f"{size}bilateral {noun.text}"
+        text = self._plural_fill(pick(self.rng, words.POSITIVE, CARRIER_ZIPF), phrase, noun.plural)
+        if left.severity != right.severity and self._chance(0.6):
+            larger = "right" if right.severity == "large" else "left"
+            text += f", {larger} greater than {'left' if larger == 'right' else 'right'}"
+            clauses = tuple(
+                replace(c, severity="large" if c.side == larger else "small") for c in clauses
+            )
+        else:
+            text += self._tail(True)
+        return Sentence(finish(text), Statement("compound", clauses))
+
+    def _plural_fill(self, carrier: str, phrase: str, plural: bool) -> str:
+        return (
+            carrier.replace("{a}", phrase)
+            .replace("{n}", phrase)
+            .replace("{is}", "are" if plural else "is")
+            .replace("{has}", "have" if plural else "has")
+        )
+
+    def compound(self, first: FindingClass, second: FindingClass) -> Sentence:
+        """State two present findings in one sentence."""
+        clauses, phrases = [], []
+        for finding in (first, second):
+            noun = pick(self.rng, words.NOUNS[finding.type], NOUN_ZIPF)
+            clause = replace(self._name(finding), label=noun.label)
+            phrases.append(self.noun_phrase(clause, noun, bare=True))
+            clauses.append(clause)
+        link = pick(self.rng, words.ADJACENT, 0.8)
+        carrier = pick(self.rng, ["there is {a}", "{n}", "{n} are seen", "again seen is {a}"])
+        text = carrier.replace("{a}", f"{phrases[0][0]} {link} {phrases[1][1]}")
+        text = text.replace("{n}", f"{phrases[0][1]} {link} {phrases[1][1]}") + self._tail(True)
+        return Sentence(finish(text), Statement("compound", tuple(clauses)))
+
+    def mixed(self, finding: FindingClass, absent: str) -> Sentence:
+        """State a present finding and deny an absent one in one sentence."""
+        noun, other = (
+            pick(self.rng, words.NOUNS[finding.type], NOUN_ZIPF),
+            pick(self.rng, words.NOUNS[absent], NOUN_ZIPF),
+        )
+        clause = replace(self._name(finding), label=noun.label)
+        denied = Clause(absent, False, label=other.label)
+        link = pick(self.rng, ["without", "but no", "with no evidence of", "without associated"])
+        phrase, bare = self.noun_phrase(clause, noun, bare=True)
+        text = pick(self.rng, [f"there is {phrase}", bare]) + f" {link} {other.text}"
+        if noun.plural:
+            text = text.replace("there is", "there are", 1)
+        return Sentence(finish(text), Statement("mixed", (clause, denied)))
+
+    # ---------------------------------------------------------------------- negatives
+
+    def negative(self, finding: str) -> Sentence:
+        """Deny one finding; sometimes only on one side or of one severity."""
+        noun = pick(self.rng, words.NOUNS[finding], NOUN_ZIPF)
+        clause = Clause(finding, False, label=noun.label)
+        if finding == "cardiomegaly" and self._chance(0.65):
+            text = pick(self.rng, words.HEART_NEGATIVE, CARRIER_ZIPF) + self._tail(False)
+            return Sentence(
+                finish(text), Statement("negative", (replace(clause, label="Cardiomegaly"),))
+            )
+        possible = [c for c in CLASSES if c.type == finding]
+        example = possible[int(self.rng.integers(len(possible)))]
+        if self._chance(0.12):
+            clause = replace(clause, severity=example.severity)
+        if self._chance(0.12):
+            clause = replace(clause, side=example.side, zone=example.zone)
+        text = self._fill(pick(self.rng, words.NEGATIVE, CARRIER_ZIPF), clause, noun) + self._tail(
+            False
+        )
+        return Sentence(finish(text), Statement("negative", (clause,)))
+
+    def combined(self, absent: Sequence[str]) -> Sentence | None:
+        """Deny several of the absent types in one sentence; None when no such sentence is true."""
+        options: list[str] = []
+        if all(t in absent for t in LUNG_TYPES):
+            options.append("lungs")
+        if len([t for t in absent if t in CHEX5_TYPES]) >= 2:
+            options += ["list", "list"]
+        if not options:
+            return None
+        if options[int(self.rng.integers(len(options)))] == "lungs":
+            clauses = tuple(
+                Clause(t, False, label="Lung Opacity" if t == "pneumonia" else None)
+                for t in LUNG_TYPES
+            )
+            text = pick(self.rng, words.LUNGS_CLEAR, CARRIER_ZIPF)
+            if self._chance(0.45) and "effusion" in absent:
+                others = [t for t in ("effusion", "pneumothorax") if t in absent]
+                listed, more = self._list(others[: 1 + int(self._chance(0.6))])
+                text += f" {pick(self.rng, ['without', 'with no', 'without evidence of'])} {listed}"
+                clauses += more
+        else:
+            # Effusion and pneumothorax are what hospital reports deny together most often.
+            ranked = [t for t in ("effusion", "pneumothorax", "pneumonia", "edema") if t in absent]
+            ranked += [t for t in ("cardiomegaly",) if t in absent]
+            count = 2 + int(self._chance(0.35)) + int(self._chance(0.1))
+            keys = self.rng.random(len(ranked)) + 0.35 * np.arange(len(ranked))
+            chosen = [ranked[i] for i in np.argsort(keys)[:count]]
+            self.rng.shuffle(chosen)
+            listed, clauses = self._list(chosen)
+            text = pick(self.rng, words.COMBINED, CARRIER_ZIPF).replace("{x}", listed)
+        return Sentence(finish(text + self._tail(False)), Statement("combined", clauses))
+
+    def _list(self, types: Sequence[str]) -> tuple[str, tuple[Clause, ...]]:
+        nouns = [pick(self.rng, words.NOUNS[t], NOUN_ZIPF) for t in types]
+        names = [n.text for n in nouns]
+        text = names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" or {names[-1]}"
+        return text, tuple(
+            Clause(t, False, label=n.label) for t, n in zip(types, nouns, strict=True)
+        )
+
+    def no_acute(self) -> Sentence:
+        """Deny pneumonia, edema, effusion and pneumothorax at once."""
+        clauses = tuple(Clause(t, False) for t in ACUTE_TYPES)
+        text = pick(self.rng, words.NO_ACUTE, CARRIER_ZIPF) + self._tail(False)
+        return Sentence(finish(text), Statement("combined", clauses))
+
+    def boilerplate(self) -> Sentence:
+        """Say something that no finding makes false."""
+        if self._chance(0.3):
+            text = self._slots(pick(self.rng, filler.INCIDENTAL, 0.3), 0.4)
+        else:
+            text = self._slots(pick(self.rng, filler.BOILERPLATE, 1.1), 1.4)
+        return Sentence(finish(text), Statement("boilerplate"))
+
+    def _slots(self, text: str, exponent: float) -> str:
+        for name, items in {**filler.SLOTS, "thing2": filler.SLOTS["thing"][::-1]}.items():
+            if "{" + name + "}" not in text:
+                continue
+            chosen = pick(self.rng, items, exponent)
+            singular = chosen in _SINGULAR or chosen.startswith(("a ", "an "))
+            for verb in ("are", "are2"):
+                if ("2" in name) == (verb == "are2") and name[:5] in ("struc", "thing"):
+                    text = text.replace("{" + verb + "}", "is" if singular else "are")
+            text = text.replace("{" + name + "}", chosen)
+        return text.replace("{are}", "are").replace("{are2}", "are")
+
+    def misspell(self, sentence: Sentence) -> Sentence:
+        """Swap, drop or double one letter of one longer word, as a dictation does."""
+        parts = sentence.text.split(" ")
+        long = [i for i, w in enumerate(parts) if len(w) > 5 and w.strip(".,").isalpha() and i > 0]
+        if not long:
+            return sentence
+        at = long[int(self.rng.integers(len(long)))]
+        word = parts[at]
+        k = int(self.rng.integers(1, len(word.strip(".,")) - 2))
+        how = int(self.rng.integers(3))
+        if how == 0:
+            word = word[:k] + word[k + 1] + word[k] + word[k + 2 :]
+        elif how == 1:
+            word = word[:k] + word[k + 1 :]
+        else:
+            word = word[:k] + word[k] + word[k:]
+        parts[at] = word
+        return replace(sentence, text=" ".join(parts))
+
+
+_SINGULAR = (
+    "upper abdomen",
+    "imaged upper abdomen",
+    "bony thorax",
+    "aortic contour",
+    "trachea",
+    "mild tortuosity",
+    "hyperexpansion",
+    "biapical scarring",
+    "flattening of the diaphragms",
+    "eventration",
+    "pleural thickening",
+    "bronchial wall thickening",
+    "prominent epicardial fat",
+    "spinal fixation hardware",
+    "diffuse osteopenia",
+    "bullous disease",
+    "gaseous distension",
+    "kyphotic deformity",
+    "subcutaneous emphysema",
+    "peribronchial cuffing",
+    "pectus excavatum",
+    "tracheobronchial calcification",
+    "bronchiectatic change",
+)
+
+
+def finish(text: str) -> str:
+    """First letter large, one full stop, single spaces."""
+    text = " ".join(text.split())
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def absent_types(findings: np.ndarray) -> list[str]:
+    """Types of which no class is present."""
+    present = {CLASSES[i].type for i in np.flatnonzero(findings)}
+    return [t for t in TYPES if t not in present]

@@ -1,1 +1,0 @@
-"""The papers' studies: each a declarative grid, a runner, a figure and a page of findings."""

@@ -1,0 +1,288 @@
+"""One cell of a study on the phantom: train with one objective, measure everything."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from medclip_debias.config import Settings
+from medclip_debias.experiments import doses
+from medclip_debias.experiments.doses import (
+    dose,
+    is_dose,
+    with_etas,
+    with_policies,
+    with_start,
+    write_eta,
+)
+from studies.phantom_data import PhantomFolder, class_prompts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.protocol import Protocol
+    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.training.run import Trainer
+
+HEAD, TAIL = 9, 9
+"""How many of the 28 classes, by frequency, are called head and tail."""
+
+METRICS = {
+    **{"auc": True, "accuracy": True, "ece": False, "fine_auc": True, "head_auc": True},
+    **{"tail_auc": True, "cnr": True, "miou": True, "pointing": True, "recall": True},
+    **{"median_rank": False, "lenient_recall": True},
+}
+"""What every cell measures, and whether more is better."""
+
+
+class TrainDials(Settings):
+    """The training of every cell of a study: the same for every method."""
+
+    steps: int = Field(1000, ge=1)
+    batch_size: int = Field(64, ge=2)
+    sentences_per_study: int = Field(2, ge=1)
+    lr: float = Field(2e-3, gt=0)
+    warmup_steps: int = 100
+    input_size: int = 48
+    arch: str = "resnet_tiny"
+    dim: int = 64
+    device: str = "cpu"
+    precision: Literal["fp32", "bf16"] = "fp32"
+
+
+def train_and_measure(
+    folder: Path,
+    train: TrainDials,
+    loss: Mapping[str, Any],
+    *,
+    seed: int,
+    aggregator: str = "lse_nl",
+) -> dict[str, Any]:
+    """Train on the phantom in ``folder`` and measure on its validate and test splits.
+
+    Args:
+        folder: as `studies.phantom_data.make_phantom` leaves it.
+        train: of the training.
+        loss: settings of the objective. A policy's or a table's ``path`` may be ``@agreement``
+            or ``@eta_true``; a policy's ``start_step`` may be ``@0.4``, a share of the steps; an
+            ``eta`` may be of kind ``mean_of`` or ``shuffled`` with the ``a`` and ``k`` of a
+            language-model eta: its mean over the sentences for all, or its values dealt out anew
+            to the distinct sentences.
+        seed: of batches, weights and shuffling.
+        aggregator: of the similarity.
+
+    Returns:
+        `METRICS` on the test split; ``validate_auc`` and ``validate_recall`` on the validate
+        split; the loss, the scale and, where the objective reports them, ``removed``,
+        ``clamped`` and ``mean_eta`` over the last tenth of the steps.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    place = PhantomFolder(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        model, figures = train_model(place, train, loss, seed, aggregator, Path(scratch))
+    return figures | measure(model, place)
+
+
+def trainer_of(
+    place: PhantomFolder,
+    train: TrainDials,
+    loss: Mapping[str, Any],
+    seed: int,
+    aggregator: str,
+    scratch: Path,
+) -> Trainer:
+    """The trainer of one cell, before its first step; arguments as for `train_and_measure`.
+
+    Args:
+        place: the phantom.
+        train: of the training.
+        loss: settings of the objective, with place holders.
+        seed: of batches, weights and shuffling.
+        aggregator: of the similarity.
+        scratch: a folder for tables of the objective; it must live as long as the trainer.
+    """
+    from medclip_debias.config import validate
+    from medclip_debias.training.run import Trainer
+    from medclip_debias.training.settings import RunSettings
+
+    content = {
+        "prepared": str(place.prepared),
+        "out": str(scratch / "run"),
+        "preprocessing": {"prepare": {"size": _size(place)}, "input_size": train.input_size},
+        "model": {
+            "image": {"arch": train.arch},
+            "text": {"folder": str(place.language_model), "max_tokens": 48},
+            "dim": train.dim,
+            "similarity": {"aggregator": aggregator},
+        },
+        "loss": resolve(loss, place, seed, scratch, train.steps),
+        "train": {
+            **train.model_dump(
+                include={
+                    *("steps", "batch_size", "sentences_per_study", "lr", "warmup_steps"),
+                    *("device", "precision"),
+                }
+            ),
+            **{"seed": seed, "workers": 0},
+        },
+    }
+    return Trainer(validate(RunSettings, content, "the study"), "the study")
+
+
+def train_model(
+    place: PhantomFolder,
+    train: TrainDials,
+    loss: Mapping[str, Any],
+    seed: int,
+    aggregator: str,
+    scratch: Path,
+) -> tuple[DualEncoder, dict[str, Any]]:
+    """Train one model; arguments as for `trainer_of`.
+
+    Returns:
+        The model in evaluation mode, and the means of what the objective reported over the last
+        tenth of the steps.
+    """
+    trainer = trainer_of(place, train, loss, seed, aggregator, scratch)
+    last = max(1, train.steps // 10)
+    kept: dict[str, list[float]] = {}
+    for step in range(train.steps):
+        figures = trainer.step(step)
+        if step >= train.steps - last:
+            for name in ("loss", "scale", "removed", "clamped", "mean_eta"):
+                if name in figures:
+                    kept.setdefault(name, []).append(float(figures[name]))
+    model = trainer.result
+    model.eval()
+    return model, {name: float(np.mean(values)) for name, values in kept.items()}
+
+
+def _size(place: PhantomFolder) -> int:
+    from medclip_debias.data.store import PreparedSet
+
+    return PreparedSet.open(place.prepared).settings.size
+
+
+# ------------------------------------------------------------------------------ the losses
+
+
+def resolve(
+    loss: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path, steps: int
+) -> dict[str, Any]:
+    """Settings of an objective with every place holder filled in; see `train_and_measure`."""
+
+    def eta(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        table = scratch / "eta.parquet"
+        if given.get("path") == "@eta_true":
+            return write_eta(eta_true(place), table)
+        if is_dose(given):
+            return dose(given, PreparedSet.open(place.prepared), table, seed=seed)
+        return given
+
+    def policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        known = {"path": str(place.agreement)} if given.get("path") == "@agreement" else {}
+        return with_start({**given, **known}, steps)
+
+    from medclip_debias.data.store import PreparedSet
+
+    return with_policies(with_etas(loss, eta), policy)
+
+
+def eta_true(place: PhantomFolder) -> dict[str, float]:
+    """True class probability of every distinct training sentence."""
+    from medclip_debias.phantom.truth import Truth
+
+    texts = list(training_counts(place))
+    return dict(zip(texts, Truth(place.truth).eta(texts).tolist(), strict=True))
+
+
+def training_counts(place: PhantomFolder) -> dict[str, int]:
+    """How often each distinct sentence is said in the training studies."""
+    from medclip_debias.data.store import PreparedSet
+
+    return doses.training_counts(PreparedSet.open(place.prepared))
+
+
+# --------------------------------------------------------------------------- the measuring
+
+
+def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
+    """Every figure of a trained model; see `train_and_measure`."""
+    from medclip_debias.data.prompts import load_prompts
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.encoding import encode
+    from medclip_debias.evaluation.label_table import set_labels
+    from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
+    from medclip_debias.evaluation.phrases import select_phrases
+    from medclip_debias.evaluation.protocol import Draw
+    from medclip_debias.evaluation.retrieval import BoxRetrieval
+    from medclip_debias.evaluation.validation import validator_of
+    from medclip_debias.evaluation.zero_shot import ZeroShot
+
+    data, options, draw = PreparedSet.open(place.prepared), EvaluationOptions(), Draw(0)
+    prompts = load_prompts("chex5")
+    names = list(prompts.classes)
+    phrases = select_phrases(data, "test", model.preprocessing.input_size)
+    five = ZeroShot(
+        data,
+        set_labels(data, "test", names),
+        prompts,
+        options.labels,
+        validation="not chosen here",
+    )
+    fine = _fine(data, place)
+    grounding = PhraseGrounding(phrases, rule=options.boxes)
+    boxes = BoxRetrieval(phrases)
+    protocols: list[Protocol] = [five, fine, grounding, boxes]
+    encode(model, data, protocols, batch_size=64)
+    found = five.measure(draw).results
+    each = [c["auc"] for c in fine.measure(draw).results["classes"].values()]
+    maps = grounding.measure(draw).results
+    ranks = boxes.measure(draw).results
+    validate = validator_of(place.prepared, 400)(model)
+    figures = {
+        "auc": found["mean_auc"],
+        "accuracy": found["balanced_accuracy"],
+        "ece": found["ece"],
+        "fine_auc": np.mean(each),
+        "head_auc": np.mean(each[:HEAD]),
+        "tail_auc": np.mean(each[-TAIL:]),
+        "cnr": maps["cnr"],
+        "miou": maps["miou"],
+        "pointing": maps["pointing_game"],
+        "recall": ranks["recall"],
+        "median_rank": ranks["median_rank"],
+        "lenient_recall": ranks["lenient"]["recall"],
+        "validate_auc": validate["mean_auc"],
+        "validate_recall": validate["recall_at_10"],
+    }
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _fine(data: PreparedSet, place: PhantomFolder) -> Any:
+    """Zero-shot on the 28 true classes of the test images, in the order of their frequency."""
+    import pandas as pd
+
+    from medclip_debias.evaluation.label_table import Labels
+    from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.protocol import rows_of_split
+    from medclip_debias.evaluation.zero_shot import ZeroShot
+
+    prompts = class_prompts()
+    rows = rows_of_split(data, "test")
+    table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
+    shown = table.loc[[str(name) for name in data.images["image_id"].iloc[rows]]]
+    values: dict[str, NDArray[np.float64]] = {
+        name: shown[name].to_numpy(dtype=np.float64) for name in prompts.classes
+    }
+    labels = Labels(rows, values, {"labels": "the phantom's truth"})
+    return ZeroShot(data, labels, prompts, EvaluationOptions().labels, validation="not chosen here")

@@ -1,0 +1,190 @@
+"""What the studies that train on the phantom have in common: cells, choosing, tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from medclip_debias.config import Settings, json_hash
+from medclip_debias.errors import explained
+from medclip_debias.experiments.differences import Metric, SeedTables, by_method
+from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.files import write_json
+from studies.phantom_data import PhantomData, make_phantom
+from studies.phantom_methods import Candidate
+from studies.phantom_run import METRICS, TrainDials, train_and_measure
+from studies.study import Study
+
+LABELS = {
+    "auc": "AUC",
+    "accuracy": "bal. acc.",
+    "ece": "ECE",
+    "fine_auc": "fine AUC",
+    "head_auc": "head AUC",
+    "tail_auc": "tail AUC",
+    "cnr": "CNR",
+    "miou": "mIoU",
+    "pointing": "pointing",
+    "recall": "Recall",
+    "median_rank": "MedR",
+    "lenient_recall": "Recall, lenient",
+}
+SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
+SEEDS_NEEDED = {"cnr": 10}
+"""Seeds without which no sentence and no star speaks of a metric: CNR varies most of all."""
+
+_TABLES = SeedTables(
+    {
+        name: Metric(
+            title,
+            lower_is_better=not METRICS[name],
+            digits={"cnr": 2, "median_rank": 0}.get(name, 3),
+            seeds_needed=SEEDS_NEEDED.get(name, 0),
+        )
+        for name, title in LABELS.items()
+    },
+    SHOWN,
+)
+digits_of = _TABLES.digits
+figure_table = _TABLES.means
+interval_table = _TABLES.intervals
+differences = _TABLES.differences
+star_note = _TABLES.star_note
+difference_table = _TABLES.difference_table
+verdict = _TABLES.verdict
+
+MEASUREMENT_VERSION = 1
+"""Raised when the same cell would be measured otherwise."""
+SELECTION_SEED = 1000
+"""First seed of the phantoms on which settings are chosen; no reported cell has it."""
+CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
+"""What settings are chosen by: the paper's six figures, all of them by rank."""
+SECONDS_PER_STUDY = 0.027
+"""Of making a phantom and its language model; only for the prediction."""
+
+
+class PhantomStudySettings(Settings):
+    """Settings that every study on the phantom has.
+
+    Attributes:
+        seeds: each is a phantom, a language model and a training of its own, so intervals over
+            them cover the data as well.
+        data: of the phantom; its ``seed`` is overwritten.
+        train: of every cell.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    data: PhantomData = PhantomData()
+    train: TrainDials = TrainDials()
+    seconds_per_step: float = Field(0.075, gt=0, description="only for the prediction")
+
+
+class PhantomStudy(Study):
+    """Base of the studies whose cells train one model on one phantom."""
+
+    settings_class: ClassVar[type[Settings]] = PhantomStudySettings
+    settings: Any
+
+    def cell(
+        self,
+        candidate: Candidate,
+        seed: int,
+        *,
+        data: Mapping[str, Any] | None = None,
+        **names: Any,
+    ) -> dict[str, Any]:
+        """A cell: one candidate on the phantom of ``seed``.
+
+        Args:
+            candidate: objective and what it changes.
+            seed: of data and training.
+            data: what is changed in the settings' ``data``; ``dials`` are merged.
+            **names: plain values that say what the cell is for.
+        """
+        s = self.settings
+        given = s.data.model_dump(mode="json") | {"seed": seed} | dict(data or {})
+        if data and "dials" in data:
+            given["dials"] = s.data.dials | data["dials"]
+        return {
+            **names,
+            "candidate": candidate.label,
+            "loss": candidate.loss,
+            "aggregator": candidate.aggregator,
+            "seed": seed,
+            "data": given,
+            "train": s.train.model_dump(mode="json"),
+        }
+
+    def seconds(self, cell: Cell) -> float:
+        """Steps, and a few seconds for measuring; little where another study has measured it."""
+        if self.inputs is not None and self._measured(cell).is_file():
+            return 0.1
+        return float(6 + self.settings.seconds_per_step * cell["train"]["steps"])
+
+    def shared(self, cell: Cell) -> Mapping[str, Any] | None:
+        """The phantom."""
+        found: Mapping[str, Any] = cell["data"]
+        return found
+
+    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Make the phantom."""
+        make_phantom(PhantomData(**wanted), folder)
+
+    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:
+        """By the number of studies."""
+        return float(SECONDS_PER_STUDY * (wanted["studies"] + wanted["test_studies"]))
+
+    def measure(self, cell: Cell) -> Row:
+        """Train and measure, unless another study has measured the same."""
+        path = self._measured(cell)
+        if path.is_file():
+            with explained(f"{path}: cannot be read; remove it to measure it again", ValueError):
+                known: Row = json.loads(path.read_text(encoding="utf-8"))
+                return known
+        row = train_and_measure(
+            self.shared_folder(cell),
+            TrainDials(**cell["train"]),
+            cell["loss"],
+            seed=cell["seed"],
+            aggregator=cell["aggregator"],
+        )
+        write_json(path, row)
+        return row
+
+    def _measured(self, cell: Cell) -> Path:
+        """Where a measurement lies for the other studies."""
+        assert self.inputs is not None
+        return self.inputs / "measured" / f"{measurement_key(cell)}.json"
+
+
+def measurement_key(cell: Cell) -> str:
+    """Names all that a training and its measurement depend on, whichever study asks."""
+    parts = ("data", "train", "loss", "aggregator", "seed")
+    return json_hash([MEASUREMENT_VERSION, *(cell[part] for part in parts)])
+
+
+def quick_settings(kind: type[PhantomStudySettings], **more: Any) -> Any:
+    """Settings of a run of a few minutes: little data, few steps, two seeds."""
+    language = PhantomData().language | {"hidden": 32, "vocabulary": 400, "steps": 60}
+    data = PhantomData(studies=160, test_studies=60, language=language)
+    train = TrainDials(steps=8, batch_size=16, warmup_steps=2, dim=16)
+    return kind(**({"seeds": (0, 1), "data": data, "train": train} | more))
+
+
+# -------------------------------------------------------------------------------- choosing
+
+
+def best_candidate(rows: Sequence[Row]) -> str:
+    """Label of the candidate with the best mean rank over `CHOOSING`; the first of equals.
+
+    Args:
+        rows: of phantoms that no reported figure uses; several seeds of a candidate are averaged.
+    """
+    own = by_method(rows, "candidate")
+    ranks = _TABLES.ranks(own, CHOOSING)
+    return str(list(own)[int(np.argmin(ranks))])

@@ -1,0 +1,105 @@
+"""What is said of the differences of a grid: stars, words, and what was not tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.config import validate
+from medclip_debias.experiments.grid import ONLY, GridSettings
+from medclip_debias.experiments.judgement import Contrast, Judged, pairs, plotted, summarised
+
+AUC, RANK = "zero_shot.mean_auc", "retrieval.median_rank"
+
+
+def grid(**more):
+    content = {
+        "name": "g",
+        "base": {},
+        "methods": {"plain": {}, "new": {}, "control": {}},
+        "seeds": [0, 1],
+        "baseline": "plain",
+        "controls": {"new": ["control"]},
+        "metrics": [AUC, RANK],
+    }
+    return validate(GridSettings, content | more, "test")
+
+
+def rows(**skipped):
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "setting": ONLY,
+            "method": method,
+            "seed": seed,
+            "folder": f"{method}{seed}",
+            "metrics": {AUC: float(rng.uniform(0.5, 0.9)), RANK: 20.0 + seed},
+            "skipped": skipped,
+            "train": {"loss": 1.0 + seed},
+        }
+        for seed in (0, 1)
+        for method in ("plain", "new", "control")
+    ]
+
+
+def contrasts(found=(0.01, 0.2)):
+    """AUC of ``new`` is better and starred, its rank is worse and starred; nothing else is."""
+    made = []
+    for method, against in pairs(grid()):
+        real = (method, against) == ("new", "plain")
+        for key, gap in ((AUC, 0.05), (RANK, 4.0)):
+            p = found[0] if real else found[1]
+            made.append(
+                Contrast(ONLY, method, against, key, gap, (gap / 2, gap * 2), p, key == AUC, p)
+            )
+    return Judged(made, len(made), 2000, 1)
+
+
+def test_every_method_meets_the_baseline_and_its_controls_once():
+    assert pairs(grid()) == [("new", "plain"), ("control", "plain"), ("new", "control")]
+    both = grid(controls={"new": ["plain", "control"], "control": ["new"]})
+    assert pairs(both) == [*pairs(grid()), ("control", "new")]
+
+
+def test_only_what_the_correction_leaves_has_a_star_and_a_word():
+    found = summarised(grid(), rows(), contrasts())
+    assert found.findings[:3] == [
+        "new against plain: better in Zero-shot AUC +0.050 [+0.025, +0.100]; worse in Box median "
+        "rank +4.0 [+2.0, +8.0].",
+        "control against plain: no difference that chance rules out in 2 metrics.",
+        "new against control: no difference that chance rules out in 2 metrics.",
+    ]
+    cells = [cell for table in found.tables[1:3] for row in table.rows for cell in row]
+    assert [cell for cell in cells if cell.endswith("*")] == [
+        "+0.050 [+0.025, +0.100] *",
+        "+4.0 [+2.0, +8.0] *",
+    ]
+    (axes, *_) = plotted(grid(), rows(), contrasts()).axes
+    dots = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
+    assert sorted(dots) == ["#000000", "#ffffff", "#ffffff"]
+
+
+def test_means_are_those_of_the_seeds():
+    given = rows()
+    found = summarised(grid(), given, contrasts()).figures["means"][ONLY]
+    for method in ("plain", "new", "control"):
+        values = [row["metrics"][AUC] for row in given if row["method"] == method]
+        assert found[method][AUC]["mean"] == pytest.approx(np.mean(values))
+        assert found[method][AUC]["sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_what_is_not_measured_or_not_tested_is_said():
+    given = rows(grounding="The set has no boxes.")
+    given[0]["skipped"] = given[0]["skipped"] | {"zero_shot": "No labels."}
+    judged = contrasts()
+    for one in judged.contrasts:
+        if one.metric == AUC:
+            one.interval = one.p = one.p_holm = None
+    said = summarised(grid(metrics=[AUC, RANK, "grounding.cnr"]), given, judged).findings
+    assert "Not measured in any cell: grounding: The set has no boxes." in said
+    assert "Not measured in 1 of 6 cells: zero_shot: No labels." in said
+    assert "Not every cell has the metrics grounding.cnr, so they are not shown." in said
+    assert (
+        "3 differences are not tested, since too few patients allow no interval: Zero-shot AUC."
+        in said
+    )

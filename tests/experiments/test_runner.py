@@ -1,0 +1,165 @@
+"""The common runner: resumes, skips what is done, repeats exactly, speaks plainly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medclip_debias.config import Settings
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.experiment import Experiment, Summary, Table
+from medclip_debias.experiments.plots import line, panels
+from medclip_debias.experiments.runner import joined_row, plan, run_experiment
+from medclip_debias.files import atomic_folder
+
+
+class RootSettings(Settings):
+    """Numbers, and one step of Newton's method more or less."""
+
+    numbers: tuple[float, ...] = (2.0, 3.0, 5.0, 7.0)
+    steps: int = 6
+
+
+class Roots(Experiment):
+    """Newton's square roots; cells of equal steps share a file."""
+
+    name = "roots"
+    title = "Square roots"
+    settings_class = RootSettings
+
+    def cells(self):
+        return [{"number": n, "steps": self.settings.steps} for n in self.settings.numbers]
+
+    def seconds(self, cell):
+        return 0.5 * cell["steps"]
+
+    def shared(self, cell):
+        return {"steps": cell["steps"]}
+
+    def make_shared(self, wanted, folder):
+        if not folder.is_dir():
+            with atomic_folder(folder) as work:
+                (work / "steps").write_text(str(wanted["steps"]))
+
+    def measure(self, cell):
+        root = cell["number"]
+        for _ in range(int((self.shared_folder(cell) / "steps").read_text())):
+            root = (root + cell["number"] / root) / 2
+        return {"root": root}
+
+    def summary(self, rows):
+        body = [[f"{row['number']:g}", f"{row['root']:.6f}"] for row in rows]
+        return Summary(["They are roots."], [Table("Roots", ["number", "root"], body)], {"n": 1})
+
+    def figure(self, rows):
+        figure, (axes,) = panels(1)
+        line(axes, [row["number"] for row in rows], [row["root"] for row in rows], 0)
+        return figure
+
+    def command(self):
+        return "roots"
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    return Roots(inputs=tmp_path / "inputs")
+
+
+def test_a_stopped_run_resumes_and_gives_what_an_uninterrupted_one_gives(
+    tmp_path, roots, monkeypatch
+):
+    whole = run_experiment(roots, tmp_path / "whole")
+    assert [row["root"] ** 2 for row in whole["rows"]] == pytest.approx([2, 3, 5, 7])
+    calls, measure = [], Roots.measure
+
+    def stop_at_third(self, cell):
+        calls.append(cell)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(self, cell)
+
+    monkeypatch.setattr(Roots, "measure", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(roots, tmp_path / "cut")
+    assert len(list((tmp_path / "cut/cells").glob("*.json"))) == 2
+    assert not (tmp_path / "cut/results.json").exists()
+    rest = run_experiment(roots, tmp_path / "cut")
+    assert len(calls) == 3 + len(whole["rows"]) - 2
+    assert rest["rows"] == whole["rows"]
+    plots = [(tmp_path / name / "figure.svg").read_bytes() for name in ("whole", "cut")]
+    assert plots[0] == plots[1]
+
+
+def test_what_is_measured_is_not_measured_again(tmp_path, roots):
+    run_experiment(roots, tmp_path / "out")
+    ahead = plan(roots, tmp_path / "out")
+    assert (len(ahead.missing), ahead.seconds, ahead.inputs) == (0, 0, [])
+    wider = Roots(RootSettings(numbers=(2, 3, 11, 13)), roots.inputs)
+    assert len(plan(wider, tmp_path / "out").missing) == 2
+    assert len(plan(Roots(RootSettings(steps=7), roots.inputs), tmp_path / "out").missing) == 4
+
+
+def test_processes_give_the_same_rows(tmp_path, roots):
+    one = run_experiment(roots, tmp_path / "one", workers=1)
+    two = run_experiment(roots, tmp_path / "two", workers=2)
+    assert one["rows"] == two["rows"]
+
+
+def test_predicted_time_is_said_first(tmp_path, roots):
+    said = []
+    run_experiment(roots, tmp_path / "out", say=said.append)
+    assert said == [
+        "roots: 4 cells, 0 measured already, 1 inputs to make first, about 12 s for the rest "
+        "with 1 processes"
+    ]
+
+
+def test_a_damaged_cell_is_named(tmp_path, roots):
+    run_experiment(roots, tmp_path / "out")
+    cell = sorted((tmp_path / "out/cells").glob("*.json"))[0]
+    cell.write_text("{")
+    with pytest.raises(UserError, match=f"{cell.name}: cannot be read; remove it"):
+        run_experiment(roots, tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        run_experiment(roots, tmp_path / "file")
+
+
+def test_a_cell_that_fails_does_not_keep_the_others_from_being_measured(
+    tmp_path, roots, monkeypatch
+):
+    measure = Roots.measure
+
+    def fails_on(number):
+        def measured(self, cell):
+            if cell["number"] == number:
+                raise UserError(f"{number} has no root.")
+            return measure(self, cell)
+
+        return measured
+
+    monkeypatch.setattr(Roots, "measure", fails_on(3.0))
+    with pytest.raises(UserError, match=r"3.0 has no root. \(1 of 4 cells failed"):
+        run_experiment(roots, tmp_path / "out")
+    assert len(list((tmp_path / "out/cells").glob("*.json"))) == 3
+    assert not (tmp_path / "out/results.json").exists()
+    # What fails first will fail everywhere.
+    monkeypatch.setattr(Roots, "measure", fails_on(2.0))
+    with pytest.raises(UserError, match=r"2.0 has no root"):
+        run_experiment(roots, tmp_path / "other")
+    assert not (tmp_path / "other/cells").exists()
+
+
+def test_the_page_points_to_the_files_beside_it(tmp_path, roots):
+    run_experiment(roots, tmp_path / "out")
+    page = (tmp_path / "out/page.md").read_text()
+    for name in ("figure.svg", "results.json", "settings.yaml"):
+        assert f"]({name})" in page
+        assert (tmp_path / "out" / name).is_file()
+    assert "| 2 | 1.414214 |" in page
+
+
+def test_what_is_measured_does_not_take_the_place_of_a_setting():
+    row = joined_row({"loss": {"kind": "infonce"}, "seed": 1}, {"loss": 2.5, "auc": 0.8})
+    assert row == {"loss": {"kind": "infonce"}, "seed": 1, "measured loss": 2.5, "auc": 0.8}

@@ -1,0 +1,113 @@
+"""What is drawn: where it is, on which side, in which tone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.phantom.catalogue import CLASSES, INDEX
+from medclip_debias.phantom.render import render_frontal, render_lateral
+
+SIZE = (180, 200)
+
+
+def inside(boxes: tuple[tuple[float, ...], ...], margin: int) -> np.ndarray:
+    mask = np.zeros(SIZE, dtype=bool)
+    for x, y, w, h in boxes:
+        rows = slice(max(0, int(y) - margin), int(y + h) + margin)
+        mask[rows, max(0, int(x) - margin) : int(x + w) + margin] = True
+    return mask
+
+
+@pytest.mark.parametrize("index", range(len(CLASSES)), ids=[c.name for c in CLASSES])
+def test_all_that_a_finding_changes_is_in_its_box(index: int) -> None:
+    for key in ((1, index), (2, index)):
+        without = render_frontal(key, SIZE, []).pixels
+        picture = render_frontal(key, SIZE, [index])
+        change = np.abs(picture.pixels - without)
+        boxes = picture.boxes[index]
+        assert len(boxes) == (2 if CLASSES[index].type == "edema" else 1)
+        assert change.max() > 0.05, "the finding shows"
+        # The detector's blur carries an edge two pixels further.
+        assert change[~inside(boxes, 2)].max() < 0.03
+        for box in boxes:  # and no box is much larger than what changed
+            rows, columns = np.nonzero((change > 0.01) & inside((box,), 0))
+            assert np.ptp(columns) + 1 >= 0.75 * box[2] - 1
+            assert np.ptp(rows) + 1 >= 0.7 * box[3] - 1
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["effusion", "pneumothorax"])
+def test_the_patients_right_is_on_the_images_left(kind: str, side: str) -> None:
+    index = INDEX[f"{kind}_{side}_large"]
+    for key in range(4):
+        ((x, _, w, _),) = render_frontal((key,), SIZE, [index]).boxes[index]
+        assert (x + w / 2 < SIZE[1] / 2) == (side == "right")
+
+
+def test_upper_findings_are_above_lower_ones() -> None:
+    for side in ("left", "right"):
+        for kind in ("pneumonia", "nodule"):
+            up, low = INDEX[f"{kind}_upper_{side}"], INDEX[f"{kind}_lower_{side}"]
+            boxes = render_frontal((3,), SIZE, [up, low]).boxes
+            assert boxes[up][0][1] < boxes[low][0][1]
+
+
+def test_air_is_darker_and_fluid_brighter() -> None:
+    for key in range(3):
+        plain = render_frontal((key,), SIZE, []).pixels
+        for name, sign in (("pneumothorax_right_small", -1), ("effusion_right_large", 1)):
+            picture = render_frontal((key,), SIZE, [INDEX[name]])
+            box = picture.boxes[INDEX[name]]
+            assert sign * (picture.pixels - plain)[inside(box, 0)].mean() > 0.01
+
+
+def test_large_is_larger_than_small_and_severe_than_mild() -> None:
+    def area(name: str, key: int) -> float:
+        boxes = render_frontal((key,), SIZE, [INDEX[name]]).boxes[INDEX[name]]
+        return sum(b[2] * b[3] for b in boxes)
+
+    for key in range(4):
+        for stem, less, more in (
+            ("effusion_left", "small", "large"),
+            ("pneumothorax_right", "small", "large"),
+            ("cardiomegaly", "mild", "severe"),
+            ("edema", "mild", "severe"),
+        ):
+            assert area(f"{stem}_{less}", key) < area(f"{stem}_{more}", key)
+
+
+def test_visibility_scales_the_change() -> None:
+    index = INDEX["pneumonia_lower_right"]
+    plain = render_frontal((5,), SIZE, []).pixels
+    change = [
+        np.abs(render_frontal((5,), SIZE, [index], visibility=v).pixels - plain).sum()
+        for v in (0.3, 0.6, 1.0)
+    ]
+    assert change[0] < change[1] < change[2]
+
+
+def test_boxes_survive_another_resolution() -> None:
+    """The same key at twice the size draws the same thorax: boxes scale with it."""
+    index = INDEX["cardiomegaly_severe"]
+    small = np.array(render_frontal((6,), (150, 160), [index]).boxes[index][0])
+    large = np.array(render_frontal((6,), (300, 320), [index]).boxes[index][0])
+    assert large == pytest.approx(2 * small, abs=4)
+
+
+def test_every_size_and_view_renders_in_range() -> None:
+    for size in ((64, 64), (512, 400), (90, 130)):
+        for picture in (render_frontal((1,), size, [0, 4]), render_lateral((1,), size)):
+            assert picture.pixels.shape == size
+            assert picture.pixels.dtype == np.float32
+            assert picture.pixels.min() >= 0
+            assert picture.pixels.max() <= 1
+    assert render_lateral((1,), (80, 80)).boxes == {}
+
+
+def test_marker_is_one_bright_square_in_the_corner() -> None:
+    plain = render_frontal((7,), SIZE, []).pixels
+    change = np.abs(render_frontal((7,), SIZE, [], marker=True).pixels - plain) > 0.3
+    rows, columns = np.nonzero(change)
+    assert rows.max() < 0.15 * SIZE[0]
+    assert columns.max() < 0.15 * SIZE[1]

@@ -1,0 +1,152 @@
+"""The pooled same-class mean against loops over single pairs in float64, and limit cases."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import pytest
+import torch
+
+from medclip_debias.losses import (
+    ConstantEta,
+    ContrastiveBatch,
+    DebiasedContrastive,
+    DebiasedSettings,
+    TableEta,
+)
+from medclip_debias.losses.registry import build_objective, describe, loss_settings
+from studies import debiased_pooled
+from studies.debiased_pooled import PooledDebiased, PooledSettings
+
+
+def pooled(**settings):
+    return PooledDebiased(PooledSettings(**({"eta": TableEta()} | settings))).double()
+
+
+def loss_of(s, owner, eta, mean, scale):
+    """Equations 7 and 8 with the floor for one sentence, ``mean`` in the place of exp(s+)."""
+    pos = math.exp(s[owner])
+    negatives = [math.exp(v) for i, v in enumerate(s) if i != owner]
+    n = len(negatives)
+    ng = max((sum(negatives) - n * eta * mean) / (1 - eta), n * math.exp(-scale))
+    return -math.log(pos / (pos + ng))
+
+
+def test_one_pair_is_the_debiased_loss(make_batch):
+    batch = make_batch()
+    plain = DebiasedContrastive(DebiasedSettings(eta=TableEta())).double()
+    assert torch.equal(pooled(pool="pair")(batch).per_anchor, plain(batch).per_anchor)
+    # No two different sentences are alike beyond a cosine of 1.
+    apart = make_batch(text_similarity=torch.eye(8, dtype=torch.float64))
+    found = pooled(pool="text")(apart).per_anchor
+    assert torch.allclose(found, plain(apart).per_anchor, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_like_sentences_share_their_images(make_batch, draw):
+    batch = make_batch(draw, eta=torch.full((8,), 0.3, dtype=torch.float64))
+    found = pooled(pool="text", threshold=0.2)(batch).per_anchor
+    owners, alike = batch.owners.tolist(), batch.text_similarity
+    for j in range(8):
+        s = (batch.similarity[:, j] * batch.scale).tolist()
+        members = {owners[k] for k in range(8) if alike[j, k] >= 0.2} | {owners[j]}
+        mean = sum(math.exp(s[i]) for i in members) / len(members)
+        expected = loss_of(s, owners[j], 0.3, mean, float(batch.scale))
+        assert found[j].item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_the_running_mean_is_that_of_the_pairs_of_a_sentence():
+    rng = torch.Generator().manual_seed(0)
+    loss = pooled(pool="running", gamma=0.25, eta=ConstantEta(value=0.2))
+    ids, known = torch.tensor([3, 0, 3]), {}
+    for _ in range(5):
+        similarity = torch.rand(3, 3, generator=rng, dtype=torch.float64) * 2 - 1
+        batch = ContrastiveBatch(similarity, torch.tensor(3.0, dtype=torch.float64), text_ids=ids)
+        found = loss(batch).per_anchor
+        pairs = (3 * similarity.diagonal()).exp()
+        new = {3: float(pairs[[0, 2]].mean()), 0: float(pairs[1])}
+        known = {k: 0.75 * known[k] + 0.25 * new[k] if k in known else new[k] for k in new}
+        for j, text in enumerate(ids.tolist()):
+            expected = loss_of((3 * similarity[:, j]).tolist(), j, 0.2, known[text], 3.0)
+            assert found[j].item() == pytest.approx(expected, abs=1e-5)  # float32 state
+    assert loss.table["visits"][[0, 3]].tolist() == [5, 10]
+
+
+def test_evaluation_moves_no_running_mean(make_batch):
+    loss = pooled(pool="running")
+    loss(make_batch())
+    before = loss.table["log_v"].clone()
+    loss.eval()
+    loss(make_batch(draw=1))
+    assert torch.equal(loss.table["log_v"], before)
+
+
+def test_shrinking_multiplies_eta(make_batch):
+    eta = torch.rand(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.9
+    whole = pooled(pool="pair")(make_batch(eta=0.3 * eta)).per_anchor
+    shrunk = pooled(pool="pair", shrink=0.3)(make_batch(eta=eta)).per_anchor
+    assert torch.allclose(whole, shrunk, rtol=0, atol=1e-12)
+
+
+def test_a_detached_floor_has_no_gradient_to_the_scale(make_batch):
+    """Every anchor stands on the floor: eta .9, and the pair is the best of the batch."""
+    similarity = -torch.ones(4, 4, dtype=torch.float64) + 2 * torch.eye(4, dtype=torch.float64)
+    for floor, moves in (("live", True), ("detached", False)):
+        scale = torch.tensor(5.0, dtype=torch.float64, requires_grad=True)
+        logits = similarity.clone()
+        batch = ContrastiveBatch(logits, scale, eta=torch.full((4,), 0.9, dtype=torch.float64))
+        out = pooled(pool="pair", floor=floor)(batch)
+        assert out.diagnostics["clamped"] == 1
+        out.loss.backward()
+        # s+ = scale * 1 moves with the scale in both; the floor itself only when it is live.
+        expected = {True: -2.0, False: -1.0}[moves]
+        share = torch.sigmoid(torch.tensor(math.log(3) - 5.0 - 5.0, dtype=torch.float64))
+        assert scale.grad.item() == pytest.approx(float(expected * share), rel=1e-9)
+
+
+VARIANTS = {
+    "one pair": {"pool": "pair", "eta": {"kind": "table"}},
+    "like sentences": {"threshold": 0.5, "shrink": 0.5},
+    "running": {"pool": "running"},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "running"])
+def test_autograd_agrees_with_finite_differences(name, make_batch, make_views):
+    loss = build_objective(loss_settings({"kind": "debiased_pooled"} | VARIANTS[name], "test"))
+    loss = loss.double()
+    similarity = make_batch().similarity.clone().requires_grad_()
+    scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+
+    def value(s, g2):
+        batch = make_batch(similarity=s)
+        object.__setattr__(batch, "scale", g2)
+        return loss(batch).per_anchor
+
+    assert torch.autograd.gradcheck(value, (similarity, scale))
+    views = make_views()
+
+    def of_views(s):
+        object.__setattr__(views, "similarity", s)
+        return loss(views).per_anchor
+
+    assert torch.autograd.gradcheck(of_views, (views.similarity.clone().requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("scale", [1.0, 30.0, 100.0])
+def test_loss_and_gradient_are_finite_at_every_scale(name, scale, make_batch):
+    loss = build_objective(loss_settings({"kind": "debiased_pooled"} | VARIANTS[name], "test"))
+    similarity = make_batch().similarity.clone().requires_grad_()
+    batch = make_batch(scale=scale, similarity=similarity, eta=torch.full((8,), 0.99).double())
+    loss(batch).loss.backward()
+    assert torch.isfinite(similarity.grad).all()
+
+
+def test_the_study_registers_it_with_its_formula_and_a_running_example():
+    entry = next(one for one in describe() if one["kind"] == "debiased_pooled")
+    assert entry["formula"]
+    assert "estimator" in entry["paper"]
+    found = doctest.testmod(debiased_pooled)
+    assert (found.failed, found.attempted > 0) == (0, True)
