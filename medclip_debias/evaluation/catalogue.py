@@ -41,6 +41,8 @@ class Metric:
         terminal: whether ``evaluate`` prints it.
         required: whether every results file that has the protocol has it, also of format 1.
         compared: whether `compare` computes it again from the item tables.
+        seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,
+            because it varies from seed to seed more than from method to method.
     """
 
     protocol: str
@@ -58,6 +60,7 @@ class Metric:
     terminal: bool = False
     required: bool = False
     compared: bool = True
+    seeds_needed: int = 0
 
     @property
     def place(self) -> str:
@@ -209,6 +212,7 @@ METRICS = (
         item="cnr",
         paper="CNR",
         terminal=True,
+        seeds_needed=10,
     ),
     Metric(
         "grounding",

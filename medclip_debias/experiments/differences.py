@@ -10,35 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from medclip_debias.evaluation.catalogue import Metric
 from medclip_debias.experiments.experiment import Row, Table
 
 Groups = Mapping[Any, Mapping[int, Row]]
 """Rows of each method by seed."""
 Difference = tuple[float, tuple[float, float], float]
 """Value, 95% t interval, p after Holm's correction (nan where too few seeds forbid a verdict)."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How a metric is shown and read.
-
-    Attributes:
-        title: of its column.
-        lower_is_better: True for ranks and errors.
-        digits: after the point.
-        seeds_needed: without as many no sentence and no star speaks of it, because it varies
-            from seed to seed more than it does from method to method.
-    """
-
-    title: str
-    lower_is_better: bool = False
-    digits: int = 3
-    seeds_needed: int = 0
 
 
 def by_method(rows: Sequence[Row], key: str = "method") -> dict[Any, dict[int, Row]]:
@@ -76,7 +58,7 @@ class SeedTables:
 
     def metric(self, name: str) -> Metric:
         """How a metric is shown; one that was not declared goes by its name."""
-        return self.metrics.get(name) or Metric(name)
+        return self.metrics.get(name) or Metric("", name, name, "", "share")
 
     def digits(self, metric: str) -> int:
         """Digits after the point that a table shows."""

@@ -126,7 +126,7 @@ def read_grid(path: Path, words: Sequence[str] = ()) -> GridSettings:
 
 def _check(grid: GridSettings, where: str) -> None:
     """Refuse names that fit nothing."""
-    from medclip_debias.evaluation.item_metrics import FIGURES
+    from medclip_debias.evaluation.catalogue import COMPARED
 
     named = [("baseline", grid.baseline)]
     for name, controls in grid.controls.items():
@@ -142,7 +142,7 @@ def _check(grid: GridSettings, where: str) -> None:
             raise UserError(f"{where}: the name '{name}' must be without = , * ? [ ].")
     if len(set(grid.seeds)) < len(grid.seeds) or min(grid.seeds) < 0:
         raise UserError(f"{where}: setting 'seeds' must hold different numbers from 0.")
-    known = [figure.key for figure in FIGURES]
+    known = [metric.key for metric in COMPARED]
     for name in grid.metrics or ():
         if name not in known:
             raise UserError(

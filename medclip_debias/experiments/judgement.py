@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.differences import Metric, SeedTables, by_method, with_interval
+from medclip_debias.evaluation.catalogue import COMPARED, Metric
+from medclip_debias.experiments.differences import SeedTables, by_method, with_interval
 from medclip_debias.experiments.experiment import Row, Summary, Table
 from medclip_debias.experiments.grid import ONLY, GridSettings
 
@@ -112,14 +113,11 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
     Raises:
         UserError: the runs share no metric, or ``folder`` cannot be written as a list of folders.
     """
-    from medclip_debias.evaluation.compare import compare, enough_resamples
-    from medclip_debias.evaluation.item_metrics import FIGURES
+    from medclip_debias.evaluation.compare import RESAMPLES, compare
     from medclip_debias.evaluation.statistics import holm
 
     if any(letter in str(folder) for letter in ",*?[]="):
         raise UserError(f"{folder}: holds one of , * ? [ ] =; give another folder in --out.")
-    chosen = grid.metrics or [figure.key for figure in FIGURES]
-    resamples = enough_resamples(len(pairs(grid)) * len(grid.settings) * len(chosen))
     contrasts: list[Contrast] = []
     codes: set[str] = set()
     for setting in grid.settings:
@@ -131,13 +129,13 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
         against = {other: [m for m, o in pairs(grid) if o == other] for _, other in pairs(grid)}
         for other, mine in against.items():
             given = [words[other], *(words[method] for method in mine)]
-            content = compare(given, baseline=other, metrics=grid.metrics, resamples=resamples)
+            content = compare(given, baseline=other, metrics=grid.metrics)
             contrasts += _contrasts(setting, other, content)
             codes |= {code for group in content["groups"] for code in group["code_hashes"] if code}
     tested = [one for one in contrasts if one.p is not None]
     for one, p in zip(tested, holm([one.p for one in tested if one.p is not None]), strict=True):
         one.p_holm = p
-    return Judged(contrasts, len(tested), resamples, len(codes))
+    return Judged(contrasts, len(tested), RESAMPLES, len(codes))
 
 
 def _contrasts(setting: str, other: str, content: Mapping[str, Any]) -> Iterator[Contrast]:
@@ -162,9 +160,7 @@ def _contrasts(setting: str, other: str, content: Mapping[str, Any]) -> Iterator
 
 def shown_metrics(grid: GridSettings, rows: Sequence[Row]) -> dict[str, Metric]:
     """The grid's metrics that every cell has."""
-    from medclip_debias.evaluation.item_metrics import FIGURES
-
-    known = {f.key: Metric(f.title, f.lower_is_better, f.digits) for f in FIGURES}
+    known = {metric.key: metric for metric in COMPARED}
     wanted = grid.metrics or tuple(known)
     return {key: known[key] for key in wanted if all(key in row["metrics"] for row in rows)}
 

@@ -214,8 +214,8 @@ class Trainings(Experiment):
         Raises:
             UserError: the run cannot be trained or evaluated; the sentence names it.
         """
+        from medclip_debias.evaluation.catalogue import COMPARED, value_at
         from medclip_debias.evaluation.evaluate import evaluate
-        from medclip_debias.evaluation.item_metrics import FIGURES
         from medclip_debias.evaluation.validation import validator_of
         from medclip_debias.training.train import train
 
@@ -243,7 +243,7 @@ class Trainings(Experiment):
             )
         except UserError as error:
             raise UserError(f"{_name(cell)}, seed {cell['seed']}: {error}") from error
-        found = {figure.key: _dig(results, figure.key) for figure in FIGURES}
+        found = {metric.key: value_at(results, metric.key) for metric in COMPARED}
         return {
             "folder": "/".join(self.evaluated(cell).parts[-2:]),
             "metrics": {key: value for key, value in found.items() if value is not None},
@@ -286,13 +286,6 @@ def _constant(eta: Mapping[str, Any]) -> Mapping[str, Any]:
 def _name(cell: Cell) -> str:
     setting = f" of setting '{cell['setting']}'" if cell["setting"] != ONLY else ""
     return f"method '{cell['method']}'{setting}"
-
-
-def _dig(results: Mapping[str, Any], key: str) -> float | None:
-    value: Any = results
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return None if value is None else float(value)
 
 
 def _last_row(path: Path) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from medclip_debias.config import Settings
+from medclip_debias.evaluation.catalogue import find
 from medclip_debias.experiments import doses
 from medclip_debias.experiments.doses import (
     dose,
@@ -33,12 +35,22 @@ if TYPE_CHECKING:
 HEAD, TAIL = 9, 9
 """How many of the 28 classes, by frequency, are called head and tail."""
 
+_AUC, _RECALL = find("zero_shot", "mean_auc"), find("retrieval", "recall")
 METRICS = {
-    **{"auc": True, "accuracy": True, "ece": False, "fine_auc": True, "head_auc": True},
-    **{"tail_auc": True, "cnr": True, "miou": True, "pointing": True, "recall": True},
-    **{"median_rank": False, "lenient_recall": True},
+    "auc": replace(_AUC, title="AUC"),
+    "accuracy": replace(find("zero_shot", "balanced_accuracy"), title="bal. acc."),
+    "ece": replace(find("zero_shot", "ece"), title="ECE"),
+    "fine_auc": replace(_AUC, title="fine AUC"),
+    "head_auc": replace(_AUC, title="head AUC"),
+    "tail_auc": replace(_AUC, title="tail AUC"),
+    "cnr": find("grounding", "cnr"),
+    "miou": find("grounding", "miou"),
+    "pointing": replace(find("grounding", "pointing_game"), title="pointing"),
+    "recall": replace(_RECALL, title="Recall"),
+    "median_rank": replace(find("retrieval", "median_rank"), title="MedR", digits=0),
+    "lenient_recall": replace(_RECALL, title="Recall, lenient"),
 }
-"""What every cell measures, and whether more is better."""
+"""What every cell measures, with the short titles of the studies' tables."""
 
 
 class TrainDials(Settings):

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from medclip_debias.config import Settings, json_hash
 from medclip_debias.errors import explained
-from medclip_debias.experiments.differences import Metric, SeedTables, by_method
+from medclip_debias.experiments.differences import SeedTables, by_method
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.files import write_json
 from studies.phantom_data import PhantomData, make_phantom
@@ -20,36 +20,12 @@ from studies.phantom_methods import Candidate
 from studies.phantom_run import METRICS, TrainDials, train_and_measure
 from studies.study import Study
 
-LABELS = {
-    "auc": "AUC",
-    "accuracy": "bal. acc.",
-    "ece": "ECE",
-    "fine_auc": "fine AUC",
-    "head_auc": "head AUC",
-    "tail_auc": "tail AUC",
-    "cnr": "CNR",
-    "miou": "mIoU",
-    "pointing": "pointing",
-    "recall": "Recall",
-    "median_rank": "MedR",
-    "lenient_recall": "Recall, lenient",
-}
+LABELS = {name: metric.title for name, metric in METRICS.items()}
 SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
-SEEDS_NEEDED = {"cnr": 10}
+SEEDS_NEEDED = {name: m.seeds_needed for name, m in METRICS.items() if m.seeds_needed}
 """Seeds without which no sentence and no star speaks of a metric: CNR varies most of all."""
 
-_TABLES = SeedTables(
-    {
-        name: Metric(
-            title,
-            lower_is_better=not METRICS[name],
-            digits={"cnr": 2, "median_rank": 0}.get(name, 3),
-            seeds_needed=SEEDS_NEEDED.get(name, 0),
-        )
-        for name, title in LABELS.items()
-    },
-    SHOWN,
-)
+_TABLES = SeedTables(METRICS, SHOWN)
 digits_of = _TABLES.digits
 figure_table = _TABLES.means
 interval_table = _TABLES.intervals

@@ -171,8 +171,8 @@ def test_table1_keeps_in_every_regime_what_it_chose_in_the_first():
     study = Table1(Table1Settings())
     asked = study.cells()
     assert {cell["regime"] for cell in asked} == {"hospital"}
-    good = {metric: 1.0 if more else 0.0 for metric, more in METRICS.items()}
-    poor = {metric: 0.0 if more else 1.0 for metric, more in METRICS.items()}
+    good = {name: float(not metric.lower_is_better) for name, metric in METRICS.items()}
+    poor = {name: float(metric.lower_is_better) for name, metric in METRICS.items()}
     last = {method.name: method.candidates[-1].label for method in methods()}
     rows = [cell | (good if cell["candidate"] == last[cell["method"]] else poor) for cell in asked]
     reported = study.follow_up(rows)
@@ -276,7 +276,7 @@ def test_every_strength_has_three_candidates_and_controls_mirror_the_language_mo
 
 def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_figures():
     def row(candidate, seed, good):
-        values = {m: good if up else -good for m, up in METRICS.items()}
+        values = {m: -good if of.lower_is_better else good for m, of in METRICS.items()}
         return {"candidate": candidate, "seed": seed, **values}
 
     rows = [row("a", 0, 0.9), row("a", 1, 0.1), row("b", 0, 0.6), row("b", 1, 0.6)]
