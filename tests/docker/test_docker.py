@@ -83,7 +83,7 @@ def test_no_data_run_or_environment_enters_the_context(path, out):
 
 
 def test_the_base_is_pinned_and_the_image_is_not_root():
-    assert re.fullmatch(r"3\.\d+\.\d+-slim-\w+", OUTER["PYTHON_TAG"])
+    assert re.fullmatch(r"3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", OUTER["PYTHON_TAG"])
     runtime = next(stage for stage in STAGES if stage.name == "runtime")
     assert words(runtime, "USER")[-1] == "${UID}:${GID}"
     assert {"UID=1000", "GID=1000"} <= set(words(runtime, "ARG"))
