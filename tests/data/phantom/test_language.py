@@ -13,7 +13,7 @@ from medclip_debias.data.phantom.catalogue import class_probabilities
 from medclip_debias.data.phantom.study import Study, forced_class, plan_study
 from medclip_debias.data.phantom.truth import agrees
 from medclip_debias.data.phantom.vocabulary import NOUNS
-from medclip_debias.data.reports import report_sentences
+from medclip_debias.data.text.reports import report_sentences
 
 # The paper's Table 2.
 PROMPTS = (
