@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from medclip_debias.cli.common import (
     AsJson,
@@ -60,8 +60,9 @@ class _PrepareCommand(TyperCommand):
         from medclip_debias.data.sources.registry import formats
 
         known = formats().values()
-        kind = next(parameter for parameter in self.params if parameter.name == "kind")
-        kind.help = f"{', '.join(f.kind for f in known)} or auto."
+        for option in self.params:
+            if isinstance(option, TyperOption) and option.name == "kind":
+                option.help = f"{', '.join(f.kind for f in known)} or auto."
         lines = [f"{f.kind}: {f.give}. Needs {f.needs}." for f in known]
         self.epilog = "\n\n".join(["Sources:", *lines]).replace("`", "")
         super().format_help(ctx, formatter)

@@ -175,12 +175,13 @@ def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
     if counted is None:
         yield from _fitted(kept.values(), data)
         return
-    for row in counted.itertuples(index=False):
-        ids = str(row.phrase_id), str(row.image_id)
-        record = kept.get(ids[0]) or PhraseRecord(*ids, "", "", (), None, str(row.split))
-        boxes = [list(box) for box in record.boxes]
-        counts = int(row.flat), int(row.outside), int(row.clipped)
-        yield record, Fitted(boxes, *counts, bool(row.scaled), bool(row.other_shape))
+    named = ["phrase_id", "image_id", "split"]
+    counts = ["flat", "outside", "clipped", "scaled", "other_shape"]
+    table = zip(*(counted[column].tolist() for column in named + counts), strict=True)
+    for phrase, image, split, *found in table:
+        # Without a box it is not in the table of phrases, nor needed beyond its counts.
+        record = kept.get(phrase) or PhraseRecord(phrase, image, "", "", (), None, split)
+        yield record, Fitted([list(box) for box in record.boxes], *found)
 
 
 def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:

@@ -102,7 +102,7 @@ def prepare_part(
     overwrite: bool = False,
     update: bool = False,
 ) -> dict[str, Any]:
-    """Do one of n parts of the work of `prepare`, for `medclip_debias.data.shards.merge`.
+    """Do one of n parts of the work of `prepare`, for `medclip_debias.data.prepare.shards.merge`.
 
     Args:
         source_path: as for `prepare`, as are the others but ``shard``.

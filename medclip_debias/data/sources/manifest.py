@@ -36,6 +36,7 @@ _SHOWN = 10
     give="`manifest.csv`, `.csv.gz`, `.parquet`, or its folder",
     needs="columns `image` and `report` (or `text`); optional `patient_id`, `study_id`, `view`,"
     " `split`, CheXpert labels",
+    takes=("phrases", "split_seed", "text_only"),
     instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
 )
 class ManifestSource:

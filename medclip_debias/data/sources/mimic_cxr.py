@@ -62,7 +62,7 @@ _FEW = 100
     give="folder of MIMIC-CXR or MIMIC-CXR-JPG that holds `files/` (or `p10 ... p19`)",
     needs="reports in the tree or `mimic-cxr-reports.zip`; the tables of MIMIC-CXR-JPG, or"
     " `--tables FOLDER`, or `--split-seed`",
-    takes=("reports", "tables"),
+    takes=("phrases", "reports", "tables", "split_seed", "text_only"),
 )
 class MimicCxrSource:
     """A MIMIC-CXR or MIMIC-CXR-JPG folder.

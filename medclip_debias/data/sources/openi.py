@@ -52,7 +52,7 @@ class _Report:
     looks=f"Open-i ({REPORTS_TGZ} or a folder {XML_FOLDER})",
     give="folder or archive of the XML",
     needs="`ecgen-radiology/*.xml`; without PNG or DICOM files the set holds sentences alone",
-    takes=("reports",),
+    takes=("phrases", "reports", "split_seed", "text_only"),
 )
 class OpeniSource:
     """Open-i reports with the images that are beside them.

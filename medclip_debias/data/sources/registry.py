@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -81,7 +81,7 @@ class Format:
         looks: what a path must hold to be recognised, for the message on one that is not.
         give: what a user gives as SOURCE, for the help and docs/data.md.
         needs: what must be there, for the same.
-        takes: which of the options ``reports`` and ``tables`` it can use.
+        takes: names of the options of `Given` that it can use; the others are refused.
         instead: by option it cannot use: what to do instead.
         reader: the class.
     """
@@ -106,13 +106,22 @@ class Format:
         Raises:
             UserError: an option was given that the format cannot use, or the source is unusable.
         """
-        for option in ("tables", "reports"):
+        for option, default in asdict(Given()).items():
             value = getattr(given, option)
-            if value is not None and option not in self.takes:
-                others = " or ".join(f.title for f in formats().values() if option in f.takes)
-                instead = self.instead.get(option, f"only {others} has {option} of its own; leave")
-                instead += "" if option in self.instead else f" out --{option}"
-                raise UserError(f"{value}: {instead}.")
+            if value == default or option in self.takes or option == "labeller":
+                continue
+            flag = f"--{option.replace('_', '-')}"
+            others = " or ".join(f.title for f in formats().values() if option in f.takes)
+            if option in self.instead:
+                raise UserError(f"{value}: {self.instead[option]}.")
+            if option in ("tables", "reports"):
+                raise UserError(
+                    f"{value}: only {others} has {option} of its own; leave out {flag}."
+                )
+            raise UserError(
+                f"{path}: a source of kind '{self.kind}' cannot use {flag} ({others} can); leave it"
+                " out."
+            )
         return self.reader.open(path, given)
 
 
@@ -136,7 +145,7 @@ def source(
         looks: what a path must hold.
         give: what a user gives.
         needs: what must be there.
-        takes: options it can use.
+        takes: names of the options of `Given` that it can use; the others are refused.
         instead: what to do in place of an option that it cannot use.
     """
 

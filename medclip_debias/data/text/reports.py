@@ -213,7 +213,7 @@ class Cut(NamedTuple):
     Attributes:
         sentences: ``(section, sentence)`` pairs.
         dropped: how many sentences were dropped, by reason
-            (`medclip_debias.data.sentences.DROPPED`).
+            (`medclip_debias.data.text.sentences.DROPPED`).
         used: words of the sections that were cut into sentences.
         aside: words of the sections that were left aside, by section.
     """

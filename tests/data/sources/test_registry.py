@@ -1,5 +1,6 @@
 """Formats are known because their file is there; each says how it is known and what it needs."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -8,12 +9,11 @@ import pytest
 from PIL import Image
 
 from medclip_debias.cli import run
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord
 from medclip_debias.data.sources import registry
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.sources.registry import Given, Sure, formats, source
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -100,17 +100,31 @@ def write(folder):
     return folder
 
 
-def test_a_format_of_ones_own_needs_one_class(register, tmp_path):
-    registered(register)
-    found = prepare(write(tmp_path), tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert found.meta["kind"] == "notes"
-    assert found.sentences["text"].tolist() == ["Clear lungs.", "Small effusion."]
-    assert len(found) == 2
-    # Run again, it finds its work done: the hash covers a reader outside the package, too.
-    again = []
-    how = {"workers": 1, "say": again.append, "reading": Reading(kind="notes")}
-    prepare(tmp_path, tmp_path / "o", PrepareSettings(size=16), **how)
-    assert "nothing is left to do" in again[-1]
+def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
+    docs = (DOCS / "data.md").read_text(encoding="utf-8")
+    example = docs[docs.index("## A new source") :].split("```python\n")[1].split("```")[0]
+    (tmp_path / "pairs_example.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("pairs_example")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in range(12):
+        grey = np.arange(400, dtype=np.uint8).reshape(20, 20) // 2 + number
+        Image.fromarray(grey).save(folder / f"n{number}.jpg")
+        (folder / f"n{number}.txt").write_text(f"FINDINGS: Finding {number}. Clear lungs.")
+    (folder / "n3.jpg").unlink()
+    command = ["prepare", str(folder), str(tmp_path / "o"), "--size", "16", "--workers", "1"]
+    assert run(command) == 0
+    found = PreparedSet.open(tmp_path / "o")
+    assert found.meta["kind"] == "pairs"
+    assert len(found) == 11
+    assert set(found.studies["split"]) <= {"train", "validate", "test"}
+    assert "Finding 7." in found.sentences["text"].tolist()
+    assert found.folder.joinpath("missing.csv").read_text().splitlines()[1].startswith("n3,")
+    # It finds its work done; with an option that it cannot use it stops.
+    assert run(command) == 0
+    with pytest.raises(UserError, match="'pairs' cannot use --text-only"):
+        detect(folder, text_only=True)
 
 
 def test_the_surest_format_reads_and_equally_sure_ones_ask(register, tmp_path):
