@@ -22,7 +22,7 @@ DROPPED = (
     *("list number only", "de-identified only", "no word", "signature"),
     *("too short", "too long", "repeated"),
 )
-"""Why a sentence may be dropped; the last three by `medclip_debias.data.text.reports.ReportSettings`."""
+"""Why a sentence may be dropped; the last three by `ReportSettings` of `text.reports`."""
 
 MAX_SEGMENTER_LENGTH = 5_000
 """PySBD's time grows faster than the text; a longer item is cut by the plain rule."""
