@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from medclip_debias.data.parallel import ordered
+from medclip_debias.data.parallel import end_opencv_threads
 from medclip_debias.data.phantom.files import write_dicom, write_jpg
 from medclip_debias.data.phantom.findings import Box
 from medclip_debias.data.phantom.language import Sentence
@@ -84,7 +85,27 @@ def _generate(
 def _map(
     root: Path, settings: PhantomSettings, chunks: list[list[tuple[str, int]]], workers: int
 ) -> Iterator[list[Written]]:
-    return ordered(partial(_write_studies, root, settings), chunks, workers)
+    if workers == 1:
+        for chunk in chunks:
+            yield _write_studies(root, settings, chunk)
+        return
+    # Forked workers start at once and need no importable main module (notebooks, pipes).
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if "fork" in methods else None)
+    end_opencv_threads()
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+        futures = [pool.submit(_write_studies, root, settings, chunk) for chunk in chunks]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _one_thread() -> None:
+    import cv2
+
+    cv2.setNumThreads(0)
 
 
 def _write_studies(
