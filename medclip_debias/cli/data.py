@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from medclip_debias.cli.common import (
     AsJson,
@@ -51,11 +52,25 @@ def phantom(
     show({"phantom": str(out), **figures}, as_json)
 
 
-@app.command()
+class _PrepareCommand(TyperCommand):
+    """Its help asks the formats of sources what they need, when it is shown and not before."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        from medclip_debias.data.sources.registry import formats
+
+        known = formats().values()
+        for option in self.params:
+            if isinstance(option, TyperOption) and option.name == "kind":
+                option.help = f"{', '.join(f.kind for f in known)} or auto."
+        lines = [f"{f.kind}: {f.give}. Needs {f.needs}." for f in known]
+        self.epilog = "\n\n".join(["Sources:", *lines]).replace("`", "")
+        super().format_help(ctx, formatter)
+
+
+@app.command(cls=_PrepareCommand)
 def prepare(
-    source: Annotated[
-        Path, typer.Argument(help="MIMIC-CXR(-JPG) or Open-i folder, or a manifest table.")
-    ],
+    source: Annotated[Path, typer.Argument(help="Folder or file; the kinds are listed below.")],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
     size: Annotated[int, typer.Option(help="Side of the stored square, pixels.")] = 512,
     clip: Annotated[
@@ -100,7 +115,7 @@ def prepare(
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
-    kind: Annotated[str, typer.Option(help="mimic_cxr, openi, manifest or auto.")] = "auto",
+    kind: Annotated[str, typer.Option(help="One of those listed below, or auto.")] = "auto",
     tables: Annotated[
         Path | None,
         typer.Option(help="Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
@@ -125,7 +140,7 @@ def prepare(
     from medclip_debias.config import PrepareSettings, SelectionSettings, apply_overrides, validate
     from medclip_debias.data.prepare import Reading, prepare_part
     from medclip_debias.data.prepare import prepare as run
-    from medclip_debias.data.reports import ReportSettings
+    from medclip_debias.data.text.reports import ReportSettings
 
     where = "the command line"
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
@@ -161,7 +176,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Join the parts of a prepared set to the same bytes as one run."""
-    from medclip_debias.data.shards import merge as run
+    from medclip_debias.data.prepare.shards import merge as run
 
     prepared = run(parts, out, overwrite=overwrite)
     show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
@@ -108,12 +108,14 @@ def file_stem(name: str) -> str:
 
 
 class Source(Protocol):
-    """One input format, read."""
+    """One input format, read.
 
-    @property
-    def kind(self) -> str:
-        """Name of the format, as in ``mimic_cxr``."""
-        ...
+    A class that has this one as its base needs `images` and `studies` alone, if it has no boxes
+    and nothing to say.
+    """
+
+    kind: ClassVar[str]
+    """Name of the format, as in ``mimic_cxr``."""
 
     def images(self) -> list[ImageRecord]:
         """Return every image that the source lists, in a stable order.
@@ -129,16 +131,16 @@ class Source(Protocol):
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the grounded phrases; an empty list when the source has none."""
-        ...
+        return []
 
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients who must leave training and validation."""
-        ...
+        return frozenset()
 
     def steps(self) -> list[Step]:
         """Return what reading the source's own tables kept and left aside, for the funnel."""
-        ...
+        return []
 
     def describe(self) -> list[str]:
         """Return sentences on what was found and what is missing, by file name."""
-        ...
+        return []

@@ -7,35 +7,27 @@ also holds a hash of each table's file, and the manifest one of each row of pixe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from medclip_debias.data.store import (
+from medclip_debias.data.layout import (
+    HASHES,
     MANIFEST,
     TABLES,
     ContentHash,
-    PreparedSet,
     content_hash,
     pixel_hash,
-    read_parquet,
 )
+from medclip_debias.data.store import PreparedSet, read_parquet
 from medclip_debias.errors import UserError
 from medclip_debias.files import file_hash
 
-HASHES = "hashes"
 SAMPLE = 64
 """Rows of ``images.bin`` that `check_sample` reads."""
 REMEDY = "bring back what was prepared, or run 'prepare' again"
 
 Progress = Callable[[int, int], None]
-
-
-def table_hashes(folder: Path) -> dict[str, str]:
-    """Hash of the file of each table in ``folder``, for ``meta.json``."""
-    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST]
-    return {name: file_hash(folder / name) for name in names}
 
 
 def check_sample(prepared: PreparedSet) -> None:

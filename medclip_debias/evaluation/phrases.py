@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from medclip_debias.data.boxes import fit_boxes
+from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
 from medclip_debias.data.sources.ms_cxr import read_phrases
@@ -100,8 +100,7 @@ def select_phrases(
     sentence_of: dict[str, int] = {}
     own_splits: dict[str, int] = {}
     by_annotation = annotation_split == "as_split" and split != HELD_OUT
-    records = _own(data) if file is None else iter(_of_file(file, data))
-    for record in records:
+    for record, fitted in _own(data) if file is None else _of_file(file, data):
         row = row_of.get(record.image_id)
         if row is None:
             found.counts["without_image"] += 1
@@ -114,8 +113,6 @@ def select_phrases(
         if by_annotation and record.split not in ("", split):
             found.counts["other_annotation_splits"] += 1
             continue
-        geometry = geometry_of(data, row, input_size)
-        fitted = fit_boxes(record.boxes, record.annotated_size, (geometry.width, geometry.height))
         if fitted.other_shape:
             found.counts["other_shape"] += 1
             continue
@@ -134,7 +131,7 @@ def select_phrases(
                 text=record.text,
                 sentence=sentence_of.setdefault(record.text, len(sentence_of)),
                 boxes=fitted.boxes,
-                geometry=geometry,
+                geometry=geometry_of(data, row, input_size),
                 patient=str(images["patient_id"].iloc[row]),
                 groundable=is_groundable(record.text, record.category),
                 sentence_count=said.get(normalised(record.text), 0),
@@ -161,18 +158,34 @@ def _source(file: Path | None) -> dict[str, Any]:
     return {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
 
 
-def _own(data: PreparedSet) -> Iterator[PhraseRecord]:
+def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
+    """The phrases of the source and what became of their boxes, as it was counted once.
+
+    A set that an earlier version prepared knows of those alone that have a box left.
+    """
     columns = ["phrase_id", "image_id", "category", "text", "boxes", "split"]
+    kept: dict[str, PhraseRecord] = {}
     for phrase, image, category, text, boxes, split in zip(
         *(data.phrases[column] for column in columns), strict=True
     ):
         sides = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in boxes)
-        yield PhraseRecord(
-            str(phrase), str(image), str(category), str(text), sides, None, str(split)
-        )
+        ids, words = (str(phrase), str(image)), (str(category), str(text))
+        kept[str(phrase)] = PhraseRecord(*ids, *words, sides, None, str(split))
+    counted = data.phrase_boxes
+    if counted is None:
+        yield from _fitted(kept.values(), data)
+        return
+    named = ["phrase_id", "image_id", "split"]
+    counts = ["flat", "outside", "clipped", "scaled", "other_shape"]
+    table = zip(*(counted[column].tolist() for column in named + counts), strict=True)
+    for phrase, image, split, *found in table:
+        # Without a box it is not in the table of phrases, nor needed beyond its counts.
+        record = kept.get(phrase) or PhraseRecord(phrase, image, "", "", (), None, split)
+        yield record, Fitted([list(box) for box in record.boxes], *found)
 
 
-def _of_file(file: Path, data: PreparedSet) -> list[PhraseRecord]:
+def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
+    """The phrases of another file of boxes, on the images of the set."""
     columns = ["image_id", "study_id", "patient_id", "view", "split"]
     images = [
         ImageRecord(str(image), str(study), str(patient), Path(str(image)), str(view), str(split))
@@ -180,7 +193,20 @@ def _of_file(file: Path, data: PreparedSet) -> list[PhraseRecord]:
             *(data.images[column] for column in columns), strict=True
         )
     ]
-    return read_phrases(file, images, Path())
+    return _fitted(read_phrases(file, images, Path()), data)
+
+
+def _fitted(
+    phrases: Iterable[PhraseRecord], data: PreparedSet
+) -> Iterator[tuple[PhraseRecord, Fitted]]:
+    """Bring boxes into the images of the set; those of other images are not looked at."""
+    columns = ["image_id", "width", "height"]
+    table = zip(*(data.images[column] for column in columns), strict=True)
+    sizes = {str(image): (int(width), int(height)) for image, width, height in table}
+    for phrase in phrases:
+        size = sizes.get(phrase.image_id)
+        fitted = fit_boxes(phrase.boxes, phrase.annotated_size, size) if size else Fitted([])
+        yield phrase, fitted
 
 
 def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:

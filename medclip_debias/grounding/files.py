@@ -20,7 +20,7 @@ from medclip_debias.grounding.regions import Connectivity, threshold_regions
 from medclip_debias.grounding.sentences import checked_sentences, cut_sentences
 
 if TYPE_CHECKING:
-    from medclip_debias.data.radiograph import Radiograph
+    from medclip_debias.data.images.radiograph import Radiograph
     from medclip_debias.models.interface import ImageTextModel
 
 FORMAT = 1

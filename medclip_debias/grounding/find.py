@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from medclip_debias.data.dicom import header_start
+from medclip_debias.data.images.dicom import header_start
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
 

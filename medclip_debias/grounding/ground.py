@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.data.radiograph import Radiograph
+from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.sentences import checked_sentences

@@ -16,9 +16,9 @@ from statistics import median
 
 from common import ROUNDS
 
-from medclip_debias.data import sentences
-from medclip_debias.data.reports import report_sentences, sections
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.text import sentences
+from medclip_debias.data.text.reports import report_sentences, sections
 
 STUDIES, CORES, GOAL = 227_835, 8, 15  # MIMIC-CXR; minutes
 

@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.store import FORMAT_VERSION, MANIFEST, PreparedSet, pixel_hash
-from medclip_debias.data.verify import HASHES, changes, check_sample, table_hashes
+from medclip_debias.data.layout import FORMAT_VERSION, HASHES, MANIFEST, pixel_hash, table_hashes
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.verify import changes, check_sample
 from medclip_debias.files import write_json
 
 SENTENCES = 8  # a study

@@ -171,8 +171,8 @@ def limited() -> Iterator[None]:
 def read_all(first: int, count: int, current: Synchronized[int], results: Any) -> None:
     """Read the inputs ``first`` to ``first + count - 1``; put a count of what became of them."""
     from medclip_debias.config import PrepareSettings
-    from medclip_debias.data.headers import view_position
     from medclip_debias.data.images import prepare_image, read_radiograph
+    from medclip_debias.data.images.headers import view_position
     from medclip_debias.errors import UserError
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

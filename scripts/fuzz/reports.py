@@ -17,14 +17,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from medclip_debias.data.reports import (
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.text.reports import (
     ReportSettings,
     report_sentences_counted,
     sections,
     words_in,
 )
-from medclip_debias.data.sentences import DROPPED
-from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.text.sentences import DROPPED
 
 TOKENS = (
     *("\n", "\r\n", "\r", "\n \n", "\t", " ", ":", ": ", ".", "\u2028", "\x0b", "\x00", "\ufeff"),

@@ -8,8 +8,8 @@ import pytest
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare, prepare_part
+from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.secret import FILE, read_secret
-from medclip_debias.data.shards import merge
 from medclip_debias.errors import UserError
 
 SMALL = PrepareSettings(size=32)

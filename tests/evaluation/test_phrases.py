@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from medclip_debias.config import PrepareSettings
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.prepare import prepare
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.groundable import is_groundable, study_counts
 from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.phrase_grounding import area_terciles, best_overlaps, score_phrase
-from medclip_debias.evaluation.phrases import select_phrases
+from medclip_debias.evaluation.phrases import COUNTS, select_phrases
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.models.region_grid import RegionGrid
 
@@ -192,3 +197,66 @@ def test_terciles_of_equal_areas_are_one_group():
     assert bounds == [0.2, 0.2]
     groups, _ = area_terciles(np.arange(9) / 10)
     assert [int(members.sum()) for members in groups.values()] == [3, 3, 3]
+
+
+def test_the_sets_own_boxes_and_the_same_file_named_give_the_same_counts(small_model, tmp_path):
+    """Boxes that are left out or mended are counted when the set is prepared, and read later."""
+    rng = np.random.default_rng(7)
+    rows = [("image", "report", "view", "split", "study_id")]
+    for name, width, height, view, split in (
+        ("seen", 90, 60, "AP", "test"),
+        ("other", 70, 70, "AP", "test"),
+        ("trained", 70, 70, "AP", "train"),
+        ("validated", 70, 80, "AP", "validate"),
+        ("beside", 70, 70, "LATERAL", "test"),
+    ):
+        Image.fromarray(rng.integers(0, 256, (height, width), dtype=np.uint8)).save(
+            tmp_path / f"{name}.png"
+        )
+        rows.append((f"{name}.png", "FINDINGS: Pulmonary edema.", view, split, f"s{name}"))
+    with (tmp_path / "manifest.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    file = coco(
+        tmp_path / "boxes.coco.json",
+        [
+            ("seen", "Pulmonary edema", [21, 20, 40, 31]),
+            ("seen", "Pulmonary edema", [100, 10, 200, 30]),  # over the right edge
+            ("seen", "Pulmonary edema", [500, 500, 9, 9]),  # outside
+            ("seen", "Nothing left", [500, 500, 9, 9]),
+            ("seen", "Mild edema.", [33, 7, 41, 29]),
+            ("other", "Mild edema.", [5, 6, 0, 10]),  # no area
+            ("other", "Mild edema.", [-5, 6, 17, 8]),  # over the left edge
+            ("trained", "In training", [1, 1, 500, 5]),
+            ("validated", "Of another shape", [1, 1, 5, 5]),
+            ("beside", "Not in the set", [1, 1, 5, 5]),
+            ("absent", "Nowhere", [1, 1, 5, 5]),
+        ],
+        images={"seen": (180, 120), "validated": (100, 900)},
+    )
+    data = prepare(tmp_path, tmp_path / "set", PrepareSettings(size=48), workers=1)
+    found = {}
+    for name, named in {"own": None, "named": file}.items():
+        options = {"bootstrap": 20, "heatmaps": 0, "phrases": named}
+        evaluate(small_model, data.folder, tmp_path / name, **options)
+        written = json.loads((tmp_path / name / "results.json").read_text())["grounding"]
+        assert written.pop("source")["phrases"] == (named.name if named else "the prepared set")
+        found[name] = {"grounding": written}
+        found[name]["phrases"] = select_phrases(data, "test", INPUT, named).phrases
+    assert found["own"]["phrases"] == found["named"]["phrases"]
+    assert found["own"] == found["named"]
+    counts = {name: found["own"]["grounding"][name] for name in COUNTS}
+    assert counts == {
+        **{"other_splits": 2, "other_annotation_splits": 0, "without_image": 2, "without_box": 1},
+        **{"zero_area_boxes": 1, "outside_boxes": 2, "clipped_boxes": 2, "scaled": 3},
+        "other_shape": 0,
+    }
+    for named in (None, file):  # the one phrase on that image was annotated on another shape
+        with pytest.raises(Skipped, match="1 were annotated on an image of another shape"):
+            select_phrases(data, "validate", INPUT, named)
+
+
+def test_a_set_of_an_earlier_version_has_the_counts_of_its_own_boxes(small_prepared):
+    assert small_prepared.phrase_boxes is None
+    found = select_phrases(small_prepared, "test", INPUT)
+    assert found.counts["without_image"] == found.counts["other_shape"] == 0
+    assert found.counts["other_splits"] == 24

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from medclip_debias.data.reports import report_sentences
+from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.phantom import CLASS_NAMES, CLASSES, PhantomSettings
 from medclip_debias.phantom.catalogue import class_probabilities
 from medclip_debias.phantom.study import Study, forced_class, plan_study

@@ -11,21 +11,34 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from medclip_debias.data.labels import Labels, label_columns, label_value, unread_columns
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import is_blank, read_ids
+from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.data.sources.texts import Reports
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
 from medclip_debias.errors import MissingFiles, UserError
 
+MANIFESTS = ("manifest.csv", "manifest.csv.gz", "manifest.parquet")
+_TABLES = (".csv", ".csv.gz", ".parquet")
 _COLUMNS = ("image", "patient_id", "study_id", "view", "split")
 _SHOWN = 10
 
 
+@source(
+    title="your own archive",
+    looks=f"a {MANIFESTS[0]}",
+    give="`manifest.csv`, `.csv.gz`, `.parquet`, or its folder",
+    needs="columns `image` and `report` (or `text`); optional `patient_id`, `study_id`, `view`,"
+    " `split`, CheXpert labels",
+    takes=("phrases", "split_seed", "text_only"),
+    instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
+)
 class ManifestSource:
     """A manifest in CSV (also gzipped) or Parquet.
 
@@ -40,7 +53,7 @@ class ManifestSource:
         UserError: a column is missing, or a row does not make sense.
     """
 
-    kind = "manifest"
+    kind: ClassVar[str] = "manifest"
 
     def __init__(
         self,
@@ -82,6 +95,29 @@ class ManifestSource:
         self._images = self._read_reports() if text_only else self._read_images()
         self._label_columns = label_columns(path, self._columns)
         self._studies = self._read_studies()
+
+    @classmethod
+    def recognise(cls, path: Path) -> Sure:
+        """Take any file that nobody else knows, and folders with a manifest.
+
+        It goes before loose files of other formats: it says outright what the folder is.
+        """
+        if path.is_file():
+            return Sure.FILES
+        return Sure.DECLARED if _manifest_in(path) is not None else Sure.NO
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> ManifestSource:
+        """Open a manifest, or the one in a folder."""
+        manifest = path if path.is_file() else _manifest_in(path)
+        if manifest is None:
+            raise UserError(f"{path}: has no {MANIFESTS[0]} or {MANIFESTS[2]}; add one.")
+        if not manifest.name.lower().endswith(_TABLES):
+            raise UserError(
+                f"{path}: is not a manifest; give a {', '.join(_TABLES)} table or a folder."
+            )
+        boxes = given.phrases or ms_cxr.boxes_beside(manifest.parent)
+        return cls(manifest, boxes, seed=given.split_seed, text_only=given.text_only)
 
     def images(self) -> list[ImageRecord]:
         """Return one record per row, in the manifest's order; none of text alone."""
@@ -249,3 +285,7 @@ class ManifestSource:
             return seeded_split(patient_id, SPLIT_SEED if self.seed is None else self.seed)
         where = f"{self.path}, row {self._rows[index]}"
         return split_name(self._columns["split"][index], where)
+
+
+def _manifest_in(folder: Path) -> Path | None:
+    return next((folder / name for name in MANIFESTS if (folder / name).is_file()), None)

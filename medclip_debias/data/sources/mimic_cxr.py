@@ -6,8 +6,8 @@ Images ``files/p10/p10000032/s50414267/<dicom_id>.dcm`` (``.dcm.gz``, ``.jpg``, 
 
 Each release lacks something. The JPG release has no reports: they come from a MIMIC-CXR folder or
 zip that is named beside it. The DICOM release has neither view positions nor a split: views are
-read from the files' headers (`medclip_debias.data.headers`), and the split comes from a named
-folder with the JPG release's tables, or from a seed.
+read from the files' headers (`medclip_debias.data.images.headers`), and the split comes from a
+named folder with the JPG release's tables, or from a seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import Labeller, Labels, LabelTable, read_label_table
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord
@@ -29,7 +29,8 @@ from medclip_debias.data.sources.ids import (
     read_ids,
     shape,
 )
-from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tree
+from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tree, is_bare_tree
+from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split, split_name
@@ -55,6 +56,14 @@ _FEW = 100
 """Of fewer test studies, chance may leave none to the radiologists, who labelled one in five."""
 
 
+@source(
+    title="MIMIC-CXR",
+    looks=f"MIMIC-CXR (a folder 'files' with p10 ... p19, or {PATTERNS['metadata']})",
+    give="folder of MIMIC-CXR or MIMIC-CXR-JPG that holds `files/` (or `p10 ... p19`)",
+    needs="reports in the tree or `mimic-cxr-reports.zip`; the tables of MIMIC-CXR-JPG, or"
+    " `--tables FOLDER`, or `--split-seed`",
+    takes=("phrases", "reports", "tables", "split_seed", "text_only"),
+)
 class MimicCxrSource:
     """A MIMIC-CXR or MIMIC-CXR-JPG folder.
 
@@ -71,7 +80,7 @@ class MimicCxrSource:
         UserError: a needed table or all reports are missing, or a table is broken.
     """
 
-    kind = "mimic_cxr"
+    kind: ClassVar[str] = "mimic_cxr"
 
     def __init__(
         self,
@@ -106,6 +115,33 @@ class MimicCxrSource:
             )
         self._steps: list[Step] = []
         self._labels = self._read_labels()
+
+    @classmethod
+    def recognise(cls, path: Path) -> Sure:
+        """Take a release's tables, its zip of reports, and trees ``files/p1x`` or ``p1x``."""
+        if path.is_file():
+            return Sure.RELEASE if path.name.lower().endswith(".zip") else Sure.NO
+        tables = any(_matches(path, pattern) for pattern in PATTERNS.values())
+        trees = any(folder.is_dir() for folder in (path / "files").glob("p1[0-9]"))
+        if tables or trees or (path / REPORTS_ZIP).is_file():
+            return Sure.RELEASE
+        return Sure.LAYOUT if is_bare_tree(path) else Sure.NO
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> MimicCxrSource:
+        """Open a folder, or the zip of the reports alone."""
+        reports = given.reports
+        if path.is_file():
+            path, reports = _reports_alone(path, given.text_only)
+        return cls(
+            path,
+            given.phrases,
+            reports=reports,
+            tables=given.tables,
+            labeller=given.labeller,
+            seed=given.split_seed,
+            text_only=given.text_only,
+        )
 
     def images(self) -> list[ImageRecord]:
         """Return the images in the order of their table, or of the tree where there is none."""
@@ -355,11 +391,16 @@ class MimicCxrSource:
         return found
 
 
-def looks_like(root: Path) -> bool:
-    """Tell whether ``root`` is laid out like MIMIC-CXR: ``files/p1x``, its tables or its zip."""
-    tables = any(_matches(root, pattern) for pattern in PATTERNS.values())
-    trees = any(path.is_dir() for path in (root / "files").glob("p1[0-9]"))
-    return tables or trees or (root / REPORTS_ZIP).is_file()
+def _reports_alone(path: Path, text_only: bool) -> tuple[Path, Path]:
+    """Return the folder and the zip of MIMIC-CXR's reports, given by itself."""
+    if not path.name.lower().endswith(".zip"):
+        raise UserError(f"{path}: is a file; give the folder that holds 'files'.")
+    if not text_only:
+        raise UserError(
+            f"{path}: is a zip of reports without images; give the folder that holds 'files' and"
+            " name this zip with --reports, or give --text-only to prepare the reports alone."
+        )
+    return path.parent, path
 
 
 def _studies_of(images: Collection[ImageRecord]) -> list[tuple[str, str, str]]:

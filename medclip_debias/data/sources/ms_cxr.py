@@ -45,6 +45,40 @@ def find(folder: Path) -> Path | None:
     return None
 
 
+def boxes_beside(folder: Path) -> Path | None:
+    """Return the file of boxes in ``folder``: MS-CXR's, or any ``*.coco.json``.
+
+    Raises:
+        UserError: there are two.
+    """
+    known = find(folder)
+    found = sorted([*folder.glob("*.coco.json"), *([known] if known else [])])
+    if len(found) > 1:
+        raise UserError(
+            f"{folder}: both {found[0].name} and {found[1].name} hold boxes; name one with"
+            " --phrases."
+        )
+    return found[0] if found else None
+
+
+def named_boxes(path: Path) -> Path:
+    """Return the file of boxes that a user named, itself or by its folder.
+
+    Raises:
+        UserError: there is none.
+    """
+    if path.is_dir():
+        found = boxes_beside(path)
+        if found is None:
+            raise UserError(
+                f"{path}: has no boxes, neither {PATTERN} nor *.coco.json; name the file."
+            )
+        return found
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file of boxes; check the path.")
+    return path
+
+
 def read_phrases(path: Path, images: Sequence[ImageRecord], root: Path) -> list[PhraseRecord]:
     """Read the phrases of a COCO file: one per image, category and text, its boxes a union.
 

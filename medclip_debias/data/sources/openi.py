@@ -16,12 +16,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
-from medclip_debias.data.headers import view_position
+from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import Ids, check_match, is_blank
+from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
@@ -46,6 +47,13 @@ class _Report:
     problem: str = ""
 
 
+@source(
+    title="Open-i",
+    looks=f"Open-i ({REPORTS_TGZ} or a folder {XML_FOLDER})",
+    give="folder or archive of the XML",
+    needs="`ecgen-radiology/*.xml`; without PNG or DICOM files the set holds sentences alone",
+    takes=("phrases", "reports", "split_seed", "text_only"),
+)
 class OpeniSource:
     """Open-i reports with the images that are beside them.
 
@@ -63,7 +71,7 @@ class OpeniSource:
         UserError: there are no reports, an archive is damaged, or a report is there twice.
     """
 
-    kind = "openi"
+    kind: ClassVar[str] = "openi"
 
     def __init__(
         self,
@@ -87,6 +95,20 @@ class OpeniSource:
             )
         self._reports = self._read_reports(self.reports_path)
         self._images = [] if text_only else self._read_images()
+
+    @classmethod
+    def recognise(cls, path: Path) -> Sure:
+        """Take an archive, a folder of XML files, or a folder that holds one of these."""
+        if path.is_file():
+            return Sure.LAYOUT if path.name.lower().endswith(ARCHIVES) else Sure.NO
+        return Sure.FILES if _reports_path(path) is not None else Sure.NO
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> OpeniSource:
+        """Open a folder, or the archive of the reports."""
+        boxes = given.phrases or ms_cxr.boxes_beside(path if path.is_dir() else path.parent)
+        seed, text_only = given.split_seed, given.text_only
+        return cls(path, boxes, reports=given.reports, seed=seed, text_only=text_only)
 
     def images(self) -> list[ImageRecord]:
         """Return the images in the order of their reports; none when there is no image file."""
@@ -208,13 +230,6 @@ class OpeniSource:
         names = dict.fromkeys(table["filename"])
         check_match(path, "filename", names, len(views), Ids(owners), "images")
         return views
-
-
-def looks_like(path: Path) -> bool:
-    """Tell whether ``path`` is Open-i: its archive, its folder of XML files, or a folder of it."""
-    if path.is_file():
-        return path.name.lower().endswith(ARCHIVES)
-    return _reports_path(path) is not None
 
 
 def _reports_path(path: Path) -> Path | None:

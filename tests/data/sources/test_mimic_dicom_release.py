@@ -14,9 +14,9 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.headers import view_position
+from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.prepare import Reading, prepare, prepare_part
-from medclip_debias.data.shards import merge
+from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.store import PreparedSet
 
 SMALL = PrepareSettings(size=32)
@@ -288,5 +288,5 @@ def test_a_deflated_header_is_read_and_a_bomb_is_not(tmp_path, tiny_tree, monkey
     dataset.ViewPosition = "PA"
     dataset.save_as(path)
     assert view_position(path) == "PA"
-    monkeypatch.setattr("medclip_debias.data.headers.MAX_BYTES", 1000)
+    monkeypatch.setattr("medclip_debias.data.images.headers.MAX_BYTES", 1000)
     assert view_position(path) == ""

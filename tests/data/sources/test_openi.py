@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.data.reports import sections
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.text.reports import sections
 from medclip_debias.errors import UserError
 
 BOMB = """<?xml version="1.0"?>

@@ -14,10 +14,10 @@ from medclip_debias.data.funnel import table
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
-from medclip_debias.data.reports import report_sentences_counted
-from medclip_debias.data.selection import is_frontal
+from medclip_debias.data.prepare.select import is_frontal
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import FILES, PreparedSet
+from medclip_debias.data.text.reports import report_sentences_counted
 from medclip_debias.errors import UserError
 
 SMALL = PrepareSettings(size=32)

@@ -10,7 +10,7 @@ from typing import Any
 
 from medclip_debias.config import FRONTAL_VIEWS, SelectionSettings, json_hash
 from medclip_debias.data.funnel import Funnel
-from medclip_debias.data.headers import ReadViews, read_views
+from medclip_debias.data.prepare.views import ReadViews, read_views
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
 from medclip_debias.data.splits import check_leak
 from medclip_debias.errors import UserError

@@ -1,8 +1,8 @@
-"""From a source to a prepared set: select, cut reports into sentences, turn files into rows.
+"""The life of a preparation: its folder, its end, and what is left of one that was killed.
 
 The work is spread over processes; the result does not depend on their number. A run grows in
 ``OUT.partial``, which is renamed when whole: ``OUT`` is never half a set, and a run that was
-killed goes on where it was (`medclip_debias.data.journal`).
+killed resumes where it was (`medclip_debias.data.prepare.journal`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
-from medclip_debias.data import shards, store
-from medclip_debias.data.assemble import assemble
-from medclip_debias.data.finished import asked, check_unchanged, says_the_same
-from medclip_debias.data.journal import check_free, clear, making
-from medclip_debias.data.preparation import Preparation, Progress, Reading, Say
-from medclip_debias.data.results import Part
+from medclip_debias.data import store
+from medclip_debias.data.parallel import cpus
+from medclip_debias.data.prepare import shards
+from medclip_debias.data.prepare.assemble import assemble
+from medclip_debias.data.prepare.collect import Preparation, Progress, Say
+from medclip_debias.data.prepare.dependencies import made_by
+from medclip_debias.data.prepare.finished import asked, check_unchanged, has_the_recipe
+from medclip_debias.data.prepare.journal import check_free, clear, making
+from medclip_debias.data.prepare.outcome import Part
+from medclip_debias.data.prepare.previous import Previous
+from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.errors import MissingFiles, UserError
 from medclip_debias.files import atomic_file
-
-__all__ = ["Reading", "prepare", "prepare_part"]
 
 
 def prepare(
@@ -63,11 +66,11 @@ def prepare(
     out = Path(out)
     replaced = overwrite or update
     made = asked(settings, selection, reading)
-    again = not replaced and says_the_same(out, made)
+    again = not replaced and has_the_recipe(out, made)
     if not again:
         check_free(out, replaced)
     with _listing_missing(out):
-        run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+        run = _opened(source_path, settings, selection, reading, workers, progress, say)
     if again:
         check_unchanged(out, run.stamp())
         run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
@@ -76,7 +79,7 @@ def prepare(
         return store.PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
-        run.start(work, previous=out if update else None)
+        run.start(work, earlier=_earlier(out, run) if update else None)
         about = run.about
         del run  # the source and the selection: half a gigabyte for a large set
         assemble(work.set, [Part(work.reports, work.images, work.rows)], about)
@@ -99,7 +102,7 @@ def prepare_part(
     overwrite: bool = False,
     update: bool = False,
 ) -> dict[str, Any]:
-    """Do one of n parts of the work of `prepare`, for `medclip_debias.data.shards.merge`.
+    """Do one of n parts of the work of `prepare`, for `medclip_debias.data.prepare.shards.merge`.
 
     Args:
         source_path: as for `prepare`, as are the others but ``shard``.
@@ -127,11 +130,11 @@ def prepare_part(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
     made = asked(settings, selection, reading) | {"shard": list(number)}
-    again = not overwrite and says_the_same(out, made)
+    again = not overwrite and has_the_recipe(out, made)
     if not again:
         check_free(out, overwrite)
     with _listing_missing(out):
-        run = Preparation.of(source_path, settings, selection, reading, workers, progress, say)
+        run = _opened(source_path, settings, selection, reading, workers, progress, say)
     if again:
         check_unchanged(out, run.stamp(number))
         run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
@@ -143,6 +146,37 @@ def prepare_part(
         counts = shards.write_part(work, number, run.about, run.plan.listing())
         work.move_to(out)
     return counts
+
+
+def _opened(
+    path: Path,
+    settings: PrepareSettings,
+    selection: SelectionSettings | None,
+    reading: Reading | None,
+    workers: int | None,
+    progress: Progress | None,
+    say: Say | None,
+) -> Preparation:
+    how = reading or Reading()
+    source = how.source(Path(path))
+    return Preparation(
+        source=source,
+        source_path=Path(path),
+        settings=settings,
+        selection=selection or SelectionSettings(),
+        reading=how,
+        made_by=made_by(type(source).__module__),
+        workers=workers or cpus(),
+        progress=progress,
+        say=say,
+    )
+
+
+def _earlier(out: Path, run: Preparation) -> Previous:
+    earlier = Previous(out, run.settings, run.reading.options(), run.made_by)
+    if not earlier.usable:
+        run.tell(f"{out}: was made by another version; everything is read again.")
+    return earlier
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare, prepare_part
-from medclip_debias.data.shards import merge
+from medclip_debias.data.prepare.shards import merge
 from medclip_debias.errors import UserError
 
 SMALL = PrepareSettings(size=32)

@@ -6,8 +6,8 @@ import pytest
 
 from medclip_debias.config import PrepareSettings, SelectionSettings, validate
 from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare.select import is_frontal, one_view
 from medclip_debias.data.records import ImageRecord
-from medclip_debias.data.selection import is_frontal, one_view
 from medclip_debias.errors import UserError
 
 SMALL = PrepareSettings(size=32)

@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import json_hash
-from medclip_debias.data.assemble import About, assemble
-from medclip_debias.data.finished import check_unchanged
-from medclip_debias.data.journal import Journal, Workspace, check_free, clear, journals, making
-from medclip_debias.data.results import Heads, Part
+from medclip_debias.data.layout import FORMAT_VERSION
+from medclip_debias.data.prepare.assemble import About, assemble
+from medclip_debias.data.prepare.finished import check_unchanged
+from medclip_debias.data.prepare.journal import (
+    Journal,
+    Workspace,
+    check_free,
+    clear,
+    journals,
+    making,
+)
+from medclip_debias.data.prepare.outcome import Heads, Part
 from medclip_debias.data.secret import keep_secret, read_secret
-from medclip_debias.data.store import FORMAT_VERSION, PreparedSet
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from medclip_debias.data.reports import (
+from medclip_debias.data.text.reports import (
     ReportSettings,
     report_sentences,
     report_sentences_counted,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
-from medclip_debias.data.journal import Journal, journals
-from medclip_debias.data.selection import TRAINING
+from medclip_debias.data.prepare.journal import Journal, journals
+from medclip_debias.data.prepare.select import TRAINING
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""

@@ -1,4 +1,4 @@
-"""One run of `medclip_debias.data.prepare` up to its journals: select, read reports and images."""
+"""From an opened source to the journals of a run: select, read reports and images."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-from medclip_debias import __version__
 from medclip_debias.config import PrepareSettings, SelectionSettings
-from medclip_debias.data.assemble import About
-from medclip_debias.data.headers import read_views
-from medclip_debias.data.journal import Job, Journal, Workspace
-from medclip_debias.data.labels import Labeller
-from medclip_debias.data.parallel import chunks, cpus, ordered
-from medclip_debias.data.previous import Previous
-from medclip_debias.data.records import ImageRecord, Source, StudyRecord
-from medclip_debias.data.reports import ReportSettings, report_sentences_counted
-from medclip_debias.data.results import (
+from medclip_debias.data.parallel import chunks, ordered
+from medclip_debias.data.prepare.assemble import About
+from medclip_debias.data.prepare.journal import Job, Journal, Workspace
+from medclip_debias.data.prepare.outcome import (
     EMPTY,
     MISSING,
     READ,
@@ -30,124 +23,72 @@ from medclip_debias.data.results import (
     Image,
     wanted_images,
 )
-from medclip_debias.data.rows import write_rows
-from medclip_debias.data.selection import TRAINING, Plan, select
-from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.prepare.pixels import write_rows
+from medclip_debias.data.prepare.select import TRAINING, Plan, select
+from medclip_debias.data.prepare.views import read_views
+from medclip_debias.data.records import ImageRecord, Source, StudyRecord
 from medclip_debias.data.splits import check_leak
-from medclip_debias.files import file_hash
+from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
+
+if TYPE_CHECKING:
+    from medclip_debias.data.prepare.previous import Previous
+    from medclip_debias.data.prepare.reading import Reading
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
 
-_LIBRARIES = (
-    *("numpy", "opencv-python-headless", "pillow", "pydicom", "pysbd"),
-    *("pyjpegls", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pylibjpeg-rle"),
-    "python-gdcm",
-)
-"""Another version of these may give other pixels or sentences."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a source is read.
-
-    Attributes:
-        kind: kind of source, or ``auto``.
-        phrases: boxes, if not those beside the data.
-        reports: folder or archive of the reports, for images that came without any.
-        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
-        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
-        tables: folder of MIMIC-CXR's tables, if they are not beside the images.
-        text_only: prepare the reports alone.
-        text: sections and sentences that are used.
-    """
-
-    kind: str = "auto"
-    phrases: Path | None = None
-    reports: Path | None = None
-    labeller: str = "chexpert"
-    split_seed: int | None = None
-    text: ReportSettings = field(default_factory=ReportSettings)
-    tables: Path | None = None
-    text_only: bool = False
-
-    def source(self, path: Path) -> Source:
-        """Open the source at ``path``."""
-        return detect(
-            path,
-            self.kind,
-            phrases=self.phrases,
-            reports=self.reports,
-            labeller=cast(Labeller, self.labeller),  # checked there
-            split_seed=self.split_seed,
-            tables=self.tables,
-            text_only=self.text_only,
-        )
-
-    def options(self) -> dict[str, Any]:
-        """Return what changes the content of the set, as JSON values."""
-        text = self.text.model_dump(mode="json")
-        return {
-            "labeller": self.labeller,
-            "split_seed": self.split_seed,
-            "text_only": self.text_only,
-            "reports": text,
-        }
-
 
 @dataclass
 class Preparation:
-    """One run up to its journals; make it with `of`."""
+    """One run up to its journals.
+
+    Attributes:
+        source: opened.
+        source_path: where it is.
+        settings: how files become rows.
+        selection: which images and studies are taken.
+        reading: how the source is read.
+        made_by: what `medclip_debias.data.prepare.dependencies.made_by` says of the source.
+        workers: processes.
+        progress: called with (done, total).
+        say: called with each sentence on what was found.
+        plan: what was selected, once `start` or `stamp` was called.
+        about: what the set will say of itself, from then on.
+    """
 
     source: Source
     source_path: Path
     settings: PrepareSettings
     selection: SelectionSettings
     reading: Reading
+    made_by: dict[str, str]
     workers: int
     progress: Progress | None
     say: Say | None
     plan: Plan = field(init=False)
     about: About = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        path: Path,
-        settings: PrepareSettings,
-        selection: SelectionSettings | None,
-        reading: Reading | None,
-        workers: int | None,
-        progress: Progress | None,
-        say: Say | None,
-    ) -> Preparation:
-        """Open the source."""
-        how = reading or Reading()
-        source = how.source(Path(path))
-        chosen = selection or SelectionSettings()
-        return cls(source, Path(path), settings, chosen, how, workers or cpus(), progress, say)
-
     def __post_init__(self) -> None:
         self.done = self.total = 0
         self.tell(*self.source.describe())
 
     def start(
-        self, work: Workspace, *, previous: Path | None = None, shard: tuple[int, int] = (1, 1)
+        self, work: Workspace, *, earlier: Previous | None = None, shard: tuple[int, int] = (1, 1)
     ) -> None:
-        """Read every header, report and image that is not in the journals of ``work`` yet."""
-        options, made = self.reading.options(), made_by()
-        earlier = None
-        if previous is not None:
-            earlier = Previous(previous, self.settings, options, made)
-            if not earlier.usable:
-                self.tell(f"{previous}: was made by another version; everything is read again.")
+        """Read every header, report and image that is not in the journals of ``work`` yet.
+
+        Args:
+            work: the folder of the run.
+            earlier: a set whose rows and sentences are taken where nothing changed.
+            shard: which part of the work is done, and of how many.
+        """
         recipe = {
             "source": str(self.source_path.resolve()),
             "kind": self.source.kind,
             "settings": self.settings.model_dump(mode="json"),
             "selection": self.selection.model_dump(mode="json"),
-            "options": options,
-            "made_by": made,
+            "options": self.reading.options(),
+            "made_by": self.made_by,
             "shard": list(shard),
             "update": earlier.content_hash if earlier is not None else None,
         }
@@ -186,7 +127,7 @@ class Preparation:
             missing=self.plan.missing,
             synthetic=is_phantom(self.source_path),
             text_only=self.plan.text_only,
-            made_by=made_by(),
+            made_by=self.made_by,
             selected=self.plan.stamp(),
         )
 
@@ -327,20 +268,6 @@ def _owner(study: StudyRecord) -> ImageRecord:
     """A study as `check_leak` wants it."""
     ids = (study.study_id, study.study_id, study.patient_id)
     return ImageRecord(*ids, Path(), "", study.split, study.origin)
-
-
-@lru_cache(maxsize=1)
-def made_by() -> dict[str, str]:
-    """Return what computes rows and sentences: results of another version are not reused."""
-    folder = Path(__file__).parent
-    code = sorted([*folder.glob("*.py"), *(folder / "sources").glob("*.py")])
-    versions = {"medclip-debias": __version__, "code": file_hash(*code)}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # an optional decoder, or opencv under another name
-            versions[name] = "none"
-    return versions
 
 
 def is_phantom(source_path: Path) -> bool:

@@ -2,8 +2,8 @@
 
 PySBD alone leaves "1. No acute disease. 2. Stable nodule." uncut at "1.", cuts behind "cm." and
 loses text around some symbols. Here items of a list are sentences of their own without their
-numbers, abbreviations stay with what they belong to (`medclip_debias.data.sentence_repairs`), text
-that PySBD would lose is cut by a plain rule, and who signed the report is no sentence.
+numbers, abbreviations stay with what they belong to (`medclip_debias.data.text.sentence_repairs`),
+text that PySBD would lose is cut by a plain rule, and who signed the report is no sentence.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from medclip_debias.data.sentence_repairs import ABBREVIATIONS, repaired
+from medclip_debias.data.text.sentence_repairs import ABBREVIATIONS, repaired
 
 DROPPED = (
     *("list number only", "de-identified only", "no word", "signature"),
     *("too short", "too long", "repeated"),
 )
-"""Why a sentence may be dropped; the last three by `medclip_debias.data.reports.ReportSettings`."""
+"""Why a sentence may be dropped; the last three by `ReportSettings` of `text.reports`."""
 
 MAX_SEGMENTER_LENGTH = 5_000
 """PySBD's time grows faster than the text; a longer item is cut by the plain rule."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from medclip_debias.data.headings import DIFFERENT, NAMES, TITLES, is_title_only, kind_of
-from medclip_debias.data.reports import report_sentences, sections
+from medclip_debias.data.text.headings import DIFFERENT, NAMES, TITLES, is_title_only, kind_of
+from medclip_debias.data.text.reports import report_sentences, sections
 
 # The facts of the public list, written out from MIT-LCP/mimic-cxr txt/section_parser.py.
 PUBLIC = {

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import WindowPolicy
-from medclip_debias.data.radiograph import Radiograph, check_size, encoded
+from medclip_debias.data.images.radiograph import Radiograph, check_size, encoded
 from medclip_debias.errors import UserError
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"

@@ -1,13 +1,13 @@
 """From the text of a report to its sentences.
 
 `sections` cuts a report at its headers. It agrees with the public MIMIC-CXR section parser on
-well-formed reports (names normalised by its list, `medclip_debias.data.headings`; the last section
-of a name wins; without findings and impression, what follows the last section's first paragraph is
-``last_paragraph``). It also reads mixed case, digits, ``FINDINGS:Lungs``, headers on the first line
-or inside one, and keeps wet reads and addenda apart. Unlike that parser it loses no findings below
-sub-headings (``LUNGS:``, ``ETT:``, a title of the study) or behind an inline ``Comparison:``.
-`report_sentences` cuts the sections that `ReportSettings` names into sentences
-(`medclip_debias.data.sentences`). Words that are left aside are counted by section.
+well-formed reports (names normalised by its list, `medclip_debias.data.text.headings`; the last
+section of a name wins; without findings and impression, what follows the last section's first
+paragraph is ``last_paragraph``). It also reads mixed case, digits, ``FINDINGS:Lungs``, headers on
+the first line or inside one, and keeps wet reads and addenda apart. Unlike that parser it loses no
+findings below sub-headings (``LUNGS:``, ``ETT:``, a title of the study) or behind an inline
+``Comparison:``. `report_sentences` cuts the sections that `ReportSettings` names into sentences
+(`medclip_debias.data.text.sentences`). Words that are left aside are counted by section.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from medclip_debias.config import Settings
-from medclip_debias.data.headings import (
+from medclip_debias.data.text.headings import (
     CAPITALS_ONLY,
     NAMES,
     SPELLINGS,
@@ -28,7 +28,7 @@ from medclip_debias.data.headings import (
     is_title_only,
     kind_of,
 )
-from medclip_debias.data.sentences import split_sentences_counted
+from medclip_debias.data.text.sentences import split_sentences_counted
 
 NOTE = "note"
 """Name of the one section of a text without known headers."""
@@ -213,7 +213,7 @@ class Cut(NamedTuple):
     Attributes:
         sentences: ``(section, sentence)`` pairs.
         dropped: how many sentences were dropped, by reason
-            (`medclip_debias.data.sentences.DROPPED`).
+            (`medclip_debias.data.text.sentences.DROPPED`).
         used: words of the sections that were cut into sentences.
         aside: words of the sections that were left aside, by section.
     """

@@ -30,12 +30,12 @@ from pydicom.uid import (
 )
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.dicom import codestream_size, read_dicom
-from medclip_debias.data.headers import view_position
 from medclip_debias.data.images import prepare_image, read_image, read_radiograph, stretch
+from medclip_debias.data.images.dicom import codestream_size, read_dicom
+from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
 
-FUZZ = Path(__file__).parents[2] / "scripts" / "fuzz"
+FUZZ = Path(__file__).parents[3] / "scripts" / "fuzz"
 lossless_jpeg = runpy.run_path(str(FUZZ / "lossless_jpeg.py"))["lossless_jpeg"]
 RAMP = np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.assemble import INPUTS
+from medclip_debias.data.prepare.assemble import INPUTS
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
-from medclip_debias.data.preparation import Reading, made_by
+from medclip_debias.data.prepare.dependencies import made_by
+from medclip_debias.data.prepare.reading import Reading
+from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
 
 STAMP = "source_stamp"
-"""Key of the hash that `medclip_debias.data.assemble.About.source_stamp` gives."""
+"""Key of the hash that `medclip_debias.data.prepare.assemble.About.source_stamp` gives."""
 
 
 def asked(
@@ -26,15 +28,25 @@ def asked(
         "settings": settings.model_dump(mode="json"),
         "selection": (selection or SelectionSettings()).model_dump(mode="json"),
         "options": (reading or Reading()).options(),
-        "made_by": made_by(),
     }
 
 
-def says_the_same(out: Path, wanted: dict[str, Any]) -> bool:
-    """Tell whether ``out`` is finished and was made as ``wanted`` says, from whatever source."""
-    found = _said(out)
-    part = "shard" in found
-    return STAMP in found and part == ("shard" in wanted) and wanted.items() <= found.items()
+def has_the_recipe(out: Path, wanted: dict[str, Any]) -> bool:
+    """Tell whether ``out`` is finished and was prepared as ``wanted`` says, from any source.
+
+    Args:
+        out: folder of a set or part, or one that is not there.
+        wanted: what `asked` returned.
+    """
+    found = _content(out)
+    part, known = "shard" in found, formats().get(str(found.get("kind")))
+    return (
+        STAMP in found
+        and part == ("shard" in wanted)
+        and wanted.items() <= found.items()
+        and known is not None
+        and found.get("made_by") == made_by(known.module)
+    )
 
 
 def check_unchanged(out: Path, stamp: str) -> None:
@@ -43,14 +55,14 @@ def check_unchanged(out: Path, stamp: str) -> None:
     Raises:
         UserError: it is.
     """
-    if _said(out).get(STAMP) != stamp:
+    if _content(out).get(STAMP) != stamp:
         raise UserError(
             f"{out}: is not empty, and was made of another source or of this one before it"
             " changed; give another folder or --overwrite (--update adds what is new)."
         )
 
 
-def _said(out: Path) -> dict[str, Any]:
+def _content(out: Path) -> dict[str, Any]:
     for name in ("meta.json", "part.json"):
         try:
             content = json.loads((out / name).read_text(encoding="utf-8"))

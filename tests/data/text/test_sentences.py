@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.data import sentences as segmentation
-from medclip_debias.data.reports import report_sentences
-from medclip_debias.data.sentences import DROPPED, split_sentences, split_sentences_counted
 from medclip_debias.data.sources.detect import detect
-from tests.data.judged import judged, wrong_cuts
+from medclip_debias.data.text import sentences as segmentation
+from medclip_debias.data.text.reports import report_sentences
+from medclip_debias.data.text.sentences import DROPPED, split_sentences, split_sentences_counted
+from tests.data.text.judged import judged, wrong_cuts
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
-from medclip_debias.data import store, verify
-from medclip_debias.data.boxes import fit_boxes
+from medclip_debias.data import layout
+from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
 from medclip_debias.data.records import PhraseRecord
-from medclip_debias.data.results import Heads, Part, Results, Row, Study
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
@@ -119,22 +119,25 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     if parts[0].rows != folder / "images.bin":
         _copy_rows(folder / "images.bin", parts, results.rows, about.settings.size**2)
     images = _image_table(studies, results.rows)
+    fitted = _fit(about.phrases, images)
     tables = {
         "images": images,
         "studies": _study_table(studies, results.labels),
-        "phrases": _phrase_table(about.phrases, images, funnel),
+        "phrases": _phrase_table(fitted),
     }
+    _count_boxes(fitted, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
-    digest = store.ContentHash(about.settings, about.kind)
+    digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
     digest.table("studies", tables["studies"])
-    digest.rows("sentences", store.SENTENCE_COLUMNS, sentences.write(studies))
+    digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
     digest.table("phrases", tables["phrases"])
     digest.pixels(row.hash for row in results.rows)
     for name, table in tables.items():
         _write_parquet(folder / f"{name}.parquet", table, name)
+    _write_parquet(folder / layout.PHRASE_BOXES, _phrase_boxes(fitted), "phrase_boxes")
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
-    manifest.to_parquet(folder / store.MANIFEST, index=False)
+    manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
     told = [(name, without_patients(reason)) for name, reason in rejected]
@@ -143,14 +146,14 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
     meta = {
-        "format_version": store.FORMAT_VERSION,
+        "format_version": layout.FORMAT_VERSION,
         "kind": about.kind,
         "synthetic": about.synthetic,
         "settings": about.settings.model_dump(mode="json"),
         "selection": about.selection.model_dump(mode="json"),
         "options": about.options,
         "made_by": about.made_by,
-        "labels": list(tables["studies"].columns[len(store.STUDY_COLUMNS) :]),
+        "labels": list(tables["studies"].columns[len(layout.STUDY_COLUMNS) :]),
         "counts": {
             "images": len(images),
             "studies": len(studies),
@@ -162,10 +165,10 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
             "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
         },
         "funnel": funnel.rows,
-        "files": [store.MANIFEST, INPUTS, MISSING_IMAGES, UNUSED_REPORTS],
-        verify.HASHES: verify.table_hashes(folder),
+        "files": [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS],
+        layout.HASHES: layout.table_hashes(folder),
         "source_stamp": about.source_stamp(results.heads),
-        "manifest_hash": store.manifest_hash(manifest),
+        "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
     }
     write_json(folder / "meta.json", meta)
@@ -182,7 +185,7 @@ def _copy_rows(target: Path, parts: Sequence[Part], rows: Sequence[Row], size: i
             for row in rows:
                 files[row.part].seek(row.row * size)
                 pixels = files[row.part].read(size)
-                if store.pixel_hash(pixels) != row.hash:
+                if layout.pixel_hash(pixels) != row.hash:
                     raise UserError(
                         f"{parts[row.part].rows}, row {row.row}: is not what was prepared; the"
                         " file is damaged, copy or make this part again."
@@ -203,13 +206,13 @@ def _image_table(studies: Sequence[Study], rows: Sequence[Row]) -> pd.DataFrame:
         image, study = found[row.at]
         ids = (image.image_id, study.study_id, study.patient_id)
         records.append((*ids, image.view, study.split, row.height, row.width))
-    table = pd.DataFrame(records, columns=list(store.IMAGE_COLUMNS))
+    table = pd.DataFrame(records, columns=list(layout.IMAGE_COLUMNS))
     return table.astype(dict.fromkeys(("height", "width"), np.int64))
 
 
 def _study_table(studies: Sequence[Study], labels: Sequence[str]) -> pd.DataFrame:
     table = pd.DataFrame(
-        [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(store.STUDY_COLUMNS)
+        [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(layout.STUDY_COLUMNS)
     )
     for place, name in sorted(enumerate(labels), key=lambda label: label[1]):
         values = [s.labels[place] if place < len(s.labels) else None for s in studies]
@@ -217,34 +220,55 @@ def _study_table(studies: Sequence[Study], labels: Sequence[str]) -> pd.DataFram
     return table
 
 
-def _phrase_table(
-    phrases: Sequence[PhraseRecord], images: pd.DataFrame, funnel: Funnel
-) -> pd.DataFrame:
-    sizes = dict(
-        zip(images["image_id"], zip(images["height"], images["width"], strict=True), strict=True)
-    )
-    rows: list[tuple[Any, ...]] = []
-    if phrases:
-        funnel.step("phrases listed", "phrases", len(phrases))
-        known = [phrase for phrase in phrases if phrase.image_id in sizes]
-        funnel.step("image of the phrase kept", "phrases", len(known), len(phrases))
-        alike = flat = outside = listed = 0
-        for phrase in known:
-            height, width = (int(side) for side in sizes[phrase.image_id])
-            fitted = fit_boxes(phrase.boxes, phrase.annotated_size, (width, height))
-            if fitted.other_shape:
-                continue
-            alike, listed = alike + 1, listed + len(phrase.boxes)
-            flat, outside = flat + fitted.flat, outside + fitted.outside
-            if fitted.boxes:
-                ids = (phrase.phrase_id, phrase.image_id)
-                rows.append((*ids, phrase.category, phrase.text, phrase.split, fitted.boxes))
-        step = "image has the shape it had when it was annotated"
-        funnel.step(step, "phrases", alike, len(known))
-        funnel.step("box has an area", "boxes", listed - flat, listed)
-        funnel.step("box lies in the image", "boxes", listed - flat - outside, listed - flat)
-        funnel.step("boxes lie in the image", "phrases", len(rows), alike)
-    return pd.DataFrame(rows, columns=list(store.PHRASE_COLUMNS), dtype=object)
+_Boxes = list[tuple[PhraseRecord, Fitted | None]]
+"""Each phrase of the source and its boxes on its image, ``None`` where the set lacks the image."""
+
+
+def _fit(phrases: Sequence[PhraseRecord], images: pd.DataFrame) -> _Boxes:
+    sides = zip(images["width"].astype(int), images["height"].astype(int), strict=True)
+    sizes = dict(zip(images["image_id"], sides, strict=True))
+    return [
+        (p, fit_boxes(p.boxes, p.annotated_size, size) if (size := sizes.get(p.image_id)) else None)
+        for p in phrases
+    ]
+
+
+def _phrase_table(fitted: _Boxes) -> pd.DataFrame:
+    rows = [
+        (p.phrase_id, p.image_id, p.category, p.text, p.split, found.boxes)
+        for p, found in fitted
+        if found is not None and found.boxes
+    ]
+    return pd.DataFrame(rows, columns=list(layout.PHRASE_COLUMNS), dtype=object)
+
+
+def _phrase_boxes(fitted: _Boxes) -> pd.DataFrame:
+    """What became of every phrase's boxes: counted here, and read wherever they are reported."""
+    rows = []
+    for phrase, boxes in fitted:
+        found = boxes or Fitted([])
+        counts = len(found.boxes), found.flat, found.outside, found.clipped
+        ids = phrase.phrase_id, phrase.image_id, phrase.split
+        rows.append((*ids, *counts, found.scaled, found.other_shape))
+    return pd.DataFrame(rows, columns=list(layout.PHRASE_BOX_COLUMNS), dtype=object)
+
+
+def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
+    if not fitted:
+        return
+    known = [(phrase, found) for phrase, found in fitted if found is not None]
+    alike = [(phrase, found) for phrase, found in known if not found.other_shape]
+    listed = sum(len(phrase.boxes) for phrase, _ in alike)
+    flat = sum(found.flat for _, found in alike)
+    outside = sum(found.outside for _, found in alike)
+    kept = sum(bool(found.boxes) for _, found in alike)
+    funnel.step("phrases listed", "phrases", len(fitted))
+    funnel.step("image of the phrase kept", "phrases", len(known), len(fitted))
+    step = "image has the shape it had when it was annotated"
+    funnel.step(step, "phrases", len(alike), len(known))
+    funnel.step("box has an area", "boxes", listed - flat, listed)
+    funnel.step("box lies in the image", "boxes", listed - flat - outside, listed - flat)
+    funnel.step("boxes lie in the image", "phrases", kept, len(alike))
 
 
 def _manifest(
@@ -255,7 +279,7 @@ def _manifest(
         shown = images[["image_id", "study_id", "split"]].assign(row=range(len(rows)))
     else:
         told = [("", study.study_id, study.split, -1) for study in studies]
-        shown = pd.DataFrame(told, columns=list(store.MANIFEST_COLUMNS[:4]))
+        shown = pd.DataFrame(told, columns=list(layout.MANIFEST_COLUMNS[:4]))
     return shown.assign(
         pixel_hash=[row.hash for row in rows] if rows else "",
         text_hash=[texts[study] for study in shown["study_id"]],
@@ -289,10 +313,13 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = None
-    if name == "phrases":  # an empty table does not show that its boxes are lists of numbers
-        fields = [(column, pa.string()) for column in store.PHRASE_COLUMNS[:-1]]
+    schema = None  # an empty table does not show what its columns would hold
+    if name == "phrases":
+        fields = [(column, pa.string()) for column in layout.PHRASE_COLUMNS[:-1]]
         schema = pa.schema([*fields, ("boxes", pa.list_(pa.list_(pa.float64())))])
+    elif name == "phrase_boxes":
+        types = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
+        schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, types, strict=True)))
     pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), path)
 
 
@@ -318,7 +345,7 @@ class _Sentences:
         import pyarrow.parquet as pq
 
         types = (pa.string(), pa.string(), pa.int64(), pa.string())
-        schema = pa.schema(list(zip(store.SENTENCE_COLUMNS, types, strict=True)))
+        schema = pa.schema(list(zip(layout.SENTENCE_COLUMNS, types, strict=True)))
         waiting: list[tuple[Any, ...]] = []
         with pq.ParquetWriter(self.path, schema) as writer:
 

@@ -14,8 +14,8 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.journal import Journal
 from medclip_debias.data.prepare import prepare, prepare_part
+from medclip_debias.data.prepare.journal import Journal
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
@@ -285,7 +285,7 @@ class TestJournal:
 def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
     import errno
 
-    from medclip_debias.data import journal
+    from medclip_debias.data.prepare import journal
 
     def lockf(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -10,9 +10,9 @@ from typing import Any
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_radiograph
-from medclip_debias.data.journal import Job, Journal
+from medclip_debias.data.layout import pixel_hash
 from medclip_debias.data.parallel import chunks, ordered
-from medclip_debias.data.store import pixel_hash
+from medclip_debias.data.prepare.journal import Job, Journal
 from medclip_debias.errors import UserError, without_patients
 
 _CHUNK_BYTES = 4 << 20

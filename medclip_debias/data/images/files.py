@@ -1,0 +1,92 @@
+"""From the bytes of an image file to a `Radiograph`.
+
+A file that cannot be read whole is refused: half an image never becomes a training image.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import stat
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.config import WindowPolicy
+from medclip_debias.data.images.dicom import header_start, read_dicom
+from medclip_debias.data.images.radiograph import TOO_LARGE, Radiograph
+from medclip_debias.data.images.raster import is_raster, read_raster
+from medclip_debias.errors import UserError
+
+MAX_BYTES = 1 << 30
+"""Of a file, unpacked; a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB."""
+
+
+def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
+    """Read one radiograph.
+
+    DICOM: modality LUT, then VOI LUT or window when present, then MONOCHROME1 inversion; a
+    colour or palette DICOM is a screen capture more often than a radiograph, and is refused,
+    as are images of other devices (CT, MR, ultrasound ...). Padding is no part of the picture.
+    JPG and PNG: grey, turned as their EXIF data says; colour counts by its luminance (ITU-R
+    601-2: grey stored as colour keeps its very values, in 8 and in 16 bit), alpha is dropped.
+
+    Args:
+        path: ``.dcm``, ``.dcm.gz``, ``.jpg`` or ``.png``; the content decides, not the name.
+        window: which display window of a DICOM file is applied, ``first`` or ``none``.
+
+    Raises:
+        UserError: the file is missing, truncated, absurdly large, or no single grey image.
+    """
+    path = Path(path)
+    content = _read_bytes(path)
+    if header_start(content) is not None:
+        image = read_dicom(path, content, window, MAX_BYTES)
+    elif is_raster(content):
+        image = Radiograph.of(read_raster(path, content))
+    else:
+        raise UserError(f"{path}: this is not a DICOM, JPG or PNG image; give one of these.")
+    if not image.counts.any():
+        raise UserError(f"{path}: holds padding alone, so nothing can be seen on it.")
+    low, high = image.range
+    if not math.isfinite(high - low):
+        raise UserError(f"{path}: holds values that are not numbers; export the image again.")
+    if low == high:
+        raise UserError(f"{path}: holds a single grey value, so nothing can be seen on it.")
+    return image
+
+
+def read_image(path: Path, window: WindowPolicy = "first") -> NDArray[np.float32]:
+    """`read_radiograph` as float32 ``[H, W]`` in display polarity (high = bright)."""
+    return read_radiograph(path, window).display()
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        kind = path.stat()
+        if stat.S_ISDIR(kind.st_mode):
+            raise UserError(f"{path}: is a folder; give an image file.")
+        if not stat.S_ISREG(kind.st_mode):
+            raise UserError(f"{path}: is a device or pipe; give an image file.")
+        if kind.st_size > MAX_BYTES:
+            raise UserError(f"{path}: {TOO_LARGE}")
+        if path.suffix.lower() == ".gz":
+            with gzip.open(path) as packed:
+                content = packed.read(MAX_BYTES + 1)
+        else:
+            content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path}: the compressed file is truncated or damaged; copy it again."
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{path}: {TOO_LARGE}")
+    if not content:
+        raise UserError(f"{path}: the file is empty; copy it again.")
+    return content

@@ -1,0 +1,61 @@
+"""From a radiograph to one row of the prepared set: clip, stretch, pad to a square, resize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.config import Fit, PrepareSettings, Resample
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.images.radiograph import Radiograph
+
+
+def prepare_image(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
+    """Return the ``size x size`` uint8 image: clip, stretch, equalise, pad with 0 (or cut), resize.
+
+    Args:
+        image: what `read_radiograph` gave, or a 2-D array in display polarity.
+        settings: how.
+
+    Raises:
+        UserError: the image holds a single grey value (between the clipping percentiles).
+    """
+    return to_square(stretch(image, settings), settings.size, settings.fit, settings.resample)
+
+
+def stretch(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
+    """Clip at the percentiles ``settings.clip``, stretch to 0..255, equalise if asked."""
+    radiograph = image if isinstance(image, Radiograph) else Radiograph.of(image)
+    return radiograph.stretched(settings)
+
+
+def to_square(
+    grey: NDArray[np.uint8], size: int, fit: Fit = "pad", resample: Resample = "area"
+) -> NDArray[np.uint8]:
+    """Pad with 0 (or cut) to a centred square and resize it; the geometry of `SquareGeometry`."""
+    import cv2
+
+    height, width = grey.shape
+    place = SquareGeometry(height, width, size, size, fit)
+    left, top = max(-place.pad_x, 0), max(-place.pad_y, 0)
+    if fit == "pad":
+        square = np.zeros((place.side, place.side), dtype=np.uint8)
+        square[place.pad_y : place.pad_y + height, place.pad_x : place.pad_x + width] = grey
+    else:
+        square = grey[top : top + place.side, left : left + place.side]
+    if resample == "area":
+        method = cv2.INTER_AREA if place.side > size else cv2.INTER_LINEAR
+        return np.asarray(cv2.resize(square, (size, size), interpolation=method), dtype=np.uint8)
+    from PIL import Image
+
+    # Pillow's box keeps the filter's view of the pixels just outside the square, as when the
+    # whole image is resized first and cut afterwards.
+    whole, box = (square, (0, 0)) if fit == "pad" else (grey, (left, top))
+    resized = Image.fromarray(whole).resize(
+        (size, size),
+        Image.Resampling[resample.upper()],
+        box=(*box, box[0] + place.side, box[1] + place.side),
+    )
+    return np.array(resized, dtype=np.uint8)  # a copy: Pillow's own memory is read-only

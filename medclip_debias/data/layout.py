@@ -1,0 +1,126 @@
+"""What the tables of a prepared set hold, and the hashes that name its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.files import file_hash
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medclip_debias.config import PrepareSettings
+
+FORMAT_VERSION = 1
+
+IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height", "width")
+STUDY_COLUMNS = ("study_id", "patient_id", "split")
+SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
+PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
+TABLES = {
+    "images": IMAGE_COLUMNS,
+    "studies": STUDY_COLUMNS,
+    "sentences": SENTENCE_COLUMNS,
+    "phrases": PHRASE_COLUMNS,
+}
+MANIFEST = "manifest.parquet"
+MANIFEST_COLUMNS = ("image_id", "study_id", "split", "row", "pixel_hash", "text_hash")
+HASHES = "hashes"
+"""Key of the tables' hashes in ``meta.json``."""
+PHRASE_BOXES = "phrase_boxes.parquet"
+"""What became of the boxes of each phrase of the source, in its order: `PHRASE_BOX_COLUMNS`."""
+PHRASE_BOX_COLUMNS = (
+    *("phrase_id", "image_id", "split", "boxes"),
+    *("flat", "outside", "clipped", "scaled", "other_shape"),
+)
+
+
+class ContentHash:
+    """Names the content of a prepared set: its settings, every table's values, every row.
+
+    The values are hashed, not the Parquet bytes, which change with the library's version. Call
+    `table` (or `rows`) for each of `TABLES` in that order, then `pixels`.
+    """
+
+    def __init__(self, settings: PrepareSettings, kind: str) -> None:
+        header = {"format": FORMAT_VERSION, "kind": kind}
+        self._digest = hashlib.sha256()
+        self._update(header | {"settings": settings.model_dump(mode="json")})
+
+    def table(self, name: str, table: pd.DataFrame) -> None:
+        """Add a table."""
+        self.rows(name, list(table.columns), _rows(table))
+
+    def rows(self, name: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add a table, row by row."""
+        self._update([name, list(columns)])
+        count = 0
+        for row in rows:
+            self._update(row)
+            count += 1
+        self._update(count)
+
+    def pixels(self, hashes: Iterable[str]) -> None:
+        """Add the hash of every row of ``images.bin`` (`pixel_hash`)."""
+        for value in hashes:
+            self._update(value)
+
+    def hexdigest(self) -> str:
+        """Return the hash of what was added."""
+        return self._digest.hexdigest()
+
+    def _update(self, value: Any) -> None:
+        self._digest.update(_canonical(value))
+
+
+def content_hash(
+    folder: Path, tables: dict[str, pd.DataFrame], settings: PrepareSettings, kind: str
+) -> str:
+    """Return the `ContentHash` of ``tables`` and of the ``images.bin`` in ``folder``."""
+    digest = ContentHash(settings, kind)
+    for name in TABLES:
+        digest.table(name, tables[name])
+    with (folder / "images.bin").open("rb") as file:
+        digest.pixels(iter(lambda: pixel_hash(file.read(settings.size**2)), pixel_hash(b"")))
+    return digest.hexdigest()
+
+
+def pixel_hash(pixels: bytes) -> str:
+    """Return 32 hex digits that name the pixels of one row."""
+    return hashlib.sha256(pixels).hexdigest()[:32]
+
+
+def manifest_hash(manifest: pd.DataFrame) -> str:
+    """Return the hash of a manifest's values: equal for two people who train on the same rows."""
+    digest = hashlib.sha256()
+    for row in _rows(manifest[list(MANIFEST_COLUMNS)]):
+        digest.update(_canonical(row))
+    return digest.hexdigest()
+
+
+def _rows(table: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows as plain values, a slice at a time: all at once would need a gigabyte."""
+    for start in range(0, len(table), 1 << 14):
+        part = table.iloc[start : start + (1 << 14)]
+        yield from zip(*(_plain(part[column]) for column in part.columns), strict=True)
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    values = column.tolist()
+    if column.dtype.kind == "f":
+        return [None if value != value else value for value in values]
+    return values
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def table_hashes(folder: Path) -> dict[str, str]:
+    """Hash of the file of each table in ``folder``, for ``meta.json``."""
+    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES]
+    return {name: file_hash(folder / name) for name in names}

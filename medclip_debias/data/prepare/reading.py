@@ -1,0 +1,60 @@
+"""How a source is read: what a user says besides its path and the settings of rows and studies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from medclip_debias.data.labels import Labeller
+from medclip_debias.data.records import Source
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.text.reports import ReportSettings
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a source is read.
+
+    Attributes:
+        kind: kind of source, or ``auto``.
+        phrases: boxes, if not those beside the data.
+        reports: folder or archive of the reports, for images that came without any.
+        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
+        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
+        tables: folder of MIMIC-CXR's tables, if they are not beside the images.
+        text_only: prepare the reports alone.
+        text: sections and sentences that are used.
+    """
+
+    kind: str = "auto"
+    phrases: Path | None = None
+    reports: Path | None = None
+    labeller: str = "chexpert"
+    split_seed: int | None = None
+    text: ReportSettings = field(default_factory=ReportSettings)
+    tables: Path | None = None
+    text_only: bool = False
+
+    def source(self, path: Path) -> Source:
+        """Open the source at ``path``."""
+        return detect(
+            path,
+            self.kind,
+            phrases=self.phrases,
+            reports=self.reports,
+            labeller=cast(Labeller, self.labeller),  # checked there
+            split_seed=self.split_seed,
+            tables=self.tables,
+            text_only=self.text_only,
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return what changes the content of the set, as JSON values."""
+        text = self.text.model_dump(mode="json")
+        return {
+            "labeller": self.labeller,
+            "split_seed": self.split_seed,
+            "text_only": self.text_only,
+            "reports": text,
+        }

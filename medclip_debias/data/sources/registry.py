@@ -1,0 +1,171 @@
+"""Formats of sources: a format is known because its file lies in this folder.
+
+A format is one class with the decorator `source`: how it is recognised, how it is opened, what it
+needs, and the words that the help, the messages and docs/data.md have for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from medclip_debias.data.records import Source
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from medclip_debias.data.labels import Labeller
+
+
+class Sure(IntEnum):
+    """How sure a format is that a path holds it; the surest format reads it."""
+
+    NO = 0
+    FILES = 1
+    """There are files of a type that the format has, as other formats may."""
+    LAYOUT = 2
+    """Names of files or folders have the form that the format gives them."""
+    DECLARED = 3
+    """A file was put there to say what the folder is, as a manifest does."""
+    RELEASE = 4
+    """There are files or folders under the very names of a public release."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user gives besides the path of a source.
+
+    Attributes:
+        phrases: file of boxes; a format without one looks beside its data.
+        reports: folder, zip or archive of the reports, for images that came without any.
+        tables: folder of tables that are not beside the images.
+        labeller: whose automatic labels to read.
+        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
+        text_only: the reports alone.
+    """
+
+    phrases: Path | None = None
+    reports: Path | None = None
+    tables: Path | None = None
+    labeller: Labeller = "chexpert"
+    split_seed: int | None = None
+    text_only: bool = False
+
+
+class _Readable(Source, Protocol):
+    """A source that recognises its format and opens a path of it."""
+
+    @classmethod
+    def recognise(cls, path: Path) -> Sure:
+        """Tell how sure it is that ``path`` (which exists) holds this format."""
+        ...
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> Source:
+        """Open what ``path`` holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """A registered format.
+
+    Attributes:
+        kind: its name on the command line and in ``meta.json``.
+        title: its name in sentences and in docs/data.md.
+        looks: what a path must hold to be recognised, for the message on one that is not.
+        give: what a user gives as SOURCE, for the help and docs/data.md.
+        needs: what must be there, for the same.
+        takes: names of the options of `Given` that it can use; the others are refused.
+        instead: by option it cannot use: what to do instead.
+        reader: the class.
+    """
+
+    kind: str
+    title: str
+    looks: str
+    give: str
+    needs: str
+    takes: frozenset[str]
+    instead: Mapping[str, str]
+    reader: type[_Readable]
+
+    @property
+    def module(self) -> str:
+        """Name of the module that reads it."""
+        return self.reader.__module__
+
+    def open(self, path: Path, given: Given) -> Source:
+        """Open ``path`` as this format.
+
+        Raises:
+            UserError: an option was given that the format cannot use, or the source is unusable.
+        """
+        for option, default in asdict(Given()).items():
+            value = getattr(given, option)
+            if value == default or option in self.takes or option == "labeller":
+                continue
+            flag = f"--{option.replace('_', '-')}"
+            others = " or ".join(f.title for f in formats().values() if option in f.takes)
+            if option in self.instead:
+                raise UserError(f"{value}: {self.instead[option]}.")
+            if option in ("tables", "reports"):
+                raise UserError(
+                    f"{value}: only {others} has {option} of its own; leave out {flag}."
+                )
+            raise UserError(
+                f"{path}: a source of kind '{self.kind}' cannot use {flag} ({others} can); leave it"
+                " out."
+            )
+        return self.reader.open(path, given)
+
+
+_R = TypeVar("_R", bound=type[_Readable])
+_known: dict[str, Format] = {}
+
+
+def source(
+    *,
+    title: str,
+    looks: str,
+    give: str,
+    needs: str,
+    takes: Collection[str] = (),
+    instead: Mapping[str, str] | None = None,
+) -> Callable[[_R], _R]:
+    """Register the decorated class as a format; its attribute ``kind`` names it.
+
+    Args:
+        title: see `Format`, as for the others.
+        looks: what a path must hold.
+        give: what a user gives.
+        needs: what must be there.
+        takes: names of the options of `Given` that it can use; the others are refused.
+        instead: what to do in place of an option that it cannot use.
+    """
+
+    def add(reader: _R) -> _R:
+        kind = str(reader.kind)
+        other = _known.get(kind)
+        if other is not None and other.module != reader.__module__:
+            raise ValueError(f"two formats are called {kind!r}: {other.module} and {reader}")
+        _known[kind] = Format(
+            *(kind, title, looks, give, needs),
+            *(frozenset(takes), MappingProxyType(dict(instead or {})), reader),
+        )
+        return reader
+
+    return add
+
+
+def formats() -> Mapping[str, Format]:
+    """Return every format by its kind, in alphabetical order."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
+    return MappingProxyType(dict(sorted(_known.items())))

@@ -1,0 +1,1 @@
+"""From the text of a report to its sections and sentences."""

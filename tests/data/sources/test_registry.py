@@ -1,0 +1,143 @@
+"""Formats are known because their file is there; each says how it is known and what it needs."""
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.cli import run
+from medclip_debias.data.records import ImageRecord, Source, StudyRecord
+from medclip_debias.data.sources import registry
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.sources.registry import Given, Sure, formats, source
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+
+DOCS = Path(__file__).parents[3] / "docs"
+KINDS = sorted(formats())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryFormat:
+    def test_has_its_words_in_the_help(self, kind, capsys):
+        assert run(["prepare", "--help"]) == 0
+        shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+        known = formats()[kind]
+        assert f"{kind}: {known.give}. Needs {known.needs}.".replace("`", "") in shown
+        assert f"{', '.join(KINDS)} or auto." in shown
+
+    def test_has_a_row_in_the_docs(self, kind):
+        known = formats()[kind]
+        row = f"| {known.title} | `{kind}` | {known.give} | {known.needs} |"
+        assert row in (DOCS / "data.md").read_text(encoding="utf-8")
+
+    def test_does_not_know_an_empty_folder_nor_one_of_other_things(self, kind, tmp_path):
+        (tmp_path / "notes.txt").write_text("x")
+        assert formats()[kind].reader.recognise(tmp_path) == Sure.NO
+        with pytest.raises(UserError):
+            formats()[kind].open(tmp_path, Given())
+
+    def test_is_named_where_a_folder_is_no_known_layout(self, kind, tmp_path):
+        with pytest.raises(UserError, match=re.escape(formats()[kind].looks)):
+            detect(tmp_path)
+
+    def test_refuses_the_options_that_it_cannot_use(self, kind, tmp_path):
+        known = formats()[kind]
+        for option in {"reports", "tables"} - known.takes:
+            with pytest.raises(UserError, match=rf"^{tmp_path}: .*(--{option}|column)"):
+                known.open(tmp_path, Given(**{option: tmp_path}))
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """`source`, whose formats are forgotten after the test."""
+    monkeypatch.setattr(registry, "_known", dict(registry._known) | dict(formats()))
+    return source
+
+
+def registered(register, name="notes", sure=Sure.RELEASE):
+    """A format of a text file, a line a study."""
+
+    @register(title="Notes", looks="a notes.txt", give="folder", needs="`notes.txt`")
+    class Notes(Source):
+        kind = name
+
+        def __init__(self, path):
+            self.path = path
+            self.lines = (path / "notes.txt").read_text().splitlines()
+
+        @classmethod
+        def recognise(cls, path):
+            return sure if (path / "notes.txt").is_file() else Sure.NO
+
+        @classmethod
+        def open(cls, path, given):
+            return cls(path)
+
+        def images(self):
+            places = [self.path / f"{n}.png" for n, _ in enumerate(self.lines)]
+            return [
+                ImageRecord(f"i{n}", f"s{n}", f"p{n}", place, "AP", "train")
+                for n, place in enumerate(places)
+            ]
+
+        def studies(self, only=None):
+            for number, text in enumerate(self.lines):
+                yield StudyRecord(f"s{number}", f"p{number}", "train", text)
+
+    return Notes
+
+
+def write(folder):
+    lines = ("FINDINGS: Clear lungs.", "FINDINGS: Small effusion.")
+    (folder / "notes.txt").write_text("\n".join(lines))
+    for number in range(2):
+        grey = np.arange(400, dtype=np.uint8).reshape(20, 20) // 2 + number
+        Image.fromarray(grey).save(folder / f"{number}.png")
+    return folder
+
+
+def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
+    docs = (DOCS / "data.md").read_text(encoding="utf-8")
+    example = docs[docs.index("## A new source") :].split("```python\n")[1].split("```")[0]
+    (tmp_path / "pairs_example.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("pairs_example")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in range(12):
+        grey = np.arange(400, dtype=np.uint8).reshape(20, 20) // 2 + number
+        Image.fromarray(grey).save(folder / f"n{number}.jpg")
+        (folder / f"n{number}.txt").write_text(f"FINDINGS: Finding {number}. Clear lungs.")
+    (folder / "n3.jpg").unlink()
+    command = ["prepare", str(folder), str(tmp_path / "o"), "--size", "16", "--workers", "1"]
+    assert run(command) == 0
+    found = PreparedSet.open(tmp_path / "o")
+    assert found.meta["kind"] == "pairs"
+    assert len(found) == 11
+    assert set(found.studies["split"]) <= {"train", "validate", "test"}
+    assert "Finding 7." in found.sentences["text"].tolist()
+    assert found.folder.joinpath("missing.csv").read_text().splitlines()[1].startswith("n3,")
+    # It finds its work done; with an option that it cannot use it stops.
+    assert run(command) == 0
+    with pytest.raises(UserError, match="'pairs' cannot use --text-only"):
+        detect(folder, text_only=True)
+
+
+def test_the_surest_format_reads_and_equally_sure_ones_ask(register, tmp_path):
+    write(tmp_path)
+    (tmp_path / "manifest.csv").write_text("image,report\n0.png,Clear lungs.\n")
+    registered(register, sure=Sure.LAYOUT)
+    assert detect(tmp_path).kind == "manifest"
+    registered(register, sure=Sure.DECLARED)
+    with pytest.raises(UserError, match="may be manifest or notes; say which with --kind"):
+        detect(tmp_path)
+    assert detect(tmp_path, "notes").kind == "notes"
+
+
+def test_two_formats_of_one_name_are_refused(register):
+    with pytest.raises(ValueError, match="two formats are called 'openi'"):
+        registered(register, "openi")
