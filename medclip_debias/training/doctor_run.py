@@ -32,8 +32,8 @@ from medclip_debias.training.doctor import (
     write_speed,
 )
 from medclip_debias.training.lock import holder_of
-from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.trainer import Trainer
 
 _STEPS = 3  # the first one loads and allocates; the last is the one that counts
 _EVERY = 5.0  # seconds between two words on a long look

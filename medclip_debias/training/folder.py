@@ -19,7 +19,7 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.files import file_hash, remove_leftovers, write_json, write_text
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.training.checkpoint import checkpoints, clean, drop_checkpoints
-from medclip_debias.training.run import Trainer
+from medclip_debias.training.trainer import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
 _FREE = {

@@ -43,7 +43,6 @@ from medclip_debias.training.folder import (
 from medclip_debias.training.lock import RunLock, locked
 from medclip_debias.training.logs import RunLog, Window, last_loss, memory
 from medclip_debias.training.processes import Place, share_from_first, together, total
-from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import (
     StoppedBySignalError,
@@ -51,6 +50,7 @@ from medclip_debias.training.signals import (
     before_the_first_step,
     stop_signals,
 )
+from medclip_debias.training.trainer import Trainer
 from medclip_debias.training.validation_state import BestSoFar
 from medclip_debias.training.watch import Watch
 

@@ -48,7 +48,7 @@ def test_a_run_validates_and_says_which_step_was_best(config, capsys, tmp_path):
 
 
 def test_a_signal_ends_the_verb_with_its_own_code(config, capsys, monkeypatch):
-    from medclip_debias.training.run import Trainer
+    from medclip_debias.training.trainer import Trainer
 
     step = Trainer.step
 
