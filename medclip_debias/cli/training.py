@@ -79,8 +79,8 @@ def train(
         from medclip_debias.config import load_settings
         from medclip_debias.evaluation.validation import validator_of
         from medclip_debias.training.processes import Place, one_voice
+        from medclip_debias.training.run import train as run
         from medclip_debias.training.settings import RunSettings
-        from medclip_debias.training.train import train as run
 
         place = Place.from_environment()
         first = place.rank == 0

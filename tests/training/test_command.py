@@ -15,7 +15,7 @@ import yaml
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
 from medclip_debias.training.processes import Place, together
-from medclip_debias.training.train import train
+from medclip_debias.training.run import train
 from tests.training.conftest import in_processes
 
 
