@@ -56,7 +56,8 @@ def doctor(
 
     if not as_json:
         note("Starting ...")  # the imports alone may take long
-    from medclip_debias.training.doctor import STOPS, Finding, examine, lines, summary
+    from medclip_debias.doctor.examine import examine
+    from medclip_debias.doctor.findings import STOPS, Finding, lines, summary
 
     def tell(finding: Finding) -> None:
         typer.echo(lines(finding))

@@ -12,13 +12,8 @@ import torch
 
 from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
-from medclip_debias.errors import UserError
-from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.losses.eta import LanguageModelEta
-from medclip_debias.losses.keyword_supervision import KeywordSettings
-from medclip_debias.losses.registry import build_objective, loss_settings
-from medclip_debias.training.checkpoint import KEEP, checkpoints
-from medclip_debias.training.doctor import (
+from medclip_debias.doctor.disks import existing, read_speed, write_speed
+from medclip_debias.doctor.findings import (
     GIB,
     OK,
     SKIPPED,
@@ -27,10 +22,13 @@ from medclip_debias.training.doctor import (
     Examination,
     Finding,
     Say,
-    existing,
-    read_speed,
-    write_speed,
 )
+from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import language_model_hash
+from medclip_debias.losses.eta import LanguageModelEta
+from medclip_debias.losses.keyword_supervision import KeywordSettings
+from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.lock import holder_of
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.trainer import Trainer
