@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from medclip_debias.evaluation.probes import (
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
+from medclip_debias.palette import PALE, STYLES
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -379,8 +379,8 @@ def _picture(
     figure = Figure(figsize=(6.4, 5.2), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.scatter(flat[:, 0], flat[:, 1], s=5, color="#c8ccd1", label="none or several")
-    for (colour, marker), name in zip(_MARKS, frequent, strict=False):
+    axes.scatter(flat[:, 0], flat[:, 1], s=5, color=PALE, label="none or several")
+    for (colour, marker, _), name in zip(STYLES[1:], frequent, strict=False):
         mine = single & positive[:, names.index(name)]
         if mine.any():
             x, y = flat[mine].T
@@ -390,14 +390,3 @@ def _picture(
     axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=140, metadata={"Software": None})
-
-
-# Okabe and Ito's colours, each with a marker of its own.
-_MARKS: Sequence[tuple[str, str]] = (
-    ("#D55E00", "s"),
-    ("#0072B2", "^"),
-    ("#009E73", "D"),
-    ("#CC79A7", "v"),
-    ("#E69F00", "P"),
-    ("#000000", "X"),
-)

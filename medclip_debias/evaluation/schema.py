@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import Metric, of_protocol
+from medclip_debias.files import read_json
 
 FORMATS = (1, 2)
 Interval = tuple[float, float] | None
@@ -272,17 +273,9 @@ def read_results(path: Path) -> dict[str, Any]:
     Raises:
         UserError: no such file, no JSON, another format, or a part that is missing or wrong.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file; run 'medclip-debias evaluate' first.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
-        ) from error
+    content = read_json(path, "run 'medclip-debias evaluate' to write it")
     check_results(content, str(path))
-    result: dict[str, Any] = content
-    return result
+    return content
 
 
 def check_results(content: Any, where: str) -> None:

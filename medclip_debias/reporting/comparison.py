@@ -9,8 +9,9 @@ from typing import Any
 from medclip_debias.evaluation.provenance import plain
 from medclip_debias.files import atomic_file, write_json, write_text
 from medclip_debias.reporting.content import number
-from medclip_debias.reporting.figures import data_address
 from medclip_debias.reporting.forest import forest
+from medclip_debias.reporting.page import render
+from medclip_debias.reporting.plots import data_address
 from medclip_debias.reporting.tables import class_table, comparison_table, latex, markdown
 
 
@@ -42,15 +43,10 @@ def _ranks(content: Mapping[str, Any]) -> str:
 
 
 def _page(content: Mapping[str, Any], tables: list[Any], figure: str) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("medclip_debias.reporting", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("comparison.html.j2").render(
-        content=content, tables=tables, figure=figure, ranks=_ranks(content).strip()
+    return render(
+        "comparison.html.j2",
+        content=content,
+        tables=tables,
+        figure=figure,
+        ranks=_ranks(content).strip(),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +20,9 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.evaluation.catalogue import value_at as dig
 from medclip_debias.evaluation.schema import read_results
+from medclip_debias.files import read_json
 from medclip_debias.reporting.definitions import CURVES
-from medclip_debias.reporting.figures import curve, data_address
+from medclip_debias.reporting.plots import curve, data_address
 
 NOTHING = "\N{EN DASH}"
 Table = list[list[str]]
@@ -59,19 +59,6 @@ def read_run(run: Path) -> dict[str, Any]:
     }
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: is not a results file; run 'evaluate' again.")
-    return content
-
-
 def read_metrics(path: Path) -> dict[str, list[float | None]]:
     """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty."""
     if not path.is_file():
@@ -101,7 +88,7 @@ def read_heatmaps(folder: Path) -> list[dict[str, Any]]:
         return []
     check_own(folder)
     check_own(folder / "index.json")
-    index = read_json(folder / "index.json")
+    index = read_json(folder / "index.json", "run 'evaluate' again")
     items = []
     listed = index.get("items", [])
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):

@@ -31,7 +31,7 @@ def ranking_rows(results: Results) -> Table:
 
 def reliability_figures(results: Results) -> list[dict[str, str]]:
     """A reliability diagram for each class that has one."""
-    from medclip_debias.reporting.figures import reliability
+    from medclip_debias.reporting.plots import reliability
 
     return [
         {

@@ -10,6 +10,7 @@ from typing import Any
 
 from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.files import write_text
+from medclip_debias.markdown import markdown_table, one_line
 from medclip_debias.reporting.content import dig, few_patients, interval, number, patients_of
 
 _TEX = {
@@ -45,8 +46,7 @@ class Table:
 
 def markdown(table: Table) -> str:
     """The table as Markdown, its caption below."""
-    rule = ["---" if place < table.words else "---:" for place in range(len(table.head))]
-    lines = [_bar(table.head), _bar(rule), *(_bar(row) for row in table.rows)]
+    lines = markdown_table(table.head, table.rows, table.words)
     return "\n".join([*lines, "", table.caption, ""])
 
 
@@ -74,17 +74,8 @@ def tex(text: str) -> str:
 
     Hyphens stay hyphens: LaTeX would make a dash of two.
     """
-    line = re.sub(r"-(?=-)", "-\0", _one_line(text))
+    line = re.sub(r"-(?=-)", "-\0", one_line(text))
     return "".join("{}" if letter == "\0" else _TEX.get(letter, letter) for letter in line)
-
-
-def _one_line(text: str) -> str:
-    """Text whose white space is single blanks, and whose control characters are gone."""
-    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-
-
-def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _ampersands(cells: Sequence[str]) -> str:

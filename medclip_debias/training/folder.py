@@ -6,7 +6,6 @@ under, so that neither can be exchanged unseen.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,13 @@ import yaml
 from medclip_debias import __version__
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import file_hash, remove_leftovers, write_json, write_text
+from medclip_debias.files import (
+    file_hash,
+    read_json_or_none,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.training.checkpoint import checkpoints, clean, drop_checkpoints
 from medclip_debias.training.trainer import Trainer
@@ -184,10 +189,12 @@ def unmark_finished(out: Path) -> None:
 
 def is_finished(out: Path, step: int) -> bool:
     """Whether `mark_finished` was called after ``step`` steps, and the model is as it was then."""
+    noted = read_json_or_none(out / _FINISHED)
+    if noted is None:
+        return False
     try:
-        noted = json.loads((out / _FINISHED).read_text(encoding="utf-8"))
         return bool(noted == {"step": step, "model": _hashes(out / "model")})
-    except (OSError, ValueError):
+    except OSError:
         return False
 
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-INK, ACCENT, SECOND, GRID = "#3c434b", "#1f6aa5", "#b4572f", "#e3e6ea"
+from medclip_debias.palette import ACCENT, AXIS, GRID, INK, SECOND
 
 
 def curve(
@@ -37,7 +37,7 @@ def curve(
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color("#aab1b8")
+        axes.spines[side].set_color(AXIS)
     return _svg(figure)
 
 
@@ -53,7 +53,7 @@ def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
     figure = Figure(figsize=(2.9, 2.7), facecolor="white", layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], "--", color="#8a929a", linewidth=1)
+    axes.plot([0, 1], [0, 1], "--", color=AXIS, linewidth=1)
     x, y = ([float(each[key]) for each in bins] for key in ("probability", "positive"))
     most = max(int(each["images"]) for each in bins)
     sizes = [12 + 110 * int(each["images"]) / most for each in bins]
