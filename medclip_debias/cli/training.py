@@ -78,13 +78,13 @@ def train(
     with stop_signals(at_once=True):
         from medclip_debias.config import load_settings
         from medclip_debias.evaluation.validation import validator_of
-        from medclip_debias.training.processes import Place, one_voice
+        from medclip_debias.training.place import Place, one_error_a_machine
         from medclip_debias.training.run import train as run
         from medclip_debias.training.settings import RunSettings
 
         place = Place.from_environment()
         first = place.rank == 0
-        with one_voice(place):
+        with one_error_a_machine(place):
             chosen = load_settings(RunSettings, config, settings or [])
             limit = chosen.train.validate_images
             validator = validator_of(chosen.prepared, limit) if first else None

@@ -13,7 +13,7 @@ from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
-from medclip_debias.evaluation.items import write_items
+from medclip_debias.evaluation.item_tables import write_items
 from medclip_debias.evaluation.label_table import (
     ClassList,
     Labels,
@@ -24,7 +24,7 @@ from medclip_debias.evaluation.label_table import (
 )
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
-from medclip_debias.evaluation.phrases import select_phrases
+from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.provenance import (

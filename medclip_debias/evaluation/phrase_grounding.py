@@ -15,7 +15,7 @@ from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.evaluation.phrases import Phrase, Phrases
+from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import as_boxes, visible_boxes

@@ -17,7 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Progress
 from medclip_debias.evaluation.evaluate import plain
 from medclip_debias.evaluation.false_negatives import Truth, detectors
-from medclip_debias.evaluation.probes import (
+from medclip_debias.evaluation.representations import (
     alignment,
     auc_with_interval,
     few_labels,

@@ -49,7 +49,8 @@ class Measured:
     Attributes:
         results: its part of ``results.json``.
         items: one row for each measured thing, for paired statistics; ``id`` and ``patient`` are
-            still the set's own (`medclip_debias.evaluation.items` replaces them). None for none.
+            still the set's own (`medclip_debias.evaluation.item_tables` replaces them). None for
+            none.
     """
 
     results: dict[str, Any]

@@ -21,7 +21,7 @@ from medclip_debias.evaluation.bootstrap import (
 )
 from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.phrase_grounding import phrases_of_images
-from medclip_debias.evaluation.phrases import Phrases
+from medclip_debias.evaluation.phrase_selection import Phrases
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.models.finite import finite

@@ -258,7 +258,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     from medclip_debias.evaluation.label_table import set_labels
     from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
-    from medclip_debias.evaluation.phrases import select_phrases
+    from medclip_debias.evaluation.phrase_selection import select_phrases
     from medclip_debias.evaluation.protocol import Draw
     from medclip_debias.evaluation.retrieval import BoxRetrieval
     from medclip_debias.evaluation.validation import validator_of

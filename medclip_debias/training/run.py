@@ -42,7 +42,8 @@ from medclip_debias.training.folder import (
 )
 from medclip_debias.training.lock import RunLock, locked
 from medclip_debias.training.logs import RunLog, Window, last_loss, memory
-from medclip_debias.training.processes import Place, share_from_first, together, total
+from medclip_debias.training.place import Place
+from medclip_debias.training.processes import share_from_first, together, total
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import (
     StoppedBySignalError,

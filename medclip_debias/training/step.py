@@ -33,6 +33,7 @@ from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
 from medclip_debias.training.precision import Precision
 from medclip_debias.training.processes import total
+from medclip_debias.training.settings import TrainSettings
 
 # First word of the seed of what is masked, so that it shares no stream with the batches.
 _MASK = 3
@@ -74,9 +75,8 @@ class CachedGradients:
         norms: batch norms whose running statistics move once a step.
         precision: of the encoders.
         ranks: which process this is.
-        micro_batches: parts of a process's share.
-        block: studies that the encoders see at a time; 0 for a whole micro-batch.
-        channels_last: memory layout of the images.
+        settings: of the run, of which ``accumulate``, ``norm_batch`` and ``channels_last`` say how
+            the encoders see the batch.
     """
 
     def __init__(
@@ -89,10 +89,7 @@ class CachedGradients:
         norms: Sequence[StepBatchNorm2d],
         precision: Precision,
         ranks: Ranks,
-        *,
-        micro_batches: int,
-        block: int,
-        channels_last: bool,
+        settings: TrainSettings,
     ) -> None:
         self.model = model
         self.objective = objective
@@ -102,9 +99,7 @@ class CachedGradients:
         self.norms = norms
         self.precision = precision
         self.ranks = ranks
-        self.micro_batches = micro_batches
-        self.block = block
-        self.channels_last = channels_last
+        self.settings = settings
 
     def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
         """Add the gradients of this process's part; their mean over the processes is the batch's.
@@ -161,11 +156,11 @@ class CachedGradients:
 
     def _blocks(self, batch: Batch, words: Sequence[int]) -> list[list[Block]]:
         """The blocks of each micro-batch, with seeds by their number in the whole batch."""
-        micro = batch.split(self.micro_batches) if self.micro_batches > 1 else [batch]
+        micro = batch.split(self.settings.accumulate) if self.settings.accumulate > 1 else [batch]
         count = 1
-        if self.block:
+        if self.settings.norm_batch:
             studies = micro[0].studies[: len(micro[0].studies) // (2 if batch.two_view else 1)]
-            count = len(torch.unique_consecutive(studies)) // self.block
+            count = len(torch.unique_consecutive(studies)) // self.settings.norm_batch
         parts = [part.split(count) if count > 1 else [part] for part in micro]
         first = self.ranks.rank * len(parts) * count
         return [
@@ -216,7 +211,7 @@ class CachedGradients:
         model = self.model
         torch.manual_seed(block.seed)
         images = model.normalise(block.batch.images_on(model.device))
-        if self.channels_last:
+        if self.settings.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
             regions = model.encode_images(images)

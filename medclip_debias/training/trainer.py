@@ -155,9 +155,7 @@ class Trainer:
             norms,
             self.precision,
             self.ranks,
-            micro_batches=train.accumulate,
-            block=train.norm_batch,
-            channels_last=train.channels_last,
+            train,
         )
         self.train_mode()
 

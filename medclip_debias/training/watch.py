@@ -16,12 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from medclip_debias.errors import EXIT_CODE
+from medclip_debias.training.place import Place
 from medclip_debias.training.signals import tell
 
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-    from medclip_debias.training.processes import Place
 
 _AWAY = "-"  # the phase of a process that may take as long as it likes
 _AGAIN = (

@@ -14,7 +14,8 @@ import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.training.processes import Place, together
+from medclip_debias.training.place import Place
+from medclip_debias.training.processes import together
 from medclip_debias.training.run import train
 from tests.training.conftest import in_processes
 
