@@ -26,8 +26,8 @@ def examine(
     Args:
         config: YAML file of the run, or None.
         overrides: ``key.path=value`` words.
-        say: told what is being looked at now.
-        tell: told each finding when there is one.
+        say: called with what is being looked at now.
+        tell: called with each finding when there is one.
 
     Raises:
         UserError: the settings themselves are wrong.

@@ -49,8 +49,8 @@ class Examination:
     """Looks at one thing after another.
 
     Args:
-        say: told what is being looked at now.
-        tell: told each finding when there is one.
+        say: called with what is being looked at now.
+        tell: called with each finding when there is one.
 
     Attributes:
         findings: all so far.

@@ -98,7 +98,7 @@ def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
     Args:
         run: the run.
         opened: takes the set, if it can be read.
-        say: told how far this is, every few seconds.
+        say: called with how far this is, every few seconds.
     """
     prepared = PreparedSet.open(run.prepared)
     for name in TABLES:

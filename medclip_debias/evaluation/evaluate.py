@@ -52,7 +52,7 @@ FORMAT = 2
 """Version of ``results.json``; 2 keeps every key of 1 and adds to them (docs/evaluation.md)."""
 
 ON_TRAINING = (
-    "Measured on training images: these figures say how well the model remembers, not how well it "
+    "Measured on training images: these metrics say how well the model remembers, not how well it "
     "does on new patients."
 )
 
@@ -141,7 +141,7 @@ def evaluate(
         )
     if split == "train" and not allow_train:
         raise UserError(
-            "The split 'train' is what the model learned from, so its figures say nothing about "
+            "The split 'train' is what the model learned from, so its metrics say nothing about "
             "new patients; evaluate 'test' or 'validate', or give --allow-train to measure it "
             "all the same."
         )

@@ -111,7 +111,7 @@ def summarise_phrases(
 ) -> dict[str, Any]:
     """Means over phrases, overall and by group, with intervals.
 
-    The floors of the overlap metrics come along: ``miou_floor`` is the mIoU of a map that is
+    The chance levels of the overlap metrics come along: ``miou_floor`` is the mIoU of a map that is
     zero everywhere (21 of 41 thresholds take the whole image), ``pointing_game_floor`` the
     hit rate of a random pixel; both are set by the boxes' areas alone.
 
@@ -124,7 +124,7 @@ def summarise_phrases(
         seed: of the bootstrap.
 
     Returns:
-        The figures, and the same in ``categories``, ``areas`` (terciles of the boxes' share of
+        The metrics, and the same in ``categories``, ``areas`` (terciles of the boxes' share of
         their image) and ``sentence_frequency``.
     """
     values = {metric: np.array([row.get(metric, np.nan) for row in rows]) for metric in METRICS}
@@ -152,7 +152,7 @@ def summarise_phrases(
 
     intervals = bootstrap_intervals(statistics, patients, resamples=resamples, seed=seed)
 
-    def figures(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
+    def metrics(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
         return {
             **{metric: float(values[metric][members].mean()) for metric in METRICS},
             "interval": {metric: intervals[f"{prefix}{metric}"] for metric in METRICS},
@@ -161,14 +161,14 @@ def summarise_phrases(
         }
 
     return {
-        **figures(np.ones(len(rows), dtype=bool), ""),
+        **metrics(np.ones(len(rows), dtype=bool), ""),
         "patients": len(set(patients)),
         "miou_floor": float(area.mean()) * float((THRESHOLDS <= 0).mean()),
         "pointing_game_floor": float(area.mean()),
         "area_tercile_bounds": bounds,
         **{
             division: {
-                name: figures(members, f"{division}/{name}/") for name, members in parts.items()
+                name: metrics(members, f"{division}/{name}/") for name, members in parts.items()
             }
             for division, parts in groups.items()
         },

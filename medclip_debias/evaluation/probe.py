@@ -40,9 +40,9 @@ FORMAT = 1
 
 
 class ProbeOptions(Settings):
-    """Every choice that changes a figure; stored with the results.
+    """Every choice that changes a metric; stored with the results.
 
-    ``shares`` of the training patients whose labels a linear probe sees; small shares are drawn
+    ``shares`` of the training patients whose labels a linear probe sees; small shares are sampled
     ``repeats`` times. ``neighbours`` are the k of nearest neighbours. ``removed`` are the shares
     of each sentence's negatives that the similarity takes for false; at most ``sentences``
     sentences of the split are judged.
@@ -82,7 +82,7 @@ def probe(
         out: folder for the results.
         split: what the probe is scored on.
         truth: ``truth/`` of the phantom that the set came from, for false negatives.
-        seed: of what is drawn.
+        seed: of what is sampled.
         bootstrap: resamples of the patients.
         device: where the model runs.
         options: every other choice.

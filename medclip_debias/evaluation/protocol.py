@@ -31,7 +31,7 @@ class Skipped(UserError):
 
 @dataclass(frozen=True)
 class Draw:
-    """How intervals are drawn: how often patients are resampled, and from which seed."""
+    """How intervals are computed: how often patients are resampled, and from which seed."""
 
     resamples: int = 1000
     seed: int = 0
@@ -82,10 +82,10 @@ class Protocol(ABC):
 
     @abstractmethod
     def measure(self, draw: Draw) -> Measured:
-        """Give the figures, after every image was seen.
+        """Give the metrics, after every image was seen.
 
         Raises:
-            Skipped: what was seen allows no figure.
+            Skipped: what was seen allows no metric.
         """
 
 

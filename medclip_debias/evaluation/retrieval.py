@@ -97,7 +97,7 @@ def retrieval(
 
     ``strict``: only the phrase that the query belongs to counts; phrases with the same
     sentence are ties when boxes rank sentences, and rivals when sentences rank boxes.
-    ``lenient``: any phrase with the same sentence counts. The unnamed figures on top are the
+    ``lenient``: any phrase with the same sentence counts. The unnamed metrics on top are the
     strict ones, as the paper defines them.
 
     Intervals redraw the patients of the queries; the candidates stay as they are.
@@ -147,7 +147,7 @@ def summarise_ranks(
     Args:
         ranks: direction to the rank of each query.
         patients: direction to the patient of each query.
-        draw: resamples; patients are drawn once for all directions where they are the same.
+        draw: resamples; patients are resampled once for all directions where they are the same.
     """
     result: dict[str, Any] = {
         way: {

@@ -115,7 +115,7 @@ class ClassCounts(Part):
 class ClassResult(ClassCounts, ClassMetrics):
     """Zero-shot metrics of one class."""
 
-    interval: Intervals = Field({}, description="95% interval of each figure.")
+    interval: Intervals = Field({}, description="95% interval of each metric.")
     threshold: Threshold | None = Field(None, description="Of F1.")
     reliability: list[Bin] = Field([], description="Bins that hold images.")
 
@@ -259,11 +259,11 @@ class Results(Part):
     code_hash: str | None = Field(None, description="16 hex digits naming the package's files.")
     seed: int = Field(description="Of the bootstrap.")
     prompts: dict[str, Any] = Field({}, description="The prompt set, word for word.")
-    options: dict[str, Any] = Field({}, description="Every choice behind the figures.")
+    options: dict[str, Any] = Field({}, description="Every choice behind the metrics.")
     model: dict[str, Any] = Field({}, description="Architecture, preprocessing, provenance.")
     data: dict[str, Any] = Field({}, description="Source, counts, splits, funnel, settings.")
     self_test: SelfTest | None = Field(None, description="The model's golden samples.")
-    versions: dict[str, str] = Field({}, description="Versions of what computed the figures.")
+    versions: dict[str, str] = Field({}, description="Versions of what computed the metrics.")
     timing: dict[str, float | None] = Field({}, description="Seconds taken.")
 
 

@@ -130,7 +130,7 @@ def _number(text: str | None) -> float | None:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A figure with ``digits`` decimals; a dash for none."""
+    """A number with ``digits`` decimals; a dash for none."""
     if value is None:
         return NOTHING
     if isinstance(value, int) and not isinstance(value, bool):
@@ -153,7 +153,7 @@ def few_patients(counts: Iterable[Any]) -> str:
     """A sentence on intervals from fewer than `FEW_PATIENTS` patients; empty where none are.
 
     Args:
-        counts: patients behind the figures; what is no number is passed over.
+        counts: patients behind the metrics; what is no number is passed over.
     """
     few = sorted({n for n in counts if isinstance(n, int) and n < FEW_PATIENTS})
     if not few:
@@ -253,7 +253,7 @@ def paper_value(row: Sequence[float], column: int) -> str:
 
 
 def class_rows(results: Mapping[str, Any]) -> Table:
-    """Zero-shot figures per class: name, counts, then figures with intervals."""
+    """Zero-shot metrics per class: name, counts, then values with intervals."""
     rows = []
     for name, c in (dig(results, "zero_shot.classes") or {}).items():
         row = [name, number(c["positive"]), number(c["negative"]), number(c["left_out"])]
@@ -273,7 +273,7 @@ def refused_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def category_rows(results: Mapping[str, Any]) -> Table:
-    """Phrase-grounding figures per category, then overall."""
+    """Phrase-grounding metrics per category, then overall."""
     grounding = results.get("grounding") or {}
     groups = [*(grounding.get("categories") or {}).items()]
     if len(groups) > 1:
@@ -297,7 +297,7 @@ def category_rows(results: Mapping[str, Any]) -> Table:
 
 
 def retrieval_rows(results: Mapping[str, Any]) -> Table:
-    """Retrieval figures: strict and lenient, both ways."""
+    """Retrieval metrics: strict and lenient, both ways."""
     rows = []
     titles = {"box_to_sentence": "box to sentence", "sentence_to_box": "sentence to box"}
     for mode in ("strict", "lenient"):
@@ -316,22 +316,22 @@ def curves(metrics: Mapping[str, list[float | None]]) -> list[dict[str, str]]:
         float(index) if value is None else value
         for index, value in enumerate(metrics.get("step", [None] * count))
     ]
-    drawn = []
+    shown = []
     for column, title, line in CURVES:
         values = metrics.get(column, [])
         if all(value is None for value in values):
             continue
         second = metrics.get("negative_similarity") if column == "positive_similarity" else None
         last = next(value for value in reversed(values) if value is not None)
-        drawn.append(
+        shown.append(
             {
                 "title": title,
                 "definition": line,
                 "last": f"{last:.3g}",
-                "figure": curve(steps, values, second),
+                "plot": curve(steps, values, second),
             }
         )
-    return drawn
+    return shown
 
 
 def funnel_rows(results: Mapping[str, Any]) -> Table:
@@ -363,7 +363,7 @@ def training_rows(
         ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
         ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
         ["Image encoder", _image_encoder(architecture, results)],
-        ["Start of its weights", dig(architecture, "image.weights") or "random"],
+        ["Initial weights", dig(architecture, "image.weights") or "random (no pretraining)"],
         ["Text encoder", dig(architecture, "text.folder")],
         ["Similarity", _similarity(architecture)],
         ["Input", _input(preprocessing)],
@@ -384,7 +384,7 @@ def _words(key: str) -> str:
 def _source(results: Mapping[str, Any]) -> Any:
     kind = dig(results, "data.source")
     if kind and dig(results, "data.synthetic"):
-        return f"{kind}, synthetic: drawn images and made reports, no patient"
+        return f"{kind}, synthetic: generated images and reports, no patient"
     return kind
 
 
@@ -434,7 +434,7 @@ def timing_rows(results: Mapping[str, Any]) -> Table:
 
 
 def provenance_rows(results: Mapping[str, Any]) -> Table:
-    """Hashes, seed, options and versions: what somebody needs to repeat the figures."""
+    """Hashes, seed, options and versions: what somebody needs to repeat the results."""
     keys = (
         "data_hash",
         "model_hash",

@@ -1,4 +1,4 @@
-"""Forest plot of a comparison: one small panel a figure, one line a run, zero in the middle.
+"""Forest plot of a comparison: one small panel a metric, one line a run, zero in the middle.
 
 What it says does not hang on colour: filled and hollow marks, and each run's own mark and line.
 """

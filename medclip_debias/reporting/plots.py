@@ -1,4 +1,4 @@
-"""Figures as SVG data addresses: no file beside the page, no pyplot state."""
+"""Plots as SVG data addresses: no file beside the page, no pyplot state."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def curve(
             numbers = [float("nan") if value is None else value for value in series]
             marker = "o" if len(numbers) < 3 else None  # one point makes no line
             axes.plot(steps, numbers, style, color=colour, linewidth=1.4, marker=marker)
-    drawn = {value for value in values if value is not None}
-    if len(drawn) == 1 and not second:  # a flat line would get an axis around it, below zero too
-        axes.set_ylim(0, 2 * max(drawn.pop(), 0) or 1)
+    distinct = {value for value in values if value is not None}
+    if len(distinct) == 1 and not second:  # a flat line would get an axis around it, below zero too
+        axes.set_ylim(0, 2 * max(distinct.pop(), 0) or 1)
     axes.set_xlabel("step", fontsize=8, color=INK)
     axes.tick_params(labelsize=8, colors=INK, length=3)
     axes.grid(True, color=GRID, linewidth=0.7)
@@ -72,7 +72,7 @@ def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _svg(figure: Any) -> str:
-    """A figure's data address; no date and a fixed salt: equal figures are equal bytes."""
+    """A plot's data address; no date and a fixed salt: equal plots are equal bytes."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()

@@ -50,7 +50,7 @@ def write_report(run: Path) -> Path:
         classes=content.class_rows(results),
         refused=content.refused_lines(results),
         rankings=protocols.ranking_rows(results),
-        reliability=protocols.reliability_figures(results),
+        reliability=protocols.reliability_plots(results),
         multiclass=content.dig(results, "zero_shot.multiclass") or {},
         multiclass_rows=protocols.multiclass_rows(results),
         categories=content.category_rows(results),

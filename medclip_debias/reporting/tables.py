@@ -35,7 +35,7 @@ class Table:
         head: titles of the columns.
         rows: cells, each row as long as ``head``.
         caption: what the table shows, in sentences.
-        words: how many columns, from the left, hold words; the others hold figures.
+        words: how many columns, from the left, hold words; the others hold numbers.
     """
 
     head: tuple[str, ...]
@@ -86,7 +86,7 @@ def _ampersands(cells: Sequence[str]) -> str:
 
 
 def results_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Every figure of one run or of several, with 95% intervals.
+    """Every metric of one run or of several, with 95% intervals.
 
     Args:
         runs: name to the content of ``results.json``.
@@ -120,7 +120,7 @@ def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
     for note in dict.fromkeys(note for run in runs for note in run.get("notes") or ()):
         text += f" {note}"
     if any(dig(run, "data.synthetic") for run in runs):
-        text += " Synthetic data: drawn images and made reports, no patient."
+        text += " Synthetic data: generated images and reports, no patient."
     return text
 
 
@@ -137,7 +137,7 @@ def write_run_tables(folder: Path, name: str, results: Mapping[str, Any]) -> lis
 
 
 def comparison_table(content: Mapping[str, Any]) -> Table:
-    """One row for each figure and run of a comparison."""
+    """One row for each metric and run of a comparison."""
     rows = []
     for row in content["rows"]:
         better = "lower is better" if row["lower_is_better"] else ""
@@ -150,7 +150,7 @@ def comparison_table(content: Mapping[str, Any]) -> Table:
 
 
 def class_table(content: Mapping[str, Any]) -> Table | None:
-    """AUC per class by DeLong's test; None where it was not made."""
+    """AUC per class by DeLong's test; None where it was not computed."""
     rows = []
     for row in content["classes"]:
         if "reason" in row:
@@ -206,7 +206,7 @@ def verdict(entry: Mapping[str, Any]) -> str:
 
 
 def comparison_caption(content: Mapping[str, Any]) -> str:
-    """How the figures of a comparison were made, in sentences."""
+    """How the metrics of a comparison were computed, in sentences."""
     options = content["options"]
     several = any(len(group["runs"]) > 1 for group in content["groups"])
     sentences = [

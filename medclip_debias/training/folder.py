@@ -69,7 +69,7 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
     Args:
         trainer: of the run.
         fresh: drop the run's checkpoints.
-        allow_changed_data: go on although the prepared set is another one.
+        allow_changed_data: resume although the prepared set is another one.
 
     Raises:
         UserError: it cannot be written, or holds a run with other settings, other data, or
@@ -135,7 +135,7 @@ def check_bond(
         state: content of the checkpoint.
         path: its file.
         allow_changed_data: let one pass that was trained on another prepared set.
-        say: told when the checkpoint does not say, as those of earlier versions do not.
+        say: called when the checkpoint does not say, as those of earlier versions do not.
 
     Raises:
         UserError: it is of a run with other settings or other data.
@@ -158,7 +158,7 @@ def check_bond(
         raise UserError(
             f"{path}: was trained on data with the hash {state.get(_DATA_HASH)}, but "
             f"{trainer.settings.prepared} has {mine[_DATA_HASH]}; bring the old set back, start "
-            "over with --fresh, or go on regardless with --allow-changed-data."
+            "over with --fresh, or resume all the same with --allow-changed-data."
         )
 
 
@@ -233,5 +233,5 @@ def _same_run(
         raise UserError(
             f"{out}: its run began on data with the hash {old.get(_DATA)}, but {new['prepared']} "
             f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or go on "
-            "regardless with --allow-changed-data."
+            "all the same with --allow-changed-data."
         )

@@ -64,9 +64,9 @@ def whole_number(name: str, default: str = "0") -> int:
 def one_error_a_machine(place: Place) -> Iterator[None]:
     """Let one process of each machine report an error that comes before the processes meet.
 
-    A setting that is wrong is wrong in all of them; machines are told apart, for a file may be
-    missing on one. An error inside `medclip_debias.training.processes.together` is reported by one
-    process of the whole run.
+    A setting that is wrong is wrong in all of them, but a file may be missing on one machine only.
+    An error inside `medclip_debias.training.processes.together` is reported by one process of the
+    whole run.
     """
     try:
         yield

@@ -95,7 +95,7 @@ def together(
             store=store,
             rank=place.rank,
             world_size=place.world,
-            # Longer than the watch waits, which knows to say what is amiss.
+            # Longer than the watch waits, which says what is wrong.
             timeout=2 * limit + 2 * _PATIENCE if limit else _FOR_EVER,
         )
         yield Ranks(place.rank, place.world), device

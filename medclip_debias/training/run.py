@@ -71,7 +71,7 @@ class RunResult:
         loss: mean over the last logged steps.
         images_per_second: studies of the batch a second, since the start or resume.
         resumed_at: steps done before.
-        best: best figure of the validations, None without any.
+        best: best value of ``best_metric`` in the validations, None without any.
         best_step: steps done when it was reached.
         finished_before: whether there was nothing left to do, and the model was left as it is.
     """
@@ -108,12 +108,12 @@ def train(
         fresh: start over, dropping the run's checkpoints.
         progress: called with steps done, steps to do, and the running loss.
         validator: called every ``validate_every`` steps with the model in evaluation mode;
-            returns figures, among them the setting ``best_metric``.
+            returns metrics, among them the setting ``best_metric``.
         allow_changed_data: resume although the prepared set has changed.
         warn: called with a sentence about a damaged checkpoint; by default it is logged.
 
     Returns:
-        The model folder ``out/model`` and figures of the run.
+        The model folder ``out/model`` and metrics of the run.
 
     Raises:
         UserError: the prepared set, language model or scores do not fit, the set changed without
@@ -290,10 +290,10 @@ class _Run:
                 self.watch.enter("step")
                 asked = self.signals.name is not None
                 try:
-                    figures = self.trainer.step(step, batch, stop=asked)
+                    metrics = self.trainer.step(step, batch, stop=asked)
                 except UserError as error:
                     raise UserError(f"{error}{self._last_good()}") from error
-                self._window.add(figures)
+                self._window.add(metrics)
                 done = step + 1
                 over = done == train.steps
                 asked = self.trainer.asked_to_stop
@@ -333,7 +333,7 @@ class _Run:
         self, log: RunLog | None, done: int, means: dict[str, float], pace: _Pace
     ) -> None:
         self._loss = means["loss"]
-        figures = pace.figures() | memory(self.trainer.device)
+        metrics = pace.metrics() | memory(self.trainer.device)
         if log:
             log.write(
                 {
@@ -342,22 +342,22 @@ class _Run:
                     "lr": self.trainer.rate(done - 1),
                 }
                 | means
-                | figures
+                | metrics
             )
 
     def _validate(self, done: int, log: RunLog | None) -> bool:
         """Validate after ``done`` steps; return whether a signal came to process 0 meanwhile."""
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         self.watch.enter("validation" if self.first else "others")
         if self.validator and self.first:
             model = self.trainer.result
             model.eval()
-            figures = self.validator(model)
+            metrics = self.validator(model)
             self.trainer.train_mode()
             if log:
-                log.write_validation({"step": done} | figures)
-        figures, asked = share_from_first((figures, self.signals.name is not None), self.ranks)
-        if self.best.see(done, figures) and self.first:
+                log.write_validation({"step": done} | metrics)
+        metrics, asked = share_from_first((metrics, self.signals.name is not None), self.ranks)
+        if self.best.see(done, metrics) and self.first:
             self.watch.enter("files")
             weights = self.trainer.result.state_dict()
             self._still_mine()
@@ -386,7 +386,7 @@ class _Run:
     def _stopped(self, done: int) -> str:
         return (
             f"stopped by {self._who()} after step {done} of {self.settings.train.steps}, which is "
-            "saved; run the same command again to go on."
+            "saved; run the same command again to resume."
         )
 
     def _who(self) -> str:
@@ -398,7 +398,7 @@ class _Run:
         if self.settings.train.keep == "best":
             path = best_path(self.folder, self.best.step)
             state = load_checkpoint(path)
-            # Its data may be what the run had before it was allowed to go on with others.
+            # Its data may be what the run had before it was allowed to resume with others.
             self._check_bond(state, path, allow_changed_data=True)
             load_state(model, state["model"], str(path))
             steps = int(state["step"])
@@ -429,8 +429,8 @@ class _Pace:
         self.waited = 0.0
         self.steps = 0
 
-    def figures(self) -> dict[str, float]:
-        """Figures since the last call; starts anew."""
+    def metrics(self) -> dict[str, float]:
+        """Metrics since the last call; starts anew."""
         now = time.perf_counter()
         span = max(now - self.mark, 1e-9)
         result = {

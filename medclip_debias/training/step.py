@@ -120,17 +120,17 @@ class CachedGradients:
         if len(micro) == 1:
             with self._remembering():
                 embeddings, masked = self._encode(micro[0], masked_tokens)
-            loss, figures = self._loss(embeddings, batch, words)
+            loss, metrics = self._loss(embeddings, batch, words)
             scaler.scale(self._with_masked(loss, masked)).backward()
             masked = None if masked is None else masked.detach()
-            return self._figures(loss, masked, figures)
+            return self._metrics(loss, masked, metrics)
 
         with torch.no_grad(), self._remembering():
             parts = [self._encode(blocks, None)[0] for blocks in micro]
         leaves = Embeddings(
             *(torch.cat(side).requires_grad_() for side in zip(*parts, strict=True))
         )
-        loss, figures = self._loss(leaves, batch, words)
+        loss, metrics = self._loss(leaves, batch, words)
         scaler.scale(loss).backward()
         gradients = [
             leaf.grad.split([len(part[side]) for part in parts])
@@ -150,7 +150,7 @@ class CachedGradients:
                 sum_masked = plain if sum_masked is None else sum_masked + plain
             if ends:
                 torch.autograd.backward(ends, starts)
-        return self._figures(loss, sum_masked, figures)
+        return self._metrics(loss, sum_masked, metrics)
 
     # ---------------------------------------------------------------------- cutting up
 
@@ -266,16 +266,16 @@ class CachedGradients:
         term = self.masked_lm.settings.weight * (masked if world == 1 else masked * world)
         return term if loss is None else loss + term
 
-    def _figures(
-        self, loss: Tensor, masked: Tensor | None, figures: dict[str, Tensor]
+    def _metrics(
+        self, loss: Tensor, masked: Tensor | None, metrics: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         loss = loss.detach()
         if masked is not None and self.masked_lm is not None:
             if self.ranks.world > 1:
                 masked = masked.new_tensor(total(float(masked), self.ranks, masked.device))
-            figures = figures | {"contrastive_loss": loss, "masked_lm_loss": masked}
+            metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
             loss = loss + self.masked_lm.settings.weight * masked
-        return {"loss": loss, **figures}
+        return {"loss": loss, **metrics}
 
 
 def step_seed(words: Sequence[int]) -> int:

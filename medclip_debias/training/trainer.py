@@ -233,7 +233,7 @@ class Trainer:
         set_rate(self.optimizer, self.rate(step))
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            figures = self.cached.backward(batch, [self.settings.train.seed, step])
+            metrics = self.cached.backward(batch, [self.settings.train.seed, step])
         except FloatingPointError as error:
             raise self._not_a_number(step, str(error)) from error
         for norm in self.norms:
@@ -243,7 +243,7 @@ class Trainer:
         scaler.unscale_(self.optimizer)
         limit = self.settings.train.clip_norm or math.inf
         norm_of_gradient = nn.utils.clip_grad_norm_(self.parameters, limit)
-        if not torch.isfinite(figures["loss"]):
+        if not torch.isfinite(metrics["loss"]):
             raise self._not_a_number(step, "the loss is no number")
         # With fp16 an overflow is expected now and then: the scaler leaves such a step out.
         if not (scaler.is_enabled() or torch.isfinite(norm_of_gradient)):
@@ -254,7 +254,7 @@ class Trainer:
         keep_in_bounds((self.model, self.objective))
         if self.average is not None:
             self.average.update_parameters(self.model)
-        return {**figures, "gradient_norm": norm_of_gradient}
+        return {**metrics, "gradient_norm": norm_of_gradient}
 
     def _not_a_number(self, step: int, what: str) -> UserError:
         return UserError(
