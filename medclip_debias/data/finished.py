@@ -6,13 +6,13 @@ find its work done, and any other command find the folder taken.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.preparation import Reading, made_by
 from medclip_debias.errors import UserError
+from medclip_debias.files import read_json_or_none
 
 STAMP = "source_stamp"
 """Key of the hash that `medclip_debias.data.assemble.About.source_stamp` gives."""
@@ -52,10 +52,7 @@ def check_unchanged(out: Path, stamp: str) -> None:
 
 def _said(out: Path) -> dict[str, Any]:
     for name in ("meta.json", "part.json"):
-        try:
-            content = json.loads((out / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
+        content = read_json_or_none(out / name)
         if isinstance(content, dict):
             about = content.get("about")
             return content | about if isinstance(about, dict) else content

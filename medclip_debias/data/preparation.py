@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -34,7 +33,7 @@ from medclip_debias.data.rows import write_rows
 from medclip_debias.data.selection import TRAINING, Plan, select
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import check_leak
-from medclip_debias.files import file_hash
+from medclip_debias.files import file_hash, read_json_or_none
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -346,8 +345,5 @@ def made_by() -> dict[str, str]:
 def is_phantom(source_path: Path) -> bool:
     """Tell whether a source is synthetic: `medclip_debias.data.phantom` leaves its truth in it."""
     folder = source_path if source_path.is_dir() else source_path.parent
-    try:
-        content = json.loads((folder / "truth" / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    content = read_json_or_none(folder / "truth" / "meta.json")
     return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
