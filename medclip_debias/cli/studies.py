@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import STUDIES, AsJson, app, note, progress, show
+from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
 
 
-@app.command(rich_help_panel=STUDIES)
+@app.command(rich_help_panel=EXPERIMENTS)
 def study(
     name: Annotated[str | None, typer.Argument(help="Which study; --list names them.")] = None,
     settings: Annotated[
