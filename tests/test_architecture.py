@@ -43,7 +43,6 @@ ALIKE = {
     ("data.preparation", "data.prepare"),
     ("data.sentence_repairs", "data.sentences"),
     ("losses.debiased", "losses.debiased_pooled"),
-    ("losses.keyword_supervision", "losses.keywords"),
     ("studies.fine_grained", "studies.fine_grained_phantom"),
     ("studies.glofnd", "studies.glofnd_findings"),
     ("studies.long_tail", "studies.long_tail_images"),
@@ -158,7 +157,11 @@ def alike(first: str, second: str) -> bool:
 
 def test_no_two_modules_of_a_folder_are_apart_by_a_suffix_alone():
     folders: dict[str, list[str]] = {}
-    for name in modules():
+    for name, path in modules().items():
+        if (
+            path.name == "__init__.py"
+        ):  # the folder objectives/ beside objective.py is no second file
+            continue
         folder, _, last = name.rpartition(".")
         folders.setdefault(folder, []).append(last)
     found = {
