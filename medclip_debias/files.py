@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, and hashes that name content."""
+"""Files that are either whole or absent: atomic writes, JSON, and hashes that name content."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from medclip_debias.errors import UserError
 from medclip_debias.owner import Owner
 
 
@@ -59,15 +60,35 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         _give_rights(temporary)
-        if path.exists():
-            retired = temporary.with_name(temporary.name + ".old")
-            path.replace(retired)
-            temporary.replace(path)
-            shutil.rmtree(retired)
-        else:
-            temporary.replace(path)
+        exchange(temporary, path, temporary.with_name(temporary.name + ".old"))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def exchange(new: Path, target: Path, retired: Path) -> None:
+    """Put the folder ``new`` in the place of ``target`` by renames, so that it is never half there.
+
+    Args:
+        new: the finished folder.
+        target: where it belongs; a folder that is there gives way and is removed.
+        retired: where the old folder lies between the two renames, on the same disk. After a kill
+            there, `take_back` brings it back.
+    """
+    shutil.rmtree(retired, ignore_errors=True)
+    if target.exists():
+        target.replace(retired)
+    new.replace(target)
+    if retired.is_dir():
+        shutil.rmtree(retired)
+
+
+def take_back(target: Path, retired: Path) -> None:
+    """Finish what an `exchange` left that was killed: remove ``retired``, or put it back."""
+    if retired.is_dir():
+        if target.exists():
+            shutil.rmtree(retired)
+        else:
+            retired.replace(target)
 
 
 def _give_rights(folder: Path) -> None:
@@ -121,8 +142,8 @@ def remove_leftovers(folder: Path) -> int:
                 target = path.with_name(match["name"])
                 if not entry.is_dir(follow_symlinks=False):
                     path.unlink()
-                elif match["rest"] == ".old" and not target.exists():
-                    path.replace(target)
+                elif match["rest"] == ".old":
+                    take_back(target, path)
                 else:
                     shutil.rmtree(path)
                 count += 1
@@ -157,6 +178,59 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` atomically as indented JSON; NaN is refused, not written."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(
+    path: Path,
+    remedy: str,
+    *,
+    keys: Sequence[str] = (),
+    limit: int | None = None,
+    encoding: str = "utf-8",
+) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        path: its file.
+        remedy: what to do about a file that is missing or damaged; ends the sentence.
+        keys: what the object must have.
+        limit: bytes that the file may have, for one of a stranger.
+        encoding: of the text; ``utf-8-sig`` where other programs write the file.
+
+    Raises:
+        UserError: the file is missing, too large, no JSON, no object, or lacks a key.
+    """
+    content = read_json_value(path, remedy, limit=limit, encoding=encoding)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: is not a JSON object; {remedy}.")
+    lacking = next((key for key in keys if key not in content), None)
+    if lacking is not None:
+        raise UserError(f"{path}: lacks the key '{lacking}'; {remedy}.")
+    return content
+
+
+def read_json_value(
+    path: Path, remedy: str, *, limit: int | None = None, encoding: str = "utf-8"
+) -> Any:
+    """Read JSON of any kind, such as a list; see `read_json`."""
+    try:
+        if limit is not None and path.stat().st_size > limit:
+            raise UserError(f"{path}: is larger than {limit >> 20} MiB; {remedy}.")
+        return json.loads(path.read_text(encoding=encoding))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; {remedy}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: cannot be read as JSON ({type(error).__name__}); {remedy}."
+        ) from error
+
+
+def read_json_or_none(path: Path) -> Any:
+    """Read JSON of any kind; None where the file is missing or damaged and can be made again."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def file_hash(*paths: Path, progress: Callable[[int], None] | None = None) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 import yaml
 from PIL import Image
 
-from medclip_debias.cli import run
+from medclip_debias.cli import app, run
 from medclip_debias.data.store import PreparedSet, write_scores
 
 REPO = Path(__file__).parents[1]
@@ -90,6 +91,18 @@ def test_help_answers_without_loading_anything_heavy():
         assert verb in done.stdout
 
 
+def test_help_lists_every_verb_in_a_panel_in_the_order_of_the_work():
+    command = typer.main.get_command(app)
+    context = command.make_context("medclip-debias", [], resilient_parsing=True)
+    verbs = [command.get_command(context, name) for name in command.list_commands(context)]
+    panels = {verb.name: verb.rich_help_panel for verb in verbs}
+    assert None not in panels.values(), "name a panel, or --help lists the verb apart from all"
+    order = ["Data", "Training", "Evaluation", "Looking and searching", "Experiments"]
+    assert list(dict.fromkeys(panels.values())) == order
+    assert panels["train"] == panels["doctor"] == "Training"
+    assert panels["compare"] == panels["probe"] == "Evaluation"
+
+
 def test_the_whole_way_ends_in_a_report(trained, figures):
     root = trained
     results = figures(
@@ -115,7 +128,7 @@ def test_the_whole_way_ends_in_a_report(trained, figures):
     assert "https://" not in page
 
 
-def test_phantom_prepare_and_losses_print_their_figures(figures, tmp_path):
+def test_phantom_prepare_and_losses_print_their_results(figures, tmp_path):
     made = figures("phantom", tmp_path / "tree", "--studies", 24, "--format", "jpg", "--seed", 5)
     assert made["studies"] == 24
     prepared = figures("prepare", tmp_path / "tree", tmp_path / "set", "--size", 32)

@@ -11,7 +11,8 @@ import yaml
 
 from medclip_debias.cli import run
 from medclip_debias.config import load_settings
-from medclip_debias.training.doctor import GIB, shared_memory
+from medclip_debias.doctor.findings import GIB
+from medclip_debias.doctor.machine import shared_memory
 from medclip_debias.training.settings import RunSettings
 
 CONFIG = Path(__file__).parents[1] / "configs" / "mimic_cxr" / "sogclr.yaml"

@@ -9,7 +9,19 @@ import time
 import pytest
 
 from medclip_debias import files
-from medclip_debias.files import atomic_file, atomic_folder, remove_leftovers, write_text
+from medclip_debias.errors import UserError
+from medclip_debias.files import (
+    atomic_file,
+    atomic_folder,
+    exchange,
+    read_json,
+    read_json_or_none,
+    read_json_value,
+    remove_leftovers,
+    take_back,
+    write_json,
+    write_text,
+)
 
 
 @pytest.fixture(params=[0o002, 0o027, 0o077])
@@ -163,3 +175,76 @@ def test_names_of_any_length_can_be_written(tmp_path):
     for name in ("é" * 120 + ".json", "a" * 250):
         write_text(tmp_path / name, "x")
         assert (tmp_path / name).read_text() == "x"
+
+
+# ------------------------------------------------------------------------------------ JSON
+
+
+def test_json_comes_back_as_it_was_written(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"a": [1, None], "b": "\N{GREEK SMALL LETTER ETA}"})
+    assert read_json(path, "unused", keys=("a", "b")) == {"a": [1, None], "b": "\u03b7"}
+    write_json(path, [1, 2])
+    assert read_json_value(path, "unused") == [1, 2]
+    path.write_text('\ufeff{"a": 1}', encoding="utf-8")
+    assert read_json(path, "unused", encoding="utf-8-sig") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "there is no such file; make it again."),
+        (b"{", "cannot be read as JSON (JSONDecodeError); make it again."),
+        (b"\xff\xfe", "cannot be read as JSON (UnicodeDecodeError); make it again."),
+        (b"[" * 100_000, "cannot be read as JSON (RecursionError); make it again."),
+        (b"[]", "is not a JSON object; make it again."),
+        (b'{"b": 1}', "lacks the key 'a'; make it again."),
+        (b'{"a": "' + b"x" * (1 << 20) + b'"}', "is larger than 1 MiB; make it again."),
+    ],
+)
+def test_every_fault_of_a_json_file_is_one_sentence_with_the_remedy(tmp_path, content, sentence):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_json(path, "make it again", keys=("a",), limit=1 << 20)
+    assert str(caught.value) == f"{path}: {sentence}"
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"\xff", b"[" * 100_000])
+def test_json_that_can_be_made_again_is_none_when_it_is_damaged(tmp_path, content):
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    assert read_json_or_none(tmp_path / "a.json") is None
+
+
+# ------------------------------------------------------------------------- exchanged folders
+
+
+def folder_with(path, word):
+    path.mkdir()
+    (path / "word").write_text(word)
+    return path
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_finished_folder_takes_the_place_of_the_old_one(tmp_path, old):
+    target, retired = tmp_path / "set", tmp_path / "retired"
+    if old:
+        folder_with(target, old)
+    folder_with(retired, "of an earlier kill")
+    exchange(folder_with(tmp_path / "new", "new"), target, retired)
+    assert (target / "word").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("killed", ["before", "between", "after"])
+def test_a_killed_exchange_loses_neither_the_old_nor_the_new(tmp_path, killed):
+    target, retired = tmp_path / "set", tmp_path / "retired"
+    if killed != "before":
+        folder_with(retired, "old")
+    if killed != "between":
+        folder_with(target, "old" if killed == "before" else "new")
+    take_back(target, retired)
+    assert (target / "word").read_text() == ("new" if killed == "after" else "old")
+    assert not retired.exists()

@@ -16,9 +16,9 @@ import typer
 from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
-from medclip_debias.cli import data, peers, training, ops, evaluation  # isort: skip  # noqa: F401
-from medclip_debias.cli import compare, grounding, viewer, probe, experiments  # isort: skip  # noqa: F401
-from medclip_debias.cli import studies  # isort: skip  # noqa: F401
+from medclip_debias.cli import data, training, ops, evaluation, compare  # isort: skip  # noqa: F401
+from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
+from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
 from medclip_debias.errors import EXIT_CODE, ToldWarning, UserError, without_patients
 
@@ -48,7 +48,7 @@ def _run(words: list[str]) -> int:
     except SystemExit as end:  # typer's own: words that do not parse (2), an interrupt (130)
         code = end.code if isinstance(end.code, int) else 0
         if code == 130:
-            _say("stopped; run the same command again to go on.", code)
+            _say("stopped; run the same command again to resume.", code)
         return code
     except UserError as error:
         return _say(str(error), EXIT_CODE)
@@ -61,8 +61,8 @@ def _run(words: list[str]) -> int:
         if _debugging():
             raise
         kind = type(error).__name__
-        told = "please report it with what MEDCLIP_DEBIAS_DEBUG=1 prints."
-        return _say(f"internal error ({kind}); {told}", 1)
+        request = "please report it with what MEDCLIP_DEBIAS_DEBUG=1 prints."
+        return _say(f"internal error ({kind}); {request}", 1)
 
 
 def _plainly(usual: Callable[..., None]) -> Callable[..., None]:

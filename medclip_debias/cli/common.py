@@ -1,4 +1,4 @@
-"""What every verb shares: the application, common options, progress and printed figures."""
+"""What every verb shares: the application, common options, progress and printed results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")]
+# The panels of --help, in its order.
+DATA, TRAINING, EVALUATION = "Data", "Training", "Evaluation"
+LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same bytes.", min=0)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
@@ -97,18 +101,16 @@ def _log_lines(unit: str, every: float = 30.0) -> Callable[..., None]:
     return advance
 
 
-def show(
-    figures: dict[str, Any], as_json: bool, funnel: list[dict[str, Any]] | None = None
-) -> None:
-    """Print figures: one JSON object on standard output, or aligned lines."""
+def show(values: dict[str, Any], as_json: bool, funnel: list[dict[str, Any]] | None = None) -> None:
+    """Print results: one JSON object on standard output, or aligned lines."""
     if as_json:
-        typer.echo(json.dumps(figures | ({"funnel": funnel} if funnel else {})))
+        typer.echo(json.dumps(values | ({"funnel": funnel} if funnel else {})))
         return
     if funnel:
         from medclip_debias.data.funnel import table
 
         typer.echo(table(funnel))
-    for name, value in figures.items():
+    for name, value in values.items():
         for line in _lines(name, value):
             typer.echo(line)
 

@@ -1,4 +1,4 @@
-"""The verb that says which differences between runs are real: compare."""
+"""The verb that tests differences between runs: compare."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Seed, app, words
+from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, words
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATION)
 def compare(
     runs: Annotated[
         list[str], typer.Argument(help="Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")
@@ -26,7 +26,7 @@ def compare(
         typer.Option("--group", help="Seeds of one method: label=FOLDER,FOLDER; may be repeated."),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Figures to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
+        str | None, typer.Option(help="Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
     ] = None,
     bootstrap: Annotated[int, typer.Option(help="Resamples of the patients.", min=100)] = 2000,
     seed: Seed = 0,
@@ -35,7 +35,7 @@ def compare(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which differences between runs are real: paired intervals, p-values, a forest plot."""
+    """Test which differences between runs are statistically significant; forest plot and tables."""
     from medclip_debias.evaluation.compare import compare as run
     from medclip_debias.evaluation.provenance import plain
     from medclip_debias.reporting.comparison import write_comparison

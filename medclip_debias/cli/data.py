@@ -1,4 +1,4 @@
-"""Verbs that make a prepared set: phantom, prepare, merge."""
+"""Verbs that write a prepared set: phantom, prepare, merge."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from medclip_debias.cli.common import (
+    DATA,
     AsJson,
     Overwrite,
     Seed,
@@ -29,27 +30,29 @@ class ImageFormat(StrEnum):
     jpg = "jpg"
 
 
-@app.command()
+@app.command(rich_help_panel=DATA)
 def phantom(
     out: Annotated[Path, typer.Argument(help="Folder to write, as a MIMIC-CXR tree.")],
     studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
     seed: Seed = 0,
     image_format: Annotated[ImageFormat, typer.Option("--format")] = ImageFormat.dicom,
-    dials: Annotated[
-        list[str] | None, typer.Option("--set", help="A dial, as key=value; may be repeated.")
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, as key=value; may be repeated.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a synthetic set whose truth is known: images, reports, tables, boxes."""
+    """Generate a synthetic set whose truth is known: images, reports, tables, boxes."""
     from medclip_debias.config import apply_overrides, validate
     from medclip_debias.phantom import PhantomSettings, generate
 
     content = {"studies": studies, "seed": seed, "format": image_format.value}
-    settings = validate(PhantomSettings, apply_overrides(content, dials or []), "the command line")
+    settings = validate(
+        PhantomSettings, apply_overrides(content, options or []), "the command line"
+    )
     with progress("Studies") as advance:
-        figures = generate(out, settings, progress=advance, workers=workers)
-    show({"phantom": str(out), **figures}, as_json)
+        counts = generate(out, settings, progress=advance, workers=workers)
+    show({"phantom": str(out), **counts}, as_json)
 
 
 class _PrepareCommand(TyperCommand):
@@ -68,7 +71,7 @@ class _PrepareCommand(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-@app.command(cls=_PrepareCommand)
+@app.command(cls=_PrepareCommand, rich_help_panel=DATA)
 def prepare(
     source: Annotated[Path, typer.Argument(help="Folder or file; the kinds are listed below.")],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
@@ -135,7 +138,7 @@ def prepare(
 ) -> None:
     """Read a source once: images, sentences, labels and boxes, and every count on the way.
 
-    A run that was killed goes on when the same command is given again.
+    A run that was killed resumes when the same command is given again.
     """
     from medclip_debias.config import PrepareSettings, SelectionSettings, apply_overrides, validate
     from medclip_debias.data.prepare import Reading, prepare_part
@@ -159,18 +162,18 @@ def prepare(
     with progress("Reports, images") as advance:
         how["progress"] = advance
         if shard is not None:
-            figures = prepare_part(source, out, settings, shard, update=update, **how)
+            counts = prepare_part(source, out, settings, shard, update=update, **how)
         else:
             prepared = run(source, out, settings, update=update, **how)
     if shard is not None:
-        show({"part": str(out), **figures}, as_json)
+        show({"part": str(out), **counts}, as_json)
     else:
         show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
 
 
-@app.command()
+@app.command(rich_help_panel=DATA)
 def merge(
-    parts: Annotated[list[Path], typer.Argument(help="Folders that 'prepare --shard' made.")],
+    parts: Annotated[list[Path], typer.Argument(help="Folders that 'prepare --shard' wrote.")],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
     overwrite: Overwrite = False,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Seed, app, note, progress, show, words
+from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, note, progress, show, words
 
 
 def say_if_training(*folders: Path) -> None:
@@ -26,7 +26,7 @@ def say_if_training(*folders: Path) -> None:
             )
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATION)
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
@@ -93,7 +93,7 @@ def evaluate(
     show({"results": str(out / "results.json"), **headline(results)}, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATION)
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder: settings, metrics, results.")],
     as_json: AsJson = False,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, app, note, progress, show
+from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
 
 
-@app.command()
+@app.command(rich_help_panel=EXPERIMENTS)
 def experiment(
     grid: Annotated[Path, typer.Argument(help="YAML file of the grid, as configs/experiments.")],
     settings: Annotated[

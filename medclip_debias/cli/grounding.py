@@ -7,12 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Overwrite, Seed, app, given, note, progress, show
+from medclip_debias.cli.common import (
+    LOOKING,
+    AsJson,
+    Overwrite,
+    Seed,
+    app,
+    given,
+    note,
+    progress,
+    show,
+)
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
-@app.command()
+@app.command(rich_help_panel=LOOKING)
 def ground(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     images: Annotated[
@@ -92,7 +102,7 @@ def ground(
         show({"groundings": str(out / "groundings.json"), **counts}, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOKING)
 def index(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
@@ -111,7 +121,7 @@ def index(
 ) -> None:
     """Index a prepared set, so that it can be searched by sentence or by image.
 
-    A run that was killed goes on when the same command is given again.
+    A run that was killed resumes when the same command is given again.
     """
     from medclip_debias.config import apply_overrides, validate
     from medclip_debias.grounding.search.build import build_index, headline
@@ -133,9 +143,9 @@ def index(
     show({"index": str(out), **(meta if as_json else headline(meta))}, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOKING)
 def search(
-    index: Annotated[Path, typer.Argument(help="Folder that 'index' made.")],
+    index: Annotated[Path, typer.Argument(help="Folder that 'index' wrote.")],
     text: Annotated[str | None, typer.Option("--text", help="A sentence to look for.")] = None,
     image: Annotated[
         Path | None, typer.Option("--image", help="A DICOM, JPG or PNG file to look for.")

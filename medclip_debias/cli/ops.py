@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, app
+from medclip_debias.cli.common import TRAINING, AsJson, app
 
 config_app = typer.Typer(help="Settings of a run.", no_args_is_help=True, add_completion=False)
-app.add_typer(config_app, name="config")
+app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
 
 Words = Annotated[
     list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
@@ -40,7 +40,7 @@ def config_show(
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def doctor(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of a run; without, the machine alone.")
@@ -56,7 +56,8 @@ def doctor(
 
     if not as_json:
         note("Starting ...")  # the imports alone may take long
-    from medclip_debias.training.doctor import STOPS, Finding, examine, lines, summary
+    from medclip_debias.doctor.examine import examine
+    from medclip_debias.doctor.findings import STOPS, Finding, lines, summary
 
     def tell(finding: Finding) -> None:
         typer.echo(lines(finding))

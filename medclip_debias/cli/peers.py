@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, app, show
+from medclip_debias.cli.common import EVALUATION, AsJson, app, show
 
 
-@app.command("import-model")
+@app.command("import-model", rich_help_panel=EVALUATION)
 def import_model(
     kind: Annotated[
         str, typer.Argument(help="biovil, biovil_t, chexzero, open_clip, gloria or medclip.")

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Seed, app, progress, show
+from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, progress, show
 
 
-@app.command()
+@app.command(rich_help_panel=EVALUATION)
 def probe(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, app, note, progress, show
+from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
 
 
-@app.command()
+@app.command(rich_help_panel=EXPERIMENTS)
 def study(
     name: Annotated[str | None, typer.Argument(help="Which study; --list names them.")] = None,
     settings: Annotated[
@@ -27,13 +27,13 @@ def study(
     publish_to: Annotated[
         Path | None,
         typer.Option(
-            "--publish", help="Put page, figure, results and settings there, as docs/studies."
+            "--publish", help="Put page, plot, results and settings there, as docs/studies."
         ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one of the papers' studies: a grid, a plot, a page; resumes where it was stopped.
+    """Run one of the papers' studies: a grid, a plot, a page; a stopped run resumes.
 
     The studies come with the source tree (scripts/studies), not with the installed package.
     """

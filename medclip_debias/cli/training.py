@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, app, note, progress, show
+from medclip_debias.cli.common import TRAINING, AsJson, app, note, progress, show
 
 
-@app.command("language-model")
+@app.command("language-model", rich_help_panel=TRAINING)
 def language_model(
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its train split is read.")],
     out: Annotated[Path, typer.Argument(help="BERT folder to write.")],
@@ -32,7 +32,7 @@ def language_model(
     check_sample(data)
     provenance = {"data_hash": data.content_hash, "split": "train"}
     with progress("Steps") as advance:
-        figures = train_masked_lm(
+        found = train_masked_lm(
             training_corpus(data),
             out,
             chosen,
@@ -40,10 +40,10 @@ def language_model(
             provenance=provenance,
             progress=advance,
         )
-    show({"language_model": str(out), **figures}, as_json)
+    show({"language_model": str(out), **found}, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def score(
     prepared: Annotated[Path, typer.Argument(help="Prepared set to score.")],
     language_model: Annotated[
@@ -57,11 +57,11 @@ def score(
 
     data = PreparedSet.open(prepared)
     with progress("Masked tokens") as advance:
-        figures = score_prepared(data, language_model, progress=advance)
-    show({"scores": str(prepared / "scores.parquet"), **figures}, as_json)
+        found = score_prepared(data, language_model, progress=advance)
+    show({"scores": str(prepared / "scores.parquet"), **found}, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def train(
     config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
     settings: Annotated[
@@ -80,13 +80,13 @@ def train(
     with stop_signals(at_once=True):
         from medclip_debias.config import load_settings
         from medclip_debias.evaluation.validation import validator_of
-        from medclip_debias.training.processes import Place, one_voice
+        from medclip_debias.training.place import Place, one_error_a_machine
+        from medclip_debias.training.run import train as run
         from medclip_debias.training.settings import RunSettings
-        from medclip_debias.training.train import train as run
 
         place = Place.from_environment()
         first = place.rank == 0
-        with one_voice(place):
+        with one_error_a_machine(place):
             chosen = load_settings(RunSettings, config, settings or [])
             limit = chosen.train.validate_images
             validator = validator_of(chosen.prepared, limit) if first else None
@@ -109,18 +109,18 @@ def train(
         return
     if result.finished_before:
         note(f"{chosen.out}: this run is finished, and its model is left as it is.")
-    figures = {
+    found = {
         "steps": result.steps,
         "resumed_at": result.resumed_at,
         "loss": result.loss,
         "images_per_second": result.images_per_second,
     }
     if result.best is not None:
-        figures |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
-    show({"model": str(result.model), **figures}, as_json)
+        found |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
+    show({"model": str(result.model), **found}, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAINING)
 def losses(as_json: AsJson = False) -> None:
     """List every objective: what it computes, where it comes from, its settings."""
     from medclip_debias.losses.registry import describe

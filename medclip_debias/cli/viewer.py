@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import app
+from medclip_debias.cli.common import LOOKING, app
 
 
-@app.command()
+@app.command(rich_help_panel=LOOKING)
 def view(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     index: Annotated[
-        Path | None, typer.Option(help="Folder that 'index' made with this model.")
+        Path | None, typer.Option(help="Folder that 'index' wrote with this model.")
     ] = None,
     images: Annotated[
         Path | None, typer.Option(help="Folder of radiographs to choose from.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +29,7 @@ from medclip_debias.data.layout import (
     pixel_hash,
 )
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file, write_json
+from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
 
 __all__ = [
     "FILES",
@@ -155,7 +154,7 @@ class PreparedSet:
     @cached_property
     def funnel(self) -> list[dict[str, Any]]:
         """Every step that dropped a row: ``step, kept, dropped, unit``."""
-        return list(_read_json(self.folder / "funnel.json", "run 'prepare' again"))
+        return list(read_json_value(self.folder / "funnel.json", "run 'prepare' again"))
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -238,7 +237,7 @@ def read_scores(
     for name in ("scores.json", "scores.parquet"):
         if not (folder / name).is_file():
             raise UserError(f"{folder / name}: the sentences have no scores yet; {command} first.")
-    found = _read_json(folder / "scores.json", f"{command} again").get("model_hash")
+    found = read_json(folder / "scores.json", f"{command} again").get("model_hash")
     if expected_hash is not None and found != expected_hash:
         raise UserError(
             f"{folder / 'scores.json'}: the scores come from the language model {found},"
@@ -270,8 +269,8 @@ def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
         raise UserError(
             f"{folder}: this is not a prepared set (it has no meta.json); run 'prepare' first."
         )
-    meta = _read_json(path, "run 'prepare' again")
-    version = meta.get("format_version") if isinstance(meta, dict) else None
+    meta = read_json(path, "run 'prepare' again")
+    version = meta.get("format_version")
     if version != FORMAT_VERSION:
         raise UserError(
             f"{path}: the set has format version {version}, this program reads version"
@@ -287,15 +286,6 @@ def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
             " run 'prepare' again."
         ) from error
     return meta, settings
-
-
-def _read_json(path: Path, remedy: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read as JSON ({type(error).__name__}); {remedy}."
-        ) from error
 
 
 def read_parquet(path: Path, remedy: str, columns: list[str] | None = None) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Bootstrap over patients: percentile intervals, widened as few patients need it.
 
-Images and phrases of one patient are not independent, so patients are drawn with replacement
+Images and phrases of one patient are not independent, so patients are sampled with replacement
 and bring all their items along. A resample is a row of whole-number weights, one for each
 item, and every statistic has a weighted form: no item is ever copied, and all statistics of one
 protocol see the same resamples.
@@ -45,17 +45,17 @@ def bootstrap_intervals(
     Args:
         statistics: from weights ``[b, items]`` to a mapping of replicates ``[b]``.
         patients: patient of each item.
-        resamples: how many times patients are drawn.
+        resamples: how many times the patients are resampled.
         seed: equal seeds give equal intervals.
         level: nominal coverage.
     """
     if resamples < 1 or len(set(patients)) < 2:  # the names, all the same
         return dict.fromkeys(statistics(np.ones((1, len(patients)))))
-    drawn = _collect(statistics, resample_weights(patients, resamples, seed))
+    resampled = _collect(statistics, resample_weights(patients, resamples, seed))
     without = _collect(statistics, jackknife_weights(patients))
     return {
         name: expanded_interval(values, influence(without[name], len(set(patients))), level)
-        for name, values in drawn.items()
+        for name, values in resampled.items()
     }
 
 
@@ -70,7 +70,7 @@ def _collect(statistics: Statistics, blocks: Iterator[Floats]) -> dict[str, Floa
 def resample_weights(
     patients: Sequence[str], resamples: int, seed: int, block: int = 100
 ) -> Iterator[Floats]:
-    """Yield blocks ``[b, items]`` of how often each item is drawn."""
+    """Yield blocks ``[b, items]`` of how often each item is sampled."""
     names, patient_of = np.unique(
         np.asarray(patients, dtype=object).astype(str), return_inverse=True
     )

@@ -1,4 +1,4 @@
-"""Figures of a binary score beside AUC, each also under the bootstrap's weights."""
+"""Metrics of a binary score beside AUC, each also under the bootstrap's weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compare evaluations of several models on one prepared set: which differences are real?
 
-Every figure is computed again from the per-item tables, for all runs on the same resampled
+Every metric is computed again from the per-item tables, for all runs on the same resampled
 patients. A group of several seeds is represented by the mean of its seeds in each resample.
-A difference is called real when its p-value, after Holm's correction over all figures and groups
+A difference is called real when its p-value, after Holm's correction over all metrics and groups
 of the table, is at most 0.05. With two or more seeds on both sides the variances over patients
 and over seeds are added (`medclip_debias.evaluation.crossed`).
 """
@@ -55,10 +55,10 @@ def compare(
         words: runs, as for `medclip_debias.evaluation.runs.read_groups`.
         named: groups of seeds, ``label=folder,folder``.
         baseline: label or folder of the group that the others are compared with; the first.
-        metrics: figures to compare (keys of ``results.json``); all. Fewer figures chosen before
+        metrics: those to compare (keys of ``results.json``); all. Fewer metrics chosen before
             looking leave more power to each.
         force: compare what was evaluated differently, and say so; without matching items such
-            figures are only put side by side.
+            metrics are only put side by side.
         resamples: of the patients.
         seed: of the bootstrap.
 
@@ -67,7 +67,7 @@ def compare(
     """
     groups = read_groups(words, named)
     base = _baseline(groups, baseline)
-    figures = _chosen(metrics)
+    compared = _chosen(metrics)
     problems = differences(groups)
     shared = [p for p in PROTOCOLS if all(p in run.tables for g in groups for run in g.runs)]
     unpaired = {protocol: why for protocol in shared if (why := mismatch(protocol, groups))}
@@ -76,16 +76,16 @@ def compare(
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
     rows: list[dict[str, Any]] = []
     for protocol in shared:
-        mine = [figure for figure in figures if figure.protocol == protocol]
+        mine = [metric for metric in compared if metric.protocol == protocol]
         if not mine:
             continue
         if protocol in unpaired:
-            rows += [_side_by_side(figure, groups, base) for figure in mine]
+            rows += [_side_by_side(metric, groups, base) for metric in mine]
         else:
             rows += _paired_rows(mine, protocol, groups, base, resamples, seed)
     rows = [row for row in rows if row["groups"]]
     if not rows:
-        raise UserError("The runs share no figure that could be compared.")
+        raise UserError("The runs share no metric that could be compared.")
     tests = _judge(rows, "groups")
     classes = [] if "zero_shot" in unpaired or "zero_shot" not in shared else _classes(groups, base)
     _judge(classes, "groups")
@@ -147,11 +147,11 @@ def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:
 def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
     if metrics is None:
         return list(COMPARED)
-    known = {figure.key: figure for figure in COMPARED}
+    known = {metric.key: metric for metric in COMPARED}
     for name in metrics:
         if name not in known:
             raise UserError(
-                f"There is no figure '{name}'{did_you_mean(name, known)}; known: "
+                f"There is no metric '{name}'{did_you_mean(name, known)}; known: "
                 f"{', '.join(known)}."
             )
     return [known[name] for name in dict.fromkeys(metrics)]
@@ -165,14 +165,14 @@ def _somewhere(protocol: str, groups: Sequence[Group]) -> bool:
 
 
 def _paired_rows(
-    figures: Sequence[Metric],
+    metrics: Sequence[Metric],
     protocol: str,
     groups: Sequence[Group],
     base: Group,
     resamples: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """One row for each figure that all runs have, from one draw of patients for all runs."""
+    """One row for each metric that all runs have, from one draw of patients for all runs."""
     runs = {str(run.folder): run for group in groups for run in group.runs}
     table = next(iter(runs.values())).tables[protocol]
     patients = [str(name) for name in table["patient"]]
@@ -180,35 +180,35 @@ def _paired_rows(
         name: ITEMS[protocol].statistics(run.results[protocol], run.tables[protocol])
         for name, run in runs.items()
     }
-    drawn = replicates(statistics, patients, resamples=resamples, seed=seed)
+    resampled = replicates(statistics, patients, resamples=resamples, seed=seed)
     rows = []
-    for figure in figures:
-        if not all(figure.name in found for found in drawn.values()):
+    for metric in metrics:
+        if not all(metric.name in found for found in resampled.values()):
             continue
-        found = {name: each[figure.name] for name, each in drawn.items()}
-        row = _row(figure) | {"items": len(table), "patients": len(set(patients))}
+        found = {name: each[metric.name] for name, each in resampled.items()}
+        row = _row(metric) | {"items": len(table), "patients": len(set(patients))}
         reference = mean_of([found[str(run.folder)] for run in base.runs])
         for group in groups:
             each = [found[str(run.folder)] for run in group.runs]
             mean = mean_of(each)
             entry: dict[str, Any] = {
                 "value": mean.value,
-                "interval": expanded_interval(mean.drawn, mean.influence),
+                "interval": expanded_interval(mean.replicates, mean.influence),
                 **_seeds([one.value for one in each]),
             }
             if group is not base:
-                entry |= _difference(figure, mean, reference, group, base, found)
+                entry |= _difference(metric, mean, reference, group, base, found)
             row["groups"][group.label] = entry
         rows.append(row)
     return rows
 
 
-def _row(figure: Metric) -> dict[str, Any]:
+def _row(metric: Metric) -> dict[str, Any]:
     return {
-        "key": figure.key,
-        "title": figure.title,
-        "lower_is_better": figure.lower_is_better,
-        "digits": figure.digits,
+        "key": metric.key,
+        "title": metric.title,
+        "lower_is_better": metric.lower_is_better,
+        "digits": metric.digits,
         "groups": {},
     }
 
@@ -221,7 +221,7 @@ def _seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _difference(
-    figure: Metric,
+    metric: Metric,
     mean: Replicated,
     reference: Replicated,
     group: Group,
@@ -234,7 +234,7 @@ def _difference(
         "difference_interval": gap.interval,
         "p_patients": gap.p,
         "p": gap.p,
-        "better": _better(gap.difference, figure.lower_is_better),
+        "better": _better(gap.difference, metric.lower_is_better),
     }
     tested = crossed_difference(*_by_seed(group, base, found))
     if tested is not None:
@@ -253,7 +253,7 @@ def _difference(
 def _by_seed(
     group: Group, base: Group, found: Mapping[str, Replicated]
 ) -> tuple[dict[int, Replicated], dict[int, Replicated]]:
-    """Figures by seed; runs that do not name theirs get numbers that nobody shares."""
+    """Metrics by seed; runs that do not name theirs get numbers that nobody shares."""
     sides: list[dict[int, Replicated]] = []
     unnamed = -1
     for side in (group, base):
@@ -267,11 +267,11 @@ def _by_seed(
     return sides[0], sides[1]
 
 
-def _side_by_side(figure: Metric, groups: Sequence[Group], base: Group) -> dict[str, Any]:
-    """Figures of runs whose items cannot be paired, as their results say, without any test."""
-    row = _row(figure) | {"items": None, "patients": None}
+def _side_by_side(metric: Metric, groups: Sequence[Group], base: Group) -> dict[str, Any]:
+    """Metrics of runs whose items cannot be paired, as their results say, without any test."""
+    row = _row(metric) | {"items": None, "patients": None}
     values = {
-        group.label: [value_at(run.results, figure.key) for run in group.runs] for group in groups
+        group.label: [value_at(run.results, metric.key) for run in group.runs] for group in groups
     }
     if any(value is None for found in values.values() for value in found):
         return row
@@ -279,13 +279,13 @@ def _side_by_side(figure: Metric, groups: Sequence[Group], base: Group) -> dict[
     for group in groups:
         entry: dict[str, Any] = {"value": means[group.label]}
         if len(group.runs) == 1:
-            entry["interval"] = value_at(group.runs[0].results, figure.interval_key)
+            entry["interval"] = value_at(group.runs[0].results, metric.interval_key)
         else:
             entry |= {"interval": None} | _seeds(values[group.label])
         if group is not base:
             gap = means[group.label] - means[base.label]
             entry |= {"difference": gap, "difference_interval": None, "p": None}
-            entry["better"] = _better(gap, figure.lower_is_better)
+            entry["better"] = _better(gap, metric.lower_is_better)
         row["groups"][group.label] = entry
     return row
 
@@ -345,7 +345,7 @@ def _judge(rows: Sequence[Mapping[str, Any]], key: str) -> int:
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> dict[str, float] | None:
-    """Average rank of each group over the figures; None for fewer than three groups."""
+    """Average rank of each group over the metrics; None for fewer than three groups."""
     if len(groups) < 3:
         return None
     labels = [group.label for group in groups]

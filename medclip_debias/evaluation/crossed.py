@@ -44,7 +44,7 @@ class CrossedDifference:
 def crossed_difference(
     run: Mapping[int, Replicated], baseline: Mapping[int, Replicated], level: float = 0.95
 ) -> CrossedDifference | None:
-    """Compare two groups of seeds whose figures were resampled on the same patients.
+    """Compare two groups of seeds whose metrics were resampled on the same patients.
 
     The interval is Student's t on the sum of the variances, with Satterthwaite's degrees of
     freedom; where the seeds' own t interval is wider, it is that one. With two or three seeds the
@@ -55,13 +55,13 @@ def crossed_difference(
     independent, which is safe as long as a shared seed does not make two methods less alike.
 
     Args:
-        run: figure of each seed, with its value on each resample of the patients.
+        run: the metric of each seed, with its value on each resample of the patients.
         baseline: the same of the other group, from the same resamples.
         level: nominal coverage.
 
     Returns:
         None when a group has fewer than two seeds, when there are fewer than two patients, or
-        when the figures are undefined on more than half of the resamples.
+        when the metrics are undefined on more than half of the resamples.
     """
     from scipy.stats import t
 
@@ -69,11 +69,11 @@ def crossed_difference(
         baseline = {-1 - place: value for place, value in enumerate(baseline.values())}
         run = dict(enumerate(run.values()))
     seeds = paired_seeds(_values(run), _values(baseline), level)
-    drawn = _drawn(run, baseline)
-    if seeds is None or drawn is None:
+    resampled = _stacked(run, baseline)
+    if seeds is None or resampled is None:
         return None
     gap, seed_interval, p_seeds, name = seeds
-    ours, theirs = drawn
+    ours, theirs = resampled
     rests_on = mean_of(list(run.values())).minus(mean_of(list(baseline.values()))).influence
     correction = rests_on.patients / (rests_on.patients - 1)
     of_patients = correction * float((ours.mean(axis=0) - theirs.mean(axis=0)).var())
@@ -102,24 +102,24 @@ def _values(group: Mapping[int, Replicated]) -> dict[int, float]:
     return {seed: one.value for seed, one in group.items()}
 
 
-def _drawn(
+def _stacked(
     run: Mapping[int, Replicated], baseline: Mapping[int, Replicated]
 ) -> tuple[Floats, Floats] | None:
     """Replicates ``[seeds, B]`` of both groups where all are defined; pairs in the same order."""
     order = list(run) if set(run) == set(baseline) else list(baseline)
-    ours = np.stack([one.drawn for one in run.values()])
-    theirs = np.stack([baseline[seed].drawn for seed in order])
+    ours = np.stack([one.replicates for one in run.values()])
+    theirs = np.stack([baseline[seed].replicates for seed in order])
     defined = ~(np.isnan(ours).any(axis=0) | np.isnan(theirs).any(axis=0))
     if defined.sum() < 2 or 2 * defined.sum() < defined.size:
         return None
     return ours[:, defined], theirs[:, defined]
 
 
-def _interaction(drawn: Floats) -> float:
+def _interaction(resampled: Floats) -> float:
     """Variance of the mean over the seeds that comes from each seed's own patients: ``e``.
 
     Around the mean of the seeds, in each resample, ``e`` is all that varies over the resamples.
     """
-    seeds = len(drawn)
-    around = drawn - drawn.mean(axis=0)
+    seeds = len(resampled)
+    around = resampled - resampled.mean(axis=0)
     return float(around.var(axis=1).sum()) / (seeds * (seeds - 1))

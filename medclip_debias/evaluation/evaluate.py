@@ -13,7 +13,7 @@ from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
-from medclip_debias.evaluation.items import write_items
+from medclip_debias.evaluation.item_tables import write_items
 from medclip_debias.evaluation.label_table import (
     ClassList,
     Labels,
@@ -24,7 +24,7 @@ from medclip_debias.evaluation.label_table import (
 )
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
-from medclip_debias.evaluation.phrases import select_phrases
+from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.provenance import (
@@ -52,7 +52,7 @@ FORMAT = 2
 """Version of ``results.json``; 2 keeps every key of 1 and adds to them (docs/evaluation.md)."""
 
 ON_TRAINING = (
-    "Measured on training images: these figures say how well the model remembers, not how well it "
+    "Measured on training images: these metrics say how well the model remembers, not how well it "
     "does on new patients."
 )
 
@@ -141,7 +141,7 @@ def evaluate(
         )
     if split == "train" and not allow_train:
         raise UserError(
-            "The split 'train' is what the model learned from, so its figures say nothing about "
+            "The split 'train' is what the model learned from, so its metrics say nothing about "
             "new patients; evaluate 'test' or 'validate', or give --allow-train to measure it "
             "all the same."
         )

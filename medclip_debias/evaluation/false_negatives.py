@@ -62,7 +62,7 @@ def detectors(
     same_text: Bools,
     shares: tuple[float, ...],
 ) -> dict[str, Any]:
-    """Every detector's figures, the rate of false negatives, and the similarity's ranking.
+    """Every detector's metrics, the rate of false negatives, and the similarity's ranking.
 
     Args:
         scores: similarity of every sentence with every image, ``[T, I]``.

@@ -1,4 +1,4 @@
-"""From the per-item tables of an evaluation back to its figures, under any weights of the items.
+"""From the per-item tables of an evaluation back to its metrics, under any weights of the items.
 
 What `results.json` says is the case of equal weights; a bootstrap over two runs needs the rest.
 """
@@ -24,7 +24,7 @@ from medclip_debias.evaluation.zero_shot import class_statistics
 
 
 def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
-    """The zero-shot figures of ``items/zero_shot.parquet``.
+    """The zero-shot metrics of ``items/zero_shot.parquet``.
 
     Args:
         results: the run's ``zero_shot`` part: the scale of its probabilities, its thresholds.
@@ -58,7 +58,7 @@ def class_columns(table: pd.DataFrame) -> tuple[dict[str, Floats], dict[str, Flo
 
 
 def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
-    """The grounding figures of the groundable phrases in ``items/phrases.parquet``."""
+    """The grounding metrics of the groundable phrases in ``items/phrases.parquet``."""
     del results
     yes = table["groundable"].to_numpy(dtype=bool)
     values = {
@@ -93,7 +93,7 @@ class Items:
 
     Attributes:
         file: its name under ``items/``, without ending.
-        statistics: from the protocol's part of the results and the table to its figures.
+        statistics: from the protocol's part of the results and the table to its metrics.
         truth: beginnings of the columns that no model decides, equal in every run on a set.
     """
 

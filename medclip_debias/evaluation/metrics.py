@@ -28,7 +28,7 @@ UNION_EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class Split:
+class InsideOutside:
     """A map's seen scores inside and outside a mask, and how many mask pixels were not seen."""
 
     inside: Floats
@@ -36,7 +36,7 @@ class Split:
     hidden: int
 
     @classmethod
-    def of(cls, scores: Floats, mask: Mask) -> Split:
+    def of(cls, scores: Floats, mask: Mask) -> InsideOutside:
         """Sort the pixels of ``scores`` by ``mask`` (both ``[H, W]``)."""
         if scores.shape != mask.shape:
             raise ValueError(f"map {scores.shape} and mask {mask.shape} differ in shape")
@@ -81,12 +81,12 @@ def cnr(scores: Floats, mask: Mask, *, signed: bool = False) -> float:
         signed: keep the sign: negative where the truth scores lower than the rest. The
             absolute value, the paper's, rewards a map that points away from the truth.
     """
-    return Split.of(scores, mask).cnr(signed)
+    return InsideOutside.of(scores, mask).cnr(signed)
 
 
 def miou(scores: Floats, mask: Mask, thresholds: Sequence[float] | Floats = THRESHOLDS) -> float:
     """Mean over thresholds t of the IoU of ``score >= t`` and the mask (union + 1e-6)."""
-    return float(Split.of(scores, mask).iou(thresholds).mean())
+    return float(InsideOutside.of(scores, mask).iou(thresholds).mean())
 
 
 def pointing_game(scores: Floats, mask: Mask) -> float:
@@ -95,7 +95,7 @@ def pointing_game(scores: Floats, mask: Mask) -> float:
     With several highest pixels, the share of them inside: what drawing one of them at random
     gives on average.
     """
-    return Split.of(scores, mask).pointing_game()
+    return InsideOutside.of(scores, mask).pointing_game()
 
 
 def moments(values: Floats) -> tuple[float, float]:

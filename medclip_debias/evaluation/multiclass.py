@@ -41,7 +41,7 @@ def multiclass_accuracy(
 ) -> dict[str, Any]:
     """Accuracy of the highest-scoring class.
 
-    Where several classes share the highest score, each gets an equal share of the answer.
+    Where several classes share the highest score, each gets an equal share of the prediction.
 
     Args:
         scores: mean score of each class's positive prompts ``[images, classes]``.
@@ -53,14 +53,14 @@ def multiclass_accuracy(
     Returns:
         ``accuracy``, ``balanced_accuracy`` (mean over the classes that have images),
         ``interval``, ``chance``, ``images``, ``classes`` (images and recall of each) and
-        ``confusion`` (rows the truth, columns the answers).
+        ``confusion`` (rows the truth, columns the predictions).
 
     Raises:
         Skipped: fewer than two classes have images.
     """
     best = scores == scores.max(axis=1, keepdims=True)
-    answers = best / best.sum(axis=1, keepdims=True)
-    hits = answers[np.arange(len(truth)), truth]
+    predicted = best / best.sum(axis=1, keepdims=True)
+    hits = predicted[np.arange(len(truth)), truth]
     present = [number for number in range(len(classes)) if (truth == number).any()]
     if len(present) < 2:
         raise Skipped(
@@ -89,5 +89,5 @@ def multiclass_accuracy(
             }
             for number, name in enumerate(classes)
         },
-        "confusion": [answers[truth == n].sum(axis=0).tolist() for n in range(len(classes))],
+        "confusion": [predicted[truth == n].sum(axis=0).tolist() for n in range(len(classes))],
     }

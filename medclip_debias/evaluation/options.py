@@ -1,4 +1,4 @@
-"""Every choice that changes a figure; stored with the results under its name."""
+"""Every choice that changes a metric; stored with the results under its name."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.evaluation.phrases import Phrase, Phrases
+from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import as_boxes, visible_boxes
@@ -112,7 +112,7 @@ def summarise_phrases(
 ) -> dict[str, Any]:
     """Means over phrases, overall and by group, with intervals.
 
-    The floors of the overlap metrics come along: ``miou_floor`` is the mIoU of a map that is
+    The chance levels of the overlap metrics come along: ``miou_floor`` is the mIoU of a map that is
     zero everywhere (21 of 41 thresholds take the whole image), ``pointing_game_floor`` the
     hit rate of a random pixel; both are set by the boxes' areas alone.
 
@@ -125,7 +125,7 @@ def summarise_phrases(
         seed: of the bootstrap.
 
     Returns:
-        The figures, and the same in ``categories``, ``areas`` (terciles of the boxes' share of
+        The metrics, and the same in ``categories``, ``areas`` (terciles of the boxes' share of
         their image) and ``sentence_frequency``.
     """
     values = {metric: np.array([row.get(metric, np.nan) for row in rows]) for metric in METRICS}
@@ -153,7 +153,7 @@ def summarise_phrases(
 
     intervals = bootstrap_intervals(statistics, patients, resamples=resamples, seed=seed)
 
-    def figures(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
+    def metrics(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
         return {
             **{metric: float(values[metric][members].mean()) for metric in METRICS},
             "interval": {metric: intervals[f"{prefix}{metric}"] for metric in METRICS},
@@ -162,14 +162,14 @@ def summarise_phrases(
         }
 
     return {
-        **figures(np.ones(len(rows), dtype=bool), ""),
+        **metrics(np.ones(len(rows), dtype=bool), ""),
         "patients": len(set(patients)),
         "miou_floor": float(area.mean()) * float((THRESHOLDS <= 0).mean()),
         "pointing_game_floor": float(area.mean()),
         "area_tercile_bounds": bounds,
         **{
             division: {
-                name: figures(members, f"{division}/{name}/") for name, members in parts.items()
+                name: metrics(members, f"{division}/{name}/") for name, members in parts.items()
             }
             for division, parts in groups.items()
         },

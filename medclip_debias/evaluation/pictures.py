@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.phrases import Phrase
+from medclip_debias.evaluation.phrase_selection import Phrase
 from medclip_debias.files import atomic_folder, write_json
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.overlay import slug, write_overlay

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Progress
 from medclip_debias.evaluation.evaluate import plain
 from medclip_debias.evaluation.false_negatives import detectors
-from medclip_debias.evaluation.probes import (
+from medclip_debias.evaluation.representations import (
     alignment,
     auc_with_interval,
     few_labels,
@@ -29,6 +28,7 @@ from medclip_debias.evaluation.probes import (
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
+from medclip_debias.palette import PALE, STYLES
 from medclip_debias.phantom.truth import Truth
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ FEATURES = {
 
 
 class ProbeOptions(Settings):
-    """Every choice that changes a figure; stored with the results.
+    """Every choice that changes a metric; stored with the results.
 
-    ``shares`` of the training patients whose labels a linear probe sees; small shares are drawn
+    ``shares`` of the training patients whose labels a linear probe sees; small shares are sampled
     ``repeats`` times. ``neighbours`` are the k of nearest neighbours. ``removed`` are the shares
     of each sentence's negatives that the similarity takes for false; at most ``sentences``
     sentences of the split are judged.
@@ -87,7 +87,7 @@ def probe(
         out: folder for the results.
         split: what the probe is scored on.
         truth: ``truth/`` of the phantom that the set came from, for false negatives.
-        seed: of what is drawn.
+        seed: of what is sampled.
         bootstrap: resamples of the patients.
         device: where the model runs.
         options: every other choice.
@@ -383,8 +383,8 @@ def _picture(
     figure = Figure(figsize=(6.4, 5.2), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.scatter(flat[:, 0], flat[:, 1], s=5, color="#c8ccd1", label="none or several")
-    for (colour, marker), name in zip(_MARKS, frequent, strict=False):
+    axes.scatter(flat[:, 0], flat[:, 1], s=5, color=PALE, label="none or several")
+    for (colour, marker, _), name in zip(STYLES[1:], frequent, strict=False):
         mine = single & positive[:, names.index(name)]
         if mine.any():
             x, y = flat[mine].T
@@ -394,14 +394,3 @@ def _picture(
     axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=140, metadata={"Software": None})
-
-
-# Okabe and Ito's colours, each with a marker of its own.
-_MARKS: Sequence[tuple[str, str]] = (
-    ("#D55E00", "s"),
-    ("#0072B2", "^"),
-    ("#009E73", "D"),
-    ("#CC79A7", "v"),
-    ("#E69F00", "P"),
-    ("#000000", "X"),
-)

@@ -32,7 +32,7 @@ class Skipped(UserError):
 
 @dataclass(frozen=True)
 class Draw:
-    """How intervals are drawn: how often patients are resampled, and from which seed."""
+    """How intervals are computed: how often patients are resampled, and from which seed."""
 
     resamples: int = 1000
     seed: int = 0
@@ -50,7 +50,8 @@ class Measured:
     Attributes:
         results: its part of ``results.json``.
         items: one row for each measured thing, for paired statistics; ``id`` and ``patient`` are
-            still the set's own (`medclip_debias.evaluation.items` replaces them). None for none.
+            still the set's own (`medclip_debias.evaluation.item_tables` replaces them). None for
+            none.
     """
 
     results: dict[str, Any]
@@ -82,10 +83,10 @@ class Protocol(ABC):
 
     @abstractmethod
     def measure(self, draw: Draw) -> Measured:
-        """Give the figures, after every image was seen.
+        """Give the metrics, after every image was seen.
 
         Raises:
-            Skipped: what was seen allows no figure.
+            Skipped: what was seen allows no metric.
         """
 
 

@@ -1,4 +1,4 @@
-"""What ``results.json`` says about where its figures come from: model, data, options, versions."""
+"""What ``results.json`` says about where its metrics come from: model, data, options, versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def describe_options(options: EvaluationOptions, draw: Draw) -> dict[str, Any]:
-    """Every choice behind the figures, by name."""
+    """Every choice behind the metrics, by name."""
     return {
         **options.model_dump(mode="json"),
         "bootstrap": {
@@ -83,7 +83,7 @@ def splits(data: PreparedSet) -> dict[str, int]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes the figures."""
+    """Versions of what computes the metrics."""
     import torch
 
     return {

@@ -21,7 +21,7 @@ from medclip_debias.evaluation.bootstrap import (
 )
 from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.phrase_grounding import phrases_of_images
-from medclip_debias.evaluation.phrases import Phrases
+from medclip_debias.evaluation.phrase_selection import Phrases
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.models.finite import finite
@@ -98,7 +98,7 @@ def retrieval(
 
     ``strict``: only the phrase that the query belongs to counts; phrases with the same
     sentence are ties when boxes rank sentences, and rivals when sentences rank boxes.
-    ``lenient``: any phrase with the same sentence counts. The unnamed figures on top are the
+    ``lenient``: any phrase with the same sentence counts. The unnamed metrics on top are the
     strict ones, as the paper defines them.
 
     Intervals redraw the patients of the queries; the candidates stay as they are.
@@ -148,7 +148,7 @@ def summarise_ranks(
     Args:
         ranks: direction to the rank of each query.
         patients: direction to the patient of each query.
-        draw: resamples; patients are drawn once for all directions where they are the same.
+        draw: resamples; patients are resampled once for all directions where they are the same.
     """
     result: dict[str, Any] = {
         way: {

@@ -89,7 +89,7 @@ def read_run(folder: Path) -> Run:
             )
         tables[protocol] = _read_items(path)
     if not tables:
-        raise UserError(f"{folder}/results.json: holds no figure that could be compared.")
+        raise UserError(f"{folder}/results.json: holds no metric that could be compared.")
     return Run(folder, results, tables)
 
 
@@ -232,7 +232,7 @@ def differences(groups: Sequence[Group]) -> list[str]:
 
 
 def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """Names of the options that differ; the bootstrap's do not matter, it is drawn anew.
+    """Names of the options that differ; the bootstrap's do not matter, for it is computed again.
 
     What older results do not name was always done in the same way.
     """

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import Metric, of_protocol
+from medclip_debias.files import read_json
 
 FORMATS = (1, 2)
 Interval = tuple[float, float] | None
@@ -114,7 +115,7 @@ class ClassCounts(Part):
 class ClassResult(ClassCounts, ClassMetrics):
     """Zero-shot metrics of one class."""
 
-    interval: Intervals = Field({}, description="95% interval of each figure.")
+    interval: Intervals = Field({}, description="95% interval of each metric.")
     threshold: Threshold | None = Field(None, description="Of F1.")
     reliability: list[Bin] = Field([], description="Bins that hold images.")
 
@@ -258,11 +259,11 @@ class Results(Part):
     code_hash: str | None = Field(None, description="16 hex digits naming the package's files.")
     seed: int = Field(description="Of the bootstrap.")
     prompts: dict[str, Any] = Field({}, description="The prompt set, word for word.")
-    options: dict[str, Any] = Field({}, description="Every choice behind the figures.")
+    options: dict[str, Any] = Field({}, description="Every choice behind the metrics.")
     model: dict[str, Any] = Field({}, description="Architecture, preprocessing, provenance.")
     data: dict[str, Any] = Field({}, description="Source, counts, splits, funnel, settings.")
     self_test: SelfTest | None = Field(None, description="The model's golden samples.")
-    versions: dict[str, str] = Field({}, description="Versions of what computed the figures.")
+    versions: dict[str, str] = Field({}, description="Versions of what computed the metrics.")
     timing: dict[str, float | None] = Field({}, description="Seconds taken.")
 
 
@@ -272,17 +273,9 @@ def read_results(path: Path) -> dict[str, Any]:
     Raises:
         UserError: no such file, no JSON, another format, or a part that is missing or wrong.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file; run 'medclip-debias evaluate' first.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
-        ) from error
+    content = read_json(path, "run 'medclip-debias evaluate' to write it")
     check_results(content, str(path))
-    result: dict[str, Any] = content
-    return result
+    return content
 
 
 def check_results(content: Any, where: str) -> None:

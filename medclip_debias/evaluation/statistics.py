@@ -33,11 +33,11 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure in two runs.
+    """One metric in two runs.
 
     Attributes:
-        value: the figure in the run.
-        baseline: the figure in the other.
+        value: the metric in the run.
+        baseline: the metric in the other.
         difference: the first minus the second.
         interval: of the difference; None when it cannot be had.
         p: two-sided; None when it cannot be had.
@@ -67,28 +67,30 @@ def paired_bootstrap(
         run: from weights ``[b, items]`` to named replicates ``[b]``.
         baseline: the same of the other run, its items in the same order.
         patients: patient of each item.
-        resamples: how often patients are drawn; 0 for no intervals.
+        resamples: how often patients are resampled; 0 for no intervals.
         seed: equal seeds give equal results.
         level: nominal coverage.
     """
-    drawn = replicates({"run": run, "baseline": baseline}, patients, resamples=resamples, seed=seed)
-    shared = [name for name in drawn["run"] if name in drawn["baseline"]]
-    return {n: difference(drawn["run"][n], drawn["baseline"][n], level) for n in shared}
+    resampled = replicates(
+        {"run": run, "baseline": baseline}, patients, resamples=resamples, seed=seed
+    )
+    shared = [name for name in resampled["run"] if name in resampled["baseline"]]
+    return {n: difference(resampled["run"][n], resampled["baseline"][n], level) for n in shared}
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """A figure and what it is on each resample.
+    """A metric and what it is on each resample.
 
     Attributes:
-        value: the figure.
-        drawn: on each resample of the patients ``[B]``, empty where none can be drawn.
+        value: the metric.
+        replicates: on each resample of the patients ``[B]``, empty without resamples.
         without: without each patient, or group of patients, in turn (`jackknife_weights`).
         patients: how many there are.
     """
 
     value: float
-    drawn: Floats
+    replicates: Floats
     without: Floats
     patients: int
 
@@ -98,20 +100,20 @@ class Replicated:
         return influence(self.without, self.patients)
 
     def minus(self, other: Replicated) -> Replicated:
-        """The difference of two figures that were resampled together."""
+        """The difference of two metrics that were resampled together."""
         return Replicated(
             self.value - other.value,
-            self.drawn - other.drawn,
+            self.replicates - other.replicates,
             self.without - other.without,
             self.patients,
         )
 
 
 def mean_of(each: Sequence[Replicated]) -> Replicated:
-    """The mean of several trainings' figures, in every resample."""
+    """The mean of several trainings' metrics, in every resample."""
     return Replicated(
         float(np.mean([one.value for one in each])),
-        np.mean([one.drawn for one in each], axis=0),
+        np.mean([one.replicates for one in each], axis=0),
         np.mean([one.without for one in each], axis=0),
         each[0].patients,
     )
@@ -120,7 +122,7 @@ def mean_of(each: Sequence[Replicated]) -> Replicated:
 def replicates(
     runs: Mapping[str, Statistics], patients: Sequence[str], *, resamples: int, seed: int
 ) -> dict[str, dict[str, Replicated]]:
-    """Every statistic of every run, on the same resampled patients: run to name to figure.
+    """Every statistic of every run, on the same resampled patients: run to name to metric.
 
     Fewer than two patients allow no resample.
     """
@@ -157,7 +159,7 @@ def replicates(
 
 
 def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Difference:
-    """Compare one figure of two runs that were resampled together.
+    """Compare one metric of two runs that were resampled together.
 
     Student's t interval and test with the bootstrap's standard error,
     ``d -+ t sd sqrt(n / (n - 1))``, with n and the degrees of freedom of the difference's
@@ -166,12 +168,12 @@ def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Di
     from scipy.stats import t
 
     gap = run.minus(baseline)
-    drawn = gap.drawn[~np.isnan(gap.drawn)]
-    if drawn.size < 2 or 2 * drawn.size < gap.drawn.size:
+    resampled = gap.replicates[~np.isnan(gap.replicates)]
+    if resampled.size < 2 or 2 * resampled.size < gap.replicates.size:
         return Difference(run.value, baseline.value, gap.value, None, None)
     found = gap.influence
     n = found.patients
-    error = float(drawn.std(ddof=1)) * math.sqrt(n / (n - 1))
+    error = float(resampled.std(ddof=1)) * math.sqrt(n / (n - 1))
     if error <= 1e-12 * (1 + abs(gap.value)):  # rounding of equal sums
         p = 1.0 if abs(gap.value) <= 1e-12 else 0.0
     else:
@@ -288,10 +290,10 @@ def _sum_by(values: Floats, owner: NDArray[np.integer], count: int) -> Floats:
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """One figure over several trainings that differ in the seed only.
+    """One metric over several trainings that differ in the seed only.
 
     Attributes:
-        values: the figure of each training.
+        values: the metric of each training.
         mean: their mean.
         sd: their sample standard deviation (n - 1); None for one.
         interval: Student's t interval of the mean; None for one.
@@ -325,7 +327,7 @@ def paired_seeds(
     batches. When fewer than two are shared, Welch's t test of the two groups (``Welch t``).
 
     Args:
-        run: figure of each seed.
+        run: the metric of each seed.
         baseline: the same of the other configuration.
         level: nominal coverage.
 

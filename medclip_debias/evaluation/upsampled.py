@@ -71,7 +71,7 @@ class Axis:
 
 
 class Upsampled:
-    """The figures of one heatmap against the union of boxes.
+    """The metrics of one heatmap against the union of boxes.
 
     Args:
         grid_map: region-sentence cosines ``[rows, columns]``.

@@ -1,4 +1,4 @@
-"""Figures that steer a training run: cheap, deterministic, on the validate split.
+"""Metrics that steer a training run: cheap, deterministic, on the validate split.
 
 Zero-shot mean AUC on labelled images, and retrieval of a report's sentence by an image among the
 sentences of as many studies. No intervals: for those evaluate the finished model.
@@ -50,14 +50,14 @@ def validator_of(
 
     def validate(model: ImageTextModel) -> dict[str, float]:
         data = PreparedSet.open(prepared)
-        figures = _zero_shot(model, data, load_prompts(prompts), limit, batch_size)
-        figures |= _retrieval(model, data, limit, batch_size)
-        if not figures:
+        metrics = _zero_shot(model, data, load_prompts(prompts), limit, batch_size)
+        metrics |= _retrieval(model, data, limit, batch_size)
+        if not metrics:
             raise UserError(
                 f"{prepared}: its split '{SPLIT}' has neither labels nor sentences to validate on; "
                 "set train.validate_every=0."
             )
-        return figures
+        return metrics
 
     return validate
 

@@ -211,7 +211,7 @@ def class_statistics(
     scale: float | None,
     thresholds: Mapping[str, float],
 ) -> dict[str, Floats]:
-    """Every figure under each row of ``weights [b, images]``: ``[b]`` by name.
+    """Every metric under each row of ``weights [b, images]``: ``[b]`` by name.
 
     Args:
         differences: per class, positive minus negative score of each image.
@@ -326,7 +326,7 @@ class ZeroShot(Protocol):
         return Validation(prompt_differences(scores, self._prompts), self._validation.values)
 
     def _multiclass(self, draw: Draw) -> dict[str, Any]:
-        """Multi-class figures, or the reason for none."""
+        """Multi-class metrics, or the reason for none."""
         classes = list(self._prompts.classes)
         if self._listed is None:
             truth = exclusive_classes(self.labels.values, classes)

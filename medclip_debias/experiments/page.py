@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medclip_debias.experiments.experiment import Experiment, Summary, Table
+from medclip_debias.markdown import markdown_table
 
 
 def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
@@ -67,11 +68,8 @@ def _changed(given: Mapping[str, Any], usual: Mapping[str, Any], prefix: str) ->
 
 def tables(given: Sequence[Table]) -> list[str]:
     """The lines of several tables, each under its title."""
-    return [line for one in given for line in (f"### {one.title}", "", *markdown(one), "")]
-
-
-def markdown(table: Table) -> list[str]:
-    """The lines of a Markdown table."""
-    head = "| " + " | ".join(table.columns) + " |"
-    rule = "|" + " --- |" * len(table.columns)
-    return [head, rule, *("| " + " | ".join(row) + " |" for row in table.rows)]
+    return [
+        line
+        for one in given
+        for line in (f"### {one.title}", "", *markdown_table(one.columns, one.rows), "")
+    ]

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from medclip_debias.palette import GRID, STYLES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Okabe and Ito's colours in an order whose greys differ, each with a marker and dashes.
-STYLES: tuple[tuple[str, str, Any], ...] = (
-    ("#000000", "o", "-"),
-    ("#D55E00", "s", "--"),
-    ("#0072B2", "^", "-."),
-    ("#009E73", "D", ":"),
-    ("#CC79A7", "v", (0, (5, 1))),
-    ("#E69F00", "P", (0, (3, 1, 1, 1))),
-    ("#56B4E9", "X", (0, (1, 1))),
-)
 
 
 def panels(count: int, titles: Sequence[str] = (), rows: int = 1) -> tuple[Figure, list[Axes]]:
@@ -34,7 +25,7 @@ def panels(count: int, titles: Sequence[str] = (), rows: int = 1) -> tuple[Figur
         spare.remove()
     axes = axes[:count]
     for place, one in enumerate(axes):
-        one.grid(True, color="#e3e6ea", linewidth=0.7)
+        one.grid(True, color=GRID, linewidth=0.7)
         one.set_axisbelow(True)
         one.tick_params(labelsize=8)
         for side in ("top", "right"):

@@ -118,7 +118,7 @@ class Trainings(Experiment):
         return self.folder(cell) / f"evaluate_{json_hash(cell['depends']['evaluate'])[:6]}"
 
     def run_settings(self, cell: Cell) -> RunSettings:
-        """Settings of the run of a cell, for `medclip_debias.training.train.train`."""
+        """Settings of the run of a cell, for `medclip_debias.training.run.train`."""
         from medclip_debias.data.store import PreparedSet
         from medclip_debias.training.settings import RunSettings
 
@@ -174,8 +174,8 @@ class Trainings(Experiment):
         """
         import tempfile
 
-        from medclip_debias.training.run import Trainer
         from medclip_debias.training.settings import RunSettings
+        from medclip_debias.training.trainer import Trainer
 
         self.begin(1)
         run = cell["run"] | {"loss": with_etas(cell["run"]["loss"], _constant)}
@@ -217,7 +217,7 @@ class Trainings(Experiment):
         from medclip_debias.evaluation.catalogue import COMPARED, value_at
         from medclip_debias.evaluation.evaluate import evaluate
         from medclip_debias.evaluation.validation import validator_of
-        from medclip_debias.training.train import train
+        from medclip_debias.training.run import train
 
         given = self.settings.evaluate
         try:

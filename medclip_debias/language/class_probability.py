@@ -5,7 +5,6 @@ Scores carry the hash of the language model that gave them; a table of eta is re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.losses.eta import ETA_MAX, ConstantEta, LanguageModelEta, TableEta
 
 
 def log_probabilities(
@@ -69,37 +67,3 @@ def eta_table(path: Path, texts: list[str]) -> NDArray[np.float64]:
             f"{path}: {absent} of {len(texts)} sentences of the training set have no row in it."
         )
     return np.array([known[text] for text in texts], dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class EtaSummary:
-    """How eta is spread over the sentences of a corpus (each occurrence counts)."""
-
-    mean: float
-    percentiles: dict[int, float]
-    clipped: int
-
-
-def summarise_eta(
-    settings: ConstantEta | LanguageModelEta | TableEta,
-    values: NDArray[np.float64] | None,
-) -> EtaSummary:
-    """Mean, percentiles and clipped count of eta.
-
-    Args:
-        settings: the kind of eta.
-        values: one entry an occurrence: log probabilities for `LanguageModelEta`, eta for
-            `TableEta`, ignored for `ConstantEta`.
-    """
-    if isinstance(settings, ConstantEta):
-        eta = np.array([settings.value])
-    elif values is None:
-        raise ValueError("this kind of eta needs values")
-    elif isinstance(settings, LanguageModelEta):
-        eta = np.exp(np.log(settings.a) + settings.k * values)
-    else:
-        eta = values
-    clipped = int((eta > ETA_MAX).sum())
-    eta = np.minimum(eta, ETA_MAX)
-    spread = {p: float(np.percentile(eta, p)) for p in (5, 25, 50, 75, 95)}
-    return EtaSummary(float(eta.mean()), spread, clipped)

@@ -22,7 +22,7 @@ from medclip_debias.models.image_encoder import ResNetRegions, build_image_encod
 from medclip_debias.models.interface import MapKind
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import Similarity, region_scores
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_json
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 
 FORMAT = 1
 _FIELDS = (
@@ -246,7 +246,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             if not (folder / name).is_file():
                 raise UserError(f"{folder}: is no model folder, it holds no {name}.")
-        config = read_json(folder / "config.json")
+        config = read_model_json(folder / "config.json")
         if config.get("format") != FORMAT:
             raise UserError(
                 f"{folder}/config.json: model format {config.get('format')!r} is not the format "

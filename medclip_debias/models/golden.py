@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from medclip_debias.errors import ToldWarning
-from medclip_debias.files import write_json
+from medclip_debias.files import read_json_or_none, write_json
 from medclip_debias.models.peers.settings import PeerPreprocessing
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _read(path: Path, side: int) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json_or_none(path)
         if content["format"] != FORMAT:
             return None
         whole = tuple(content["sentences"]) == SENTENCES

@@ -6,7 +6,6 @@ running any code from its folder.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.files import read_json
 from medclip_debias.models.bert_config import bert_fields, check_room, make_bert_config
 from medclip_debias.models.tokenizer_file import MAX_BYTES, read_tokenizer
 
@@ -58,7 +58,7 @@ class SentenceTokenizer:
             with explained(f"{fast}: this is not a tokenizer file", ValueError, RuntimeError):
                 return cls(tokenizer, str(fast))
         if vocabulary.is_file():
-            lowercase = read_json(folder / "tokenizer_config.json").get("do_lower_case", True)
+            lowercase = read_model_json(folder / "tokenizer_config.json").get("do_lower_case", True)
             if vocabulary.stat().st_size > MAX_BYTES:
                 raise UserError(f"{vocabulary}: is too large for a vocabulary.")
             with explained(f"{vocabulary}: this is not UTF-8 text", UnicodeDecodeError):
@@ -195,7 +195,7 @@ def read_bert_config(folder: Path) -> dict[str, Any]:
         )
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: holds no config.json, so it is no BERT folder.")
-    config = read_json(folder / "config.json")
+    config = read_model_json(folder / "config.json")
     if config.get("model_type") not in ("bert", "cxr-bert"):
         raise UserError(
             f"{folder}/config.json: model_type is {config.get('model_type')!r}; "
@@ -245,17 +245,10 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
     return model
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file is an empty one."""
-    if not path.is_file():
-        return {}
-    if path.stat().st_size > MAX_JSON:
-        raise UserError(f"{path}: is larger than {MAX_JSON >> 20} MiB, so it is no settings file.")
-    with explained(f"{path}: this is not a JSON object", ValueError, RecursionError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError
-    return content
+def read_model_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a model folder; a missing file is an empty one."""
+    remedy = "copy the model folder again"
+    return read_json(path, remedy, limit=MAX_JSON) if path.is_file() else {}
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any
 from medclip_debias.evaluation.provenance import plain
 from medclip_debias.files import atomic_file, write_json, write_text
 from medclip_debias.reporting.content import number
-from medclip_debias.reporting.figures import data_address
 from medclip_debias.reporting.forest import forest
+from medclip_debias.reporting.page import render
+from medclip_debias.reporting.plots import data_address
 from medclip_debias.reporting.tables import class_table, comparison_table, latex, markdown
 
 
@@ -20,16 +21,16 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     classes = class_table(content)
     if classes is not None:
         tables.append(classes)
-    figure = forest(content, "svg")
+    plot = forest(content, "svg")
     paths = {kind: out / f"comparison.{kind}" for kind in ("json", "md", "tex", "svg", "png")}
     write_json(paths["json"], plain(content))
     write_text(paths["md"], "\n".join(markdown(table) for table in tables) + _ranks(content))
     write_text(paths["tex"], "\n".join(latex(table) for table in tables))
-    for kind, drawn in (("svg", figure), ("png", forest(content, "png"))):
+    for kind, content_of_file in (("svg", plot), ("png", forest(content, "png"))):
         with atomic_file(paths[kind]) as temporary:
-            temporary.write_bytes(drawn)
+            temporary.write_bytes(content_of_file)
     paths["html"] = out / "comparison.html"
-    write_text(paths["html"], _page(content, tables, data_address(figure, "image/svg+xml")))
+    write_text(paths["html"], _page(content, tables, data_address(plot, "image/svg+xml")))
     return list(paths.values())
 
 
@@ -38,19 +39,14 @@ def _ranks(content: Mapping[str, Any]) -> str:
     if not ranks:
         return ""
     listed = ", ".join(f"{label} {number(float(r), 2)}" for label, r in ranks.items())
-    return f"\nAverage rank over the figures (1 is best): {listed}.\n"
+    return f"\nAverage rank over the metrics (1 is best): {listed}.\n"
 
 
-def _page(content: Mapping[str, Any], tables: list[Any], figure: str) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("medclip_debias.reporting", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("comparison.html.j2").render(
-        content=content, tables=tables, figure=figure, ranks=_ranks(content).strip()
+def _page(content: Mapping[str, Any], tables: list[Any], plot: str) -> str:
+    return render(
+        "comparison.html.j2",
+        content=content,
+        tables=tables,
+        plot=plot,
+        ranks=_ranks(content).strip(),
     )

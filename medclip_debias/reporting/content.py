@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +21,9 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.evaluation.catalogue import value_at as dig
 from medclip_debias.evaluation.schema import read_results
+from medclip_debias.files import read_json
 from medclip_debias.reporting.definitions import CURVES
-from medclip_debias.reporting.figures import curve, data_address
+from medclip_debias.reporting.plots import curve, data_address
 
 NOTHING = "\N{EN DASH}"
 Table = list[list[str]]
@@ -59,19 +59,6 @@ def read_run(run: Path) -> dict[str, Any]:
         "results": read_results(results) if results.is_file() else {},
         "heatmaps": read_heatmaps(run / "heatmaps"),
     }
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: cannot be read as JSON ({type(error).__name__}); run 'evaluate' again."
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: is not a results file; run 'evaluate' again.")
-    return content
 
 
 def _settings(path: Path) -> tuple[dict[str, Any], str]:
@@ -132,7 +119,7 @@ def read_heatmaps(folder: Path) -> list[dict[str, Any]]:
         return []
     check_own(folder)
     check_own(folder / "index.json")
-    index = read_json(folder / "index.json")
+    index = read_json(folder / "index.json", "run 'evaluate' again")
     items = []
     listed = index.get("items", [])
     if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
@@ -174,7 +161,7 @@ def _number(text: str | None) -> float | None:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A figure with ``digits`` decimals; a dash for none."""
+    """A number with ``digits`` decimals; a dash for none."""
     if value is None:
         return NOTHING
     if isinstance(value, int) and not isinstance(value, bool):
@@ -197,7 +184,7 @@ def few_patients(counts: Iterable[Any]) -> str:
     """A sentence on intervals from fewer than `FEW_PATIENTS` patients; empty where none are.
 
     Args:
-        counts: patients behind the figures; what is no number is passed over.
+        counts: patients behind the metrics; what is no number is passed over.
     """
     few = sorted({n for n in counts if isinstance(n, int) and n < FEW_PATIENTS})
     if not few:
@@ -297,7 +284,7 @@ def paper_value(row: Sequence[float], column: int) -> str:
 
 
 def class_rows(results: Mapping[str, Any]) -> Table:
-    """Zero-shot figures per class: name, counts, then figures with intervals."""
+    """Zero-shot metrics per class: name, counts, then values with intervals."""
     rows = []
     for name, c in (dig(results, "zero_shot.classes") or {}).items():
         row = [name, number(c["positive"]), number(c["negative"]), number(c["left_out"])]
@@ -317,7 +304,7 @@ def refused_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def category_rows(results: Mapping[str, Any]) -> Table:
-    """Phrase-grounding figures per category, then overall."""
+    """Phrase-grounding metrics per category, then overall."""
     grounding = results.get("grounding") or {}
     groups = [*(grounding.get("categories") or {}).items()]
     if len(groups) > 1:
@@ -341,7 +328,7 @@ def category_rows(results: Mapping[str, Any]) -> Table:
 
 
 def retrieval_rows(results: Mapping[str, Any]) -> Table:
-    """Retrieval figures: strict and lenient, both ways."""
+    """Retrieval metrics: strict and lenient, both ways."""
     rows = []
     titles = {"box_to_sentence": "box to sentence", "sentence_to_box": "sentence to box"}
     for mode in ("strict", "lenient"):
@@ -360,22 +347,22 @@ def curves(metrics: Mapping[str, list[float | None]]) -> list[dict[str, str]]:
         float(index) if value is None else value
         for index, value in enumerate(metrics.get("step", [None] * count))
     ]
-    drawn = []
+    shown = []
     for column, title, line in CURVES:
         values = metrics.get(column, [])
         if all(value is None for value in values):
             continue
         second = metrics.get("negative_similarity") if column == "positive_similarity" else None
         last = next(value for value in reversed(values) if value is not None)
-        drawn.append(
+        shown.append(
             {
                 "title": title,
                 "definition": line,
                 "last": f"{last:.3g}",
-                "figure": curve(steps, values, second),
+                "plot": curve(steps, values, second),
             }
         )
-    return drawn
+    return shown
 
 
 def funnel_rows(results: Mapping[str, Any]) -> Table:
@@ -407,7 +394,7 @@ def training_rows(
         ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
         ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
         ["Image encoder", _image_encoder(architecture, results)],
-        ["Start of its weights", dig(architecture, "image.weights") or "random"],
+        ["Initial weights", dig(architecture, "image.weights") or "random (no pretraining)"],
         ["Text encoder", dig(architecture, "text.folder")],
         ["Similarity", _similarity(architecture)],
         ["Input", _input(preprocessing)],
@@ -428,7 +415,7 @@ def _words(key: str) -> str:
 def _source(results: Mapping[str, Any]) -> Any:
     kind = dig(results, "data.source")
     if kind and dig(results, "data.synthetic"):
-        return f"{kind}, synthetic: drawn images and made reports, no patient"
+        return f"{kind}, synthetic: generated images and reports, no patient"
     return kind
 
 
@@ -478,7 +465,7 @@ def timing_rows(results: Mapping[str, Any]) -> Table:
 
 
 def provenance_rows(results: Mapping[str, Any]) -> Table:
-    """Hashes, seed, options and versions: what somebody needs to repeat the figures."""
+    """Hashes, seed, options and versions: what somebody needs to repeat the results."""
     keys = (
         "data_hash",
         "model_hash",

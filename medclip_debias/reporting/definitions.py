@@ -9,7 +9,7 @@ CURVES = (
     (
         "clamped",
         "Clamped share",
-        "Share of anchors whose debiased sum of negatives hit its floor.",
+        "Share of anchors whose debiased sum of negatives was raised to its lower bound.",
     ),
     ("mean_eta", "Mean eta", "Mean probability that an unpaired image agrees with a sentence."),
     (

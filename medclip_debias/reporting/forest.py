@@ -1,4 +1,4 @@
-"""Forest plot of a comparison: one small panel a figure, one line a run, zero in the middle.
+"""Forest plot of a comparison: one small panel a metric, one line a run, zero in the middle.
 
 What it says does not hang on colour: filled and hollow marks, and each run's own mark and line.
 """
@@ -10,17 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from medclip_debias.reporting.figures import GRID, INK
+from medclip_debias.palette import AXIS, GRID, INK, STYLES
 
-# Okabe & Ito's colours that keep apart in grey, each with its own mark.
-STYLES = (
-    ("#000000", "o"),
-    ("#0072b2", "s"),
-    ("#d55e00", "D"),
-    ("#009e73", "^"),
-    ("#cc79a7", "v"),
-    ("#56b4e9", "P"),
-)
 COLUMNS = 3
 
 
@@ -61,7 +52,7 @@ def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool)
     reach = 0.0
     for place, label in enumerate(labels):
         entry = row["groups"][label]
-        colour, mark = STYLES[place % len(STYLES)]
+        colour, mark, _ = STYLES[place % len(STYLES)]
         gap, bounds = float(entry["difference"]), entry["difference_interval"]
         if bounds:
             axes.plot(bounds, [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
@@ -94,4 +85,4 @@ def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color("#aab1b8")
+    axes.spines["bottom"].set_color(AXIS)

@@ -29,16 +29,16 @@ def ranking_rows(results: Results) -> Table:
     return rows
 
 
-def reliability_figures(results: Results) -> list[dict[str, str]]:
+def reliability_plots(results: Results) -> list[dict[str, str]]:
     """A reliability diagram for each class that has one."""
-    from medclip_debias.reporting.figures import reliability
+    from medclip_debias.reporting.plots import reliability
 
     return [
         {
             "title": name,
             "ece": number(c.get("ece")),
             "images": number(sum(int(each["images"]) for each in c["reliability"])),
-            "figure": reliability(c["reliability"]),
+            "plot": reliability(c["reliability"]),
         }
         for name, c in (dig(results, "zero_shot.classes") or {}).items()
         if c.get("reliability")
@@ -58,7 +58,7 @@ def multiclass_rows(results: Results) -> Table:
 
 
 def group_rows(results: Results, division: str) -> Table:
-    """Grounding figures of each group of ``areas`` or ``sentence_frequency``."""
+    """Grounding metrics of each group of ``areas`` or ``sentence_frequency``."""
     return [
         [
             name.replace("_", " "),

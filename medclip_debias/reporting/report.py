@@ -13,6 +13,7 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.files import write_text
 from medclip_debias.reporting import content, protocols
+from medclip_debias.reporting.page import render
 from medclip_debias.reporting.tables import write_run_tables
 
 
@@ -24,20 +25,12 @@ def write_report(run: Path) -> Path:
     Raises:
         UserError: the folder is no run, or one of its files is damaged.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     run = Path(run)
     parts = content.read_run(run)
     settings, metrics, results = parts["settings"], parts["metrics"], parts["results"]
     prepared = settings.get("prepared", "PREPARED")
-    environment = Environment(
-        loader=PackageLoader("medclip_debias.reporting", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2").render(
+    page = render(
+        "report.html.j2",
         name=run.resolve().name,
         version=__version__,
         evaluated=bool(results),
@@ -57,7 +50,7 @@ def write_report(run: Path) -> Path:
         classes=content.class_rows(results),
         refused=content.refused_lines(results),
         rankings=protocols.ranking_rows(results),
-        reliability=protocols.reliability_figures(results),
+        reliability=protocols.reliability_plots(results),
         multiclass=content.dig(results, "zero_shot.multiclass") or {},
         multiclass_rows=protocols.multiclass_rows(results),
         categories=content.category_rows(results),

@@ -10,6 +10,7 @@ from typing import Any
 
 from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.files import write_text
+from medclip_debias.markdown import markdown_table, one_line
 from medclip_debias.reporting.content import dig, few_patients, interval, number, patients_of
 
 _TEX = {
@@ -34,7 +35,7 @@ class Table:
         head: titles of the columns.
         rows: cells, each row as long as ``head``.
         caption: what the table shows, in sentences.
-        words: how many columns, from the left, hold words; the others hold figures.
+        words: how many columns, from the left, hold words; the others hold numbers.
     """
 
     head: tuple[str, ...]
@@ -45,8 +46,7 @@ class Table:
 
 def markdown(table: Table) -> str:
     """The table as Markdown, its caption below."""
-    rule = ["---" if place < table.words else "---:" for place in range(len(table.head))]
-    lines = [_bar(table.head), _bar(rule), *(_bar(row) for row in table.rows)]
+    lines = markdown_table(table.head, table.rows, table.words)
     return "\n".join([*lines, "", table.caption, ""])
 
 
@@ -74,17 +74,8 @@ def tex(text: str) -> str:
 
     Hyphens stay hyphens: LaTeX would make a dash of two.
     """
-    line = re.sub(r"-(?=-)", "-\0", _one_line(text))
+    line = re.sub(r"-(?=-)", "-\0", one_line(text))
     return "".join("{}" if letter == "\0" else _TEX.get(letter, letter) for letter in line)
-
-
-def _one_line(text: str) -> str:
-    """Text whose white space is single blanks, and whose control characters are gone."""
-    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-
-
-def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _ampersands(cells: Sequence[str]) -> str:
@@ -95,7 +86,7 @@ def _ampersands(cells: Sequence[str]) -> str:
 
 
 def results_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Every figure of one run or of several, with 95% intervals.
+    """Every metric of one run or of several, with 95% intervals.
 
     Args:
         runs: name to the content of ``results.json``.
@@ -129,7 +120,7 @@ def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
     for note in dict.fromkeys(note for run in runs for note in run.get("notes") or ()):
         text += f" {note}"
     if any(dig(run, "data.synthetic") for run in runs):
-        text += " Synthetic data: drawn images and made reports, no patient."
+        text += " Synthetic data: generated images and reports, no patient."
     return text
 
 
@@ -146,7 +137,7 @@ def write_run_tables(folder: Path, name: str, results: Mapping[str, Any]) -> lis
 
 
 def comparison_table(content: Mapping[str, Any]) -> Table:
-    """One row for each figure and run of a comparison."""
+    """One row for each metric and run of a comparison."""
     rows = []
     for row in content["rows"]:
         better = "lower is better" if row["lower_is_better"] else ""
@@ -159,7 +150,7 @@ def comparison_table(content: Mapping[str, Any]) -> Table:
 
 
 def class_table(content: Mapping[str, Any]) -> Table | None:
-    """AUC per class by DeLong's test; None where it was not made."""
+    """AUC per class by DeLong's test; None where it was not computed."""
     rows = []
     for row in content["classes"]:
         if "reason" in row:
@@ -215,7 +206,7 @@ def verdict(entry: Mapping[str, Any]) -> str:
 
 
 def comparison_caption(content: Mapping[str, Any]) -> str:
-    """How the figures of a comparison were made, in sentences."""
+    """How the metrics of a comparison were computed, in sentences."""
     options = content["options"]
     several = any(len(group["runs"]) > 1 for group in content["groups"])
     sentences = [

@@ -157,7 +157,9 @@ class BatchFields:
     def _labels(
         self, prepared: PreparedSet, studies: TrainingStudies
     ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-        """Labels of each study; also for policies with per-sample state, whose figures use them."""
+        """Labels of each study; also for policies with per-sample state, whose diagnostics use
+        them.
+        """
         if not self.needs & {"labels", "sample_ids"}:
             return None, None
         names = tuple(name for name in prepared.studies.columns if name not in STUDY_COLUMNS)

@@ -6,7 +6,6 @@ under, so that neither can be exchanged unseen.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,16 @@ import yaml
 from medclip_debias import __version__
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import file_hash, remove_leftovers, write_json, write_text
+from medclip_debias.files import (
+    file_hash,
+    read_json_or_none,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.training.checkpoint import checkpoints, clean, drop_checkpoints
-from medclip_debias.training.run import Trainer
+from medclip_debias.training.trainer import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
 _FREE = {
@@ -73,7 +78,7 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
     Args:
         trainer: of the run.
         fresh: drop the run's checkpoints.
-        allow_changed_data: go on although the prepared set is another one.
+        allow_changed_data: resume although the prepared set is another one.
 
     Raises:
         UserError: it cannot be written, or holds a run with other settings, other data, or
@@ -139,7 +144,7 @@ def check_bond(
         state: content of the checkpoint.
         path: its file.
         allow_changed_data: let one pass that was trained on another prepared set.
-        say: told when the checkpoint does not say, as those of earlier versions do not.
+        say: called when the checkpoint does not say, as those of earlier versions do not.
 
     Raises:
         UserError: it is of a run with other settings or other data.
@@ -162,7 +167,7 @@ def check_bond(
         raise UserError(
             f"{path}: was trained on data with the hash {state.get(_DATA_HASH)}, but "
             f"{trainer.settings.prepared} has {mine[_DATA_HASH]}; bring the old set back, start "
-            "over with --fresh, or go on regardless with --allow-changed-data."
+            "over with --fresh, or resume all the same with --allow-changed-data."
         )
 
 
@@ -193,10 +198,12 @@ def unmark_finished(out: Path) -> None:
 
 def is_finished(out: Path, step: int) -> bool:
     """Whether `mark_finished` was called after ``step`` steps, and the model is as it was then."""
+    noted = read_json_or_none(out / _FINISHED)
+    if noted is None:
+        return False
     try:
-        noted = json.loads((out / _FINISHED).read_text(encoding="utf-8"))
         return bool(noted == {"step": step, "model": _hashes(out / "model")})
-    except (OSError, ValueError):
+    except OSError:
         return False
 
 
@@ -235,5 +242,5 @@ def _same_run(
         raise UserError(
             f"{out}: its run began on data with the hash {old.get(_DATA)}, but {new['prepared']} "
             f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or go on "
-            "regardless with --allow-changed-data."
+            "all the same with --allow-changed-data."
         )

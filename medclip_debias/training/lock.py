@@ -87,7 +87,7 @@ class Holder:
 
 
 class RunLock:
-    """A folder that is held; made by `locked`."""
+    """A folder that is held; opened by `locked`."""
 
     def __init__(self, out: Path, handle: int) -> None:
         self.out = out
@@ -134,7 +134,7 @@ class RunLock:
 
     def _renew(self) -> None:
         while not self._over.wait(BEAT) and self._lost is None:
-            with suppress(OSError):  # a disk that does not answer is told by what is written next
+            with suppress(OSError):  # the next write reports a disk that does not answer
                 self._look()
                 if self._lost is None:
                     self._write()
@@ -161,8 +161,8 @@ def locked(out: Path, say: Say | None = None) -> Iterator[RunLock]:
     """Hold the folder of a run.
 
     Args:
-        out: the folder; made when missing.
-        say: told when the record of another machine has to be watched.
+        out: the folder; created when missing.
+        say: called when the record of another machine has to be watched.
 
     Raises:
         UserError: another run holds it, or it cannot be written.
@@ -176,7 +176,7 @@ def locked(out: Path, say: Say | None = None) -> Iterator[RunLock]:
 
 
 def holder_of(out: Path) -> Holder | None:
-    """Who trains in ``out`` at this moment, as far as can be told without waiting."""
+    """Who trains in ``out`` at this moment, as far as can be known without waiting."""
     path = out / NAME
     if _held.get(os.path.realpath(out)) == os.getpid():
         return Holder.me()  # reading the file would end the kernel's lock
@@ -234,7 +234,7 @@ def _take(out: Path, say: Say) -> RunLock:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """The lock's file, and whether it was made just now."""
+    """The lock's file, and whether it was created just now."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), True
     except FileExistsError:

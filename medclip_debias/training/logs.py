@@ -1,4 +1,4 @@
-"""Figures of a run: CSV rows, TensorBoard scalars, and Weights & Biases where it is asked for."""
+"""Metrics of a run: CSV rows, TensorBoard scalars, and Weights & Biases where it is asked for."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Window:
         """Add one step's scalars; nothing is copied off the device yet."""
         for name, value in values.items():
             value = value.detach().double()
-            # A restored sum is in memory; it follows the steps' figures to their device.
+            # A restored sum is in memory; it follows the steps' metrics to their device.
             if name in self._sums:
                 value = self._sums[name].to(value.device) + value
             self._sums[name] = value
@@ -252,7 +252,7 @@ def memory(device: torch.device) -> dict[str, float]:
     """Memory in MiB: resident in this process, and the peak on its GPU."""
     import psutil
 
-    figures = {"memory_mib": psutil.Process().memory_info().rss / 2**20}
+    metrics = {"memory_mib": psutil.Process().memory_info().rss / 2**20}
     if device.type == "cuda":
-        figures["gpu_peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
-    return figures
+        metrics["gpu_peak_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
+    return metrics

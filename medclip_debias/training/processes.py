@@ -1,7 +1,4 @@
-"""Processes of a run: who they are, what they add up, and how they end together.
-
-Started by torchrun (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``) or by Slurm's srun alone
-(``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``, ``SLURM_LOCALID``); without either there is one.
+"""Processes of a run: how they meet, what they add up, and how they end together.
 
 Gradients are added up by one call after the backward pass, not by DistributedDataParallel: with
 cached gradients the encoders run forward twice and backward once a micro-batch, and parameters
@@ -17,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +24,7 @@ from torch import Tensor, nn
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.training.place import Place, whole_number
 from medclip_debias.training.signals import (
     StoppedBySignalError,
     before_the_first_step,
@@ -39,67 +36,6 @@ _MEETING = timedelta(hours=1)  # for all processes to come, where nothing else l
 _FOR_EVER = timedelta(days=30)
 _PATIENCE = timedelta(seconds=5)  # for what another process has to say
 _BUCKET = 2**26  # bytes of gradients that travel at a time
-
-
-@dataclass(frozen=True)
-class Place:
-    """This process among all of a run, and on its machine."""
-
-    rank: int = 0
-    world: int = 1
-    local: int = 0
-
-    @classmethod
-    def from_environment(cls) -> Place:
-        """Read torchrun's variables, or else Slurm's.
-
-        Raises:
-            UserError: they contradict each other.
-        """
-        env = os.environ
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-        if "RANK" not in env and _whole("SLURM_STEP_NUM_TASKS", "1") > 1:
-            names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-        elif "RANK" not in env or "WORLD_SIZE" not in env:
-            return cls()
-        rank, world, local = (_whole(name) for name in names)
-        if not 0 <= rank < world:
-            raise UserError(
-                f"{names[0]} is {rank}, but {names[1]} is {world}; start the processes with "
-                "torchrun or srun."
-            )
-        return cls(rank, world, local)
-
-
-def _whole(name: str, default: str = "0") -> int:
-    """The number in an environment variable.
-
-    Raises:
-        UserError: it holds something else.
-    """
-    text = os.environ.get(name, default)
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(
-            f"The environment variable {name} must be a whole number, but is '{text}'; start the "
-            "processes with torchrun or srun."
-        ) from None
-
-
-@contextmanager
-def one_voice(place: Place) -> Iterator[None]:
-    """Let an error before the processes meet be said by one process of each machine.
-
-    A setting that is wrong is wrong in all of them; machines are told apart, for a file may be
-    missing on one. What goes wrong inside `together` is said by one process of the whole run.
-    """
-    try:
-        yield
-    except UserError:
-        if place.local:
-            raise SystemExit(EXIT_CODE) from None
-        raise
 
 
 def device_of(name: str, place: Place) -> torch.device:
@@ -159,7 +95,7 @@ def together(
             store=store,
             rank=place.rank,
             world_size=place.world,
-            # Longer than the watch waits, which knows to say what is amiss.
+            # Longer than the watch waits, which says what is wrong.
             timeout=2 * limit + 2 * _PATIENCE if limit else _FOR_EVER,
         )
         yield Ranks(place.rank, place.world), device
@@ -177,7 +113,7 @@ def together(
         failed = True
         if signals and signals.name and not signals.begun:
             raise StoppedBySignalError(before_the_first_step(signals.name)) from None
-        if (watch and watch.ending) or _told(said):
+        if (watch and watch.ending) or _reported(said):
             raise SystemExit(EXIT_CODE) from None
         raise UserError(
             "Another process of the run ended without a word (killed, or its machine was lost); "
@@ -194,7 +130,7 @@ def together(
 
 def _meet(place: Place, patience: timedelta) -> dist.Store:
     """The store through which the processes of the run know each other."""
-    port = 20000 + _whole("SLURM_JOB_ID") % 20000
+    port = 20000 + whole_number("SLURM_JOB_ID") % 20000
     os.environ.setdefault("MASTER_ADDR", _first_host(os.environ.get("SLURM_STEP_NODELIST", "")))
     os.environ.setdefault("MASTER_PORT", str(port))
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -247,8 +183,8 @@ def _speaks(said: dist.Store) -> bool:
         return True
 
 
-def _told(said: dist.Store) -> bool:
-    """Whether another process has said why it ended, or does so within seconds."""
+def _reported(said: dist.Store) -> bool:
+    """Whether another process has reported why it ended, or does so within seconds."""
     try:
         said.wait(["told"], _PATIENCE)
         said.add("told", 1)

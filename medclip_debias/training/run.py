@@ -1,316 +1,442 @@
-"""A run without its folder: everything that takes one step after another.
+"""One training run, from validated settings to a model folder.
 
-``Trainer(settings).step(k)`` is step k of the run, for a loop, a benchmark or a check of the
-machine alike. What comes out is a function of the settings, the data and the steps taken, and
-`Trainer.state` holds all of it.
+The loop is plain PyTorch (autocast, AdamW, ``torch.distributed``) and not Lightning Fabric:
+importing Fabric takes longer here than all other imports of a run together, and cached gradients
+(`medclip_debias.training.step`) need the collectives themselves.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import math
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from medclip_debias.bounds import keep_in_bounds
-from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
-from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.loader import Batch, iterate
+from medclip_debias.data.prompts import default_prompts
+from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
-from medclip_debias.losses.base import Objective
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.registry import build_objective, loss_settings
-from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
-from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
-from medclip_debias.training.fields import BatchFields
-from medclip_debias.training.masked_lm_term import MaskedLMTerm
-from medclip_debias.training.optim import (
-    frozen_parts,
-    make_optimizer,
-    moving_average,
-    set_rate,
-    train_mode,
-    trained,
+from medclip_debias.models.dual_encoder import DualEncoder, load_state
+from medclip_debias.training.checkpoint import (
+    best_path,
+    checkpoints,
+    drop_best,
+    load_checkpoint,
+    load_newest,
+    save_checkpoint,
+    save_state,
 )
-from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
-from medclip_debias.training.processes import average_gradients
-from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.folder import (
+    bond,
+    check_bond,
+    identity,
+    is_finished,
+    mark_finished,
+    open_folder,
+    unmark_finished,
+)
+from medclip_debias.training.lock import RunLock, locked
+from medclip_debias.training.logs import RunLog, Window, last_loss, memory
+from medclip_debias.training.place import Place
+from medclip_debias.training.processes import share_from_first, together, total
 from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.step import CachedGradients
+from medclip_debias.training.signals import (
+    StoppedBySignalError,
+    StopSignals,
+    before_the_first_step,
+    stop_signals,
+)
+from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.validation_state import BestSoFar
+from medclip_debias.training.watch import Watch
 
-# What a two-view batch, which has no sentences, cannot give to an objective.
-_OF_SENTENCES = {"log_prob", "eta", "text_ids", "text_similarity", "keywords", "agreement"}
+Progress = Callable[[int, int, float], None]
+Validator = Callable[[DualEncoder], dict[str, float]]
+
+_log = logging.getLogger(__name__)
 
 
-class Trainer:
-    """Model, objective, optimiser and data of one run, in one of its processes.
-
-    Args:
-        settings: the whole run; nothing is written to its ``out``.
-        where: file the settings came from, for messages.
-        ranks: which process this is.
-        device: where to compute; by default what the settings say.
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left behind.
 
     Attributes:
-        model: being trained.
-        batches: item k is this process's share of the batch of step k.
-        optimizer: AdamW.
-        average: exponential moving average of the model, or None.
-        asked_to_stop: whether, at the last step, any process asked all to stop.
+        model: its folder.
+        steps: steps done, fewer than asked for where the run stopped early.
+        loss: mean over the last logged steps.
+        images_per_second: studies of the batch a second, since the start or resume.
+        resumed_at: steps done before.
+        best: best value of ``best_metric`` in the validations, None without any.
+        best_step: steps done when it was reached.
+        finished_before: whether there was nothing left to do, and the model was left as it is.
+    """
+
+    model: Path
+    steps: int
+    loss: float
+    images_per_second: float
+    resumed_at: int
+    best: float | None = None
+    best_step: int = 0
+    finished_before: bool = False
+
+
+def train(
+    settings: RunSettings,
+    *,
+    where: str = "the settings",
+    fresh: bool = False,
+    progress: Progress | None = None,
+    validator: Validator | None = None,
+    allow_changed_data: bool = False,
+    warn: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Train a model, resuming where an earlier call with equal settings stopped.
+
+    A run that is finished is left alone, as long as its model folder is as it was written.
+
+    Under torchrun or srun every process calls this; process 0 alone validates and writes.
+
+    Args:
+        settings: the whole run.
+        where: file the settings came from, for messages.
+        fresh: start over, dropping the run's checkpoints.
+        progress: called with steps done, steps to do, and the running loss.
+        validator: called every ``validate_every`` steps with the model in evaluation mode;
+            returns metrics, among them the setting ``best_metric``.
+        allow_changed_data: resume although the prepared set has changed.
+        warn: called with a sentence about a damaged checkpoint; by default it is logged.
+
+    Returns:
+        The model folder ``out/model`` and metrics of the run.
 
     Raises:
-        UserError: the prepared set, language model or scores do not fit the settings, or the
-            memory does not suffice.
+        UserError: the prepared set, language model or scores do not fit, the set changed without
+            a new hash, another run trains in the folder, it holds a run with other settings or a
+            checkpoint written under others, the loss stopped being a number, the memory or the
+            disk is full, a process of the data loader died.
+        StoppedBySignalError: SIGTERM or SIGUSR1 came; the state is saved.
     """
+    place = Place.from_environment()
+    limit = settings.train.stall_minutes
+    with (
+        stop_signals() as signals,
+        Watch(limit, place) as watch,
+        together(place, settings.train.device, watch) as (ranks, device),
+    ):
+        watch.enter(None)
+        trainer = Trainer(settings, where, ranks, device)
+        check_sample(trainer.prepared)
+        # What follows changes the folder: from here on a signal is an answer to wait for.
+        signals.at_once = False
+        run = _Run(trainer, validator, warn or _log.warning, signals, watch)
+        if run.asked_to_stop():
+            raise StoppedBySignalError(before_the_first_step(signals.name))
+        with run.hold_folder():
+            start = run.open_folder(fresh, allow_changed_data)
+            return run.loop(start, progress)
+
+
+class _Run:
+    """A trainer, its folder, and what happens between steps."""
 
     def __init__(
         self,
-        settings: RunSettings,
-        where: str = "the settings",
-        ranks: Ranks | None = None,
-        device: torch.device | None = None,
+        trainer: Trainer,
+        validator: Validator | None,
+        warn: Callable[[str], None],
+        signals: StopSignals,
+        watch: Watch,
     ) -> None:
-        train = settings.train
-        self.settings = settings
-        self.where = where
-        self.ranks = ranks or Ranks()
-        self.asked_to_stop = False
-        if train.deterministic:
-            be_deterministic()
-        self.loss_settings = loss_settings(settings.loss, where)
-        self.prepared = PreparedSet.open(settings.prepared)
-        self._check_settings()
-        self.device = device or best_device(train.device)
-        two_view = train.task == "two_view"
-        self.studies = TrainingStudies.of(self.prepared, text=not two_view)
-        self.batches = self._batches(two_view)
-        with advice(train.compile):
-            self._build()
-
-    def _check_settings(self) -> None:
-        settings, train = self.settings, self.settings.train
-        if settings.preprocessing.prepare != self.prepared.settings:
-            raise UserError(
-                f"{self.where}: setting 'preprocessing.prepare' is "
-                f"{settings.preprocessing.prepare.model_dump()}, but {settings.prepared} was "
-                f"prepared with {self.prepared.settings.model_dump()}; make them equal."
-            )
-        parts = self.ranks.world * train.accumulate
-        if train.batch_size % (parts * max(train.norm_batch, 1)):
-            raise UserError(
-                f"{self.where}: setting 'train.batch_size' is {train.batch_size}, which "
-                f"{self.ranks.world} processes, each with {train.accumulate} micro-batches of "
-                f"blocks of {max(train.norm_batch, 1)}, cannot share evenly; make it a multiple "
-                f"of {parts * max(train.norm_batch, 1)}."
-            )
-
-    def _batches(self, two_view: bool) -> StepBatches:
+        self.trainer = trainer
+        self.signals = signals
+        self.watch = watch
+        self.ranks: Ranks = trainer.ranks
+        self.settings = trainer.settings
+        self.out = trainer.settings.out
+        self.folder = self.out / "checkpoints"
+        self.warn = warn
         train = self.settings.train
-        return StepBatches(
-            self.prepared.pixels,
-            self.studies,
-            batch_size=train.batch_size,
-            sentences_per_study=train.sentences_per_study,
-            input_size=self.settings.preprocessing.input_size,
-            augment=train.augment,
-            seed=train.seed,
-            views_per_study=train.views_per_study,
-            two_view=two_view,
-            rank=self.ranks.rank,
-            world=self.ranks.world,
-        )
-
-    def _build(self) -> None:
-        settings, train = self.settings, self.settings.train
-        torch.manual_seed(train.seed)
-        self.model = DualEncoder.create(settings.model, settings.preprocessing).to(self.device)
-        self.objective: Objective = build_objective(self.loss_settings).to(self.device)
-        self.objective.begin(
-            samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
-        )
-        term = self.objective.masked_lm
-        self._check_task()
-        self.masked_lm = (
-            MaskedLMTerm(term, settings.model.text.folder, self.model) if term else None
-        )
-        self._others: list[nn.Module] = [self.objective]
-        if self.masked_lm is not None:
-            self._others.append(self.masked_lm)
-        self.frozen = frozen_parts(self.model, train.freeze, self.where)
-        norms = self._step_norms()
-        # After the batch norms: the copy must have their buffers, for it takes them over in order.
-        self.average = moving_average(self.model, train.ema) if train.ema else None
-        self.optimizer = make_optimizer(self.model, self._others, train)
-        self.parameters = trained(self.optimizer)
-        self.precision = Precision(train.precision, self.device)
-        arrange(self.model, train)
-        self.norms = norms
-        self.cached = CachedGradients(
-            self.model,
-            self.objective,
-            self.masked_lm,
-            self._fields(),
-            self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens),
-            norms,
-            self.precision,
-            self.ranks,
-            micro_batches=train.accumulate,
-            block=train.norm_batch,
-            channels_last=train.channels_last,
-        )
-        self.train_mode()
-
-    def _check_task(self) -> None:
-        if self.settings.train.task != "two_view":
-            return
-        missing = sorted(self.objective.requires & _OF_SENTENCES)
-        if missing or self.objective.masked_lm:
-            reads = ", ".join(missing) or "sentences, for its masked-language-model term"
+        self.validator = validator
+        if self.first and train.validate_every and validator is None:
             raise UserError(
-                f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
-                f"the objective reads {reads}; change 'loss', or train on image_text."
+                f"{trainer.where}: setting 'train.validate_every' is {train.validate_every}, but "
+                "nothing that validates was given; set it to 0."
             )
-
-    def _step_norms(self) -> list[StepBatchNorm2d]:
-        """Batch norms that know about blocks and processes, where one pass is not the batch."""
-        train = self.settings.train
-        several = self.ranks.world > 1
-        if not (several or train.norm_batch or train.accumulate > 1):
-            return []
-        synchronised = several and not train.norm_batch
-        return use_step_batch_norm(self.model.image_encoder, synchronised=synchronised)
-
-    def _fields(self) -> BatchFields:
-        return BatchFields(
-            self.objective,
-            self.loss_settings,
-            prepared=self.prepared,
-            studies=self.studies,
-            text_folder=self.settings.model.text.folder,
-            max_tokens=self.settings.model.text.max_tokens,
-            device=self.device,
-            where=self.where,
-            several_views=self.settings.train.views_per_study > 1,
-        )
-
-    def train_mode(self) -> None:
-        """Put everything into training mode; what is frozen stays in evaluation mode."""
-        train_mode([self.model, *self._others], self.frozen)
+        self.best = BestSoFar(train.best_metric, train.patience)
+        self._best_before = 0  # step of the best model, at the last checkpoint
+        self._loss = math.nan
+        self._window = Window()
+        self._lock: RunLock | None = None
 
     @property
-    def result(self) -> DualEncoder:
-        """The model that is validated and saved: the moving average where there is one."""
-        if self.average is None:
-            return self.model
-        averaged = self.average.module
-        assert isinstance(averaged, DualEncoder)
-        return averaged
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.ranks.rank == 0
 
-    # ------------------------------------------------------------------------- one step
+    def asked_to_stop(self) -> bool:
+        """Whether a signal came to any process; the same in all."""
+        self.watch.enter("others")
+        asked = total(float(self.signals.name is not None), self.ranks, self.trainer.device)
+        self.watch.enter(None)
+        return asked > 0
 
-    def rate(self, step: int) -> float:
-        """The schedule's learning rate at ``step`` (0-based)."""
+    # ----------------------------------------------------------------------- the folder
+
+    @contextmanager
+    def hold_folder(self) -> Iterator[None]:
+        """Keep other runs out of the folder; process 0 does it for all."""
+        if not self.first:
+            yield
+            return
+        with locked(self.out, self.warn) as self._lock:
+            yield
+
+    def _still_mine(self) -> None:
+        if self._lock is not None:
+            self._lock.check()
+
+    def open_folder(self, fresh: bool, allow_changed_data: bool) -> int:
+        """Make or check the run's folder; return the step to start at."""
+        newest: tuple[Path, dict[str, Any]] | None = None
+        if self.first:
+            open_folder(self.trainer, fresh=fresh, allow_changed_data=allow_changed_data)
+            newest = load_newest(self.folder, self.warn)
+            if newest:
+                self._check_bond(newest[1], newest[0], allow_changed_data)
+        self.watch.enter(None if self.first else "others")
+        name = share_from_first(newest[0].name if newest else None, self.ranks)
+        self.watch.enter(None)
+        if name is None:
+            return 0
+        path = self.folder / name
+        state = newest[1] if newest else load_checkpoint(path)
+        sentence = f"{path}: is no checkpoint of such a run; give another 'out', or --fresh"
+        with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
+            self.trainer.restore(state, str(path))
+            self.best.restore(state["best"])
+            if "window" in state:  # else the checkpoint is of an earlier version
+                self._window.restore(state["window"])
+            self._best_before = self.best.step
+            return int(state["step"])
+
+    def _check_bond(self, state: dict[str, Any], path: Path, allow_changed_data: bool) -> None:
+        say, trainer = self.warn, self.trainer
+        check_bond(trainer, state, path, allow_changed_data=allow_changed_data, say=say)
+
+    def _checkpoint(self, done: int) -> None:
+        if self.first:
+            self._still_mine()
+            state = self.trainer.state() | bond(self.trainer)
+            state |= {"best": self.best.state(), "window": self._window.state()}
+            save_checkpoint(self.folder, done, state)
+            drop_best(self.folder, keep={self.best.step, self._best_before})
+            self._best_before = self.best.step
+
+    # ------------------------------------------------------------------------- the loop
+
+    def loop(self, start: int, progress: Progress | None) -> RunResult:
+        """Train from step ``start`` to the end and write the model folder."""
         train = self.settings.train
-        return learning_rate(step, peak=train.lr, warmup=train.warmup_steps, steps=train.steps)
+        began = time.perf_counter()
+        done = start
+        self._loss = last_loss(self.out / "metrics.csv") if start else math.nan
+        over = start == train.steps or bool(start and self.best.gives_up)
+        finished = over and self.first and is_finished(self.out, start)
+        if over and share_from_first(finished, self.ranks):
+            return self._result(start, start, 0.0, finished_before=True)
+        if self.first:
+            unmark_finished(self.out)
+        self.signals.begun = True
+        with self._open_log(start) as log, closing(self._steps(start, log)) as steps:
+            for done in steps:
+                if progress and self.first:
+                    progress(done, train.steps, self._loss)
+        if self.first:
+            self.watch.enter("files")
+            self._save_model()
+            mark_finished(self.out, done)
+        if self.asked_to_stop():
+            raise StoppedBySignalError(
+                f"stopped by {self._who()} after the last step; the model is saved and the run is "
+                "finished."
+            )
+        seconds = time.perf_counter() - began
+        speed = (done - start) * train.batch_size / seconds if done > start else 0.0
+        return self._result(start, done, speed)
 
-    def step(self, step: int, batch: Batch | None = None, stop: bool = False) -> dict[str, Tensor]:
-        """Take one step.
-
-        Args:
-            step: its number (0-based), which decides batch, learning rate and random numbers.
-            batch: ``self.batches[step]``, if it was read already.
-            stop: ask all processes to stop; `asked_to_stop` then says so in all of them.
-
-        Returns:
-            Scalars: ``loss``, ``scale``, diagnostics of the objective, ``gradient_norm``.
-
-        Raises:
-            UserError: the loss or its gradient is no number, or the memory does not suffice.
-        """
-        with advice(self.settings.train.compile):
-            return self._step(step, self.batches[step] if batch is None else batch, stop)
-
-    def _step(self, step: int, batch: Batch, stop: bool) -> dict[str, Tensor]:
-        set_rate(self.optimizer, self.rate(step))
-        self.optimizer.zero_grad(set_to_none=True)
-        try:
-            figures = self.cached.backward(batch, [self.settings.train.seed, step])
-        except FloatingPointError as error:
-            raise self._not_a_number(step, str(error)) from error
-        for norm in self.norms:
-            norm.finish_step(self.ranks.world)
-        self.asked_to_stop = average_gradients(self.parameters, self.ranks, stop)
-        scaler = self.precision.scaler
-        scaler.unscale_(self.optimizer)
-        limit = self.settings.train.clip_norm or math.inf
-        norm_of_gradient = nn.utils.clip_grad_norm_(self.parameters, limit)
-        if not torch.isfinite(figures["loss"]):
-            raise self._not_a_number(step, "the loss is no number")
-        # With fp16 an overflow is expected now and then: the scaler leaves such a step out.
-        if not (scaler.is_enabled() or torch.isfinite(norm_of_gradient)):
-            raise self._not_a_number(step, "the gradient is no number")
-        scaler.step(self.optimizer)
-        scaler.update()
-        # Before the average takes them over, so that it stays within the bounds too.
-        keep_in_bounds((self.model, self.objective))
-        if self.average is not None:
-            self.average.update_parameters(self.model)
-        return {**figures, "gradient_norm": norm_of_gradient}
-
-    def _not_a_number(self, step: int, what: str) -> UserError:
-        return UserError(
-            f"step {step}: {what}; lower train.lr, set train.clip_norm, or train in fp32. "
-            f"(The studies of this batch have the hash {self.batch_hash(step)}.)"
+    def _result(
+        self, start: int, done: int, speed: float, *, finished_before: bool = False
+    ) -> RunResult:
+        best = self.best
+        folder = self.out / "model"
+        return RunResult(
+            folder, done, self._loss, speed, start, best.value, best.step, finished_before
         )
 
-    def batch_hash(self, step: int) -> str:
-        """12 hex digits that name the studies of the batch of ``step``, whatever their order.
+    def _steps(self, start: int, log: RunLog | None) -> Generator[int]:
+        """Take the steps from ``start``; yield how many are done after each."""
+        train = self.settings.train
+        if start == train.steps or (start and self.best.gives_up):
+            return  # only the model is left to write
+        pace = _Pace(train.batch_size)
+        with closing(self._batches(start, pace)) as batches:
+            for step, batch in enumerate(batches, start=start):
+                self.watch.enter("step")
+                asked = self.signals.name is not None
+                try:
+                    metrics = self.trainer.step(step, batch, stop=asked)
+                except UserError as error:
+                    raise UserError(f"{error}{self._last_good()}") from error
+                self._window.add(metrics)
+                done = step + 1
+                over = done == train.steps
+                asked = self.trainer.asked_to_stop
+                if done % train.log_every == 0 or over:
+                    self._write_row(log, done, self._window.means(), pace)
+                if train.validate_every and (done % train.validate_every == 0 or over):
+                    asked = self._validate(done, log) or asked
+                    over = over or self.best.gives_up
+                    pace.restart()
+                stopped = asked and not over
+                if done % train.checkpoint_every == 0 or over or stopped:
+                    self.watch.enter("files" if self.first else "others")
+                    self._checkpoint(done)
+                yield done
+                if stopped:
+                    raise StoppedBySignalError(self._stopped(done))
+                if over:
+                    return
+                self.watch.enter("data")
 
-        The first digits of the SHA-256 over their sorted ids, one a line.
-        """
-        column = self.prepared.images["study_id"]
-        members = self.batches.members(step)
-        ids = sorted(str(column.iloc[int(self.studies.rows[m][0])]) for m in members)
-        return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+    def _batches(self, start: int, pace: _Pace) -> Generator[Batch]:
+        """The batches from step ``start`` on; how long each was waited for goes to ``pace``."""
+        train = self.settings.train
+        self.watch.enter("data")
+        batches = iterate(self.trainer.batches, start, train.steps, train.workers)
+        with closing(batches):
+            while True:
+                asked = time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                pace.waited += time.perf_counter() - asked
+                pace.steps += 1
+                yield batch
 
-    # -------------------------------------------------------------------------- its state
+    def _write_row(
+        self, log: RunLog | None, done: int, means: dict[str, float], pace: _Pace
+    ) -> None:
+        self._loss = means["loss"]
+        metrics = pace.metrics() | memory(self.trainer.device)
+        if log:
+            log.write(
+                {
+                    "step": done,
+                    "epoch": done / self.trainer.batches.steps_per_epoch,
+                    "lr": self.trainer.rate(done - 1),
+                }
+                | means
+                | metrics
+            )
 
-    def state(self) -> dict[str, Any]:
-        """All that steps change, ready for ``torch.save``."""
-        parts: dict[str, Any] = {
-            "model": self.model.state_dict(),
-            "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.precision.scaler.state_dict(),
+    def _validate(self, done: int, log: RunLog | None) -> bool:
+        """Validate after ``done`` steps; return whether a signal came to process 0 meanwhile."""
+        metrics: dict[str, float] = {}
+        self.watch.enter("validation" if self.first else "others")
+        if self.validator and self.first:
+            model = self.trainer.result
+            model.eval()
+            metrics = self.validator(model)
+            self.trainer.train_mode()
+            if log:
+                log.write_validation({"step": done} | metrics)
+        metrics, asked = share_from_first((metrics, self.signals.name is not None), self.ranks)
+        if self.best.see(done, metrics) and self.first:
+            self.watch.enter("files")
+            weights = self.trainer.result.state_dict()
+            self._still_mine()
+            state = {"model": weights, "step": done} | bond(self.trainer)
+            save_state(best_path(self.folder, done), state)
+        return bool(asked)
+
+    def _open_log(self, start: int) -> RunLog | nullcontext[None]:
+        if not self.first:
+            return nullcontext()
+        train = self.settings.train
+        shown = identity(self.trainer)
+        return RunLog(
+            self.out,
+            start,
+            wandb=train.wandb,
+            project=train.wandb_project,
+            settings={name: shown[name] for name in ("train", "loss", "provenance")},
+            warn=self.warn,
+        )
+
+    def _last_good(self) -> str:
+        found = checkpoints(self.folder)
+        return f" The last good checkpoint is {found[-1]}." if found else ""
+
+    def _stopped(self, done: int) -> str:
+        return (
+            f"stopped by {self._who()} after step {done} of {self.settings.train.steps}, which is "
+            "saved; run the same command again to resume."
+        )
+
+    def _who(self) -> str:
+        return self.signals.name or "a signal to another process"
+
+    def _save_model(self) -> None:
+        self._still_mine()
+        model, steps = self.trainer.result, None
+        if self.settings.train.keep == "best":
+            path = best_path(self.folder, self.best.step)
+            state = load_checkpoint(path)
+            # Its data may be what the run had before it was allowed to resume with others.
+            self._check_bond(state, path, allow_changed_data=True)
+            load_state(model, state["model"], str(path))
+            steps = int(state["step"])
+        model.prompts = default_prompts()
+        model.provenance = identity(self.trainer) | {"studies": len(self.trainer.studies)}
+        if self.settings.train.ema:
+            model.provenance["weights"] = "exponential moving average"
+        if steps is not None:
+            model.provenance["best_step"] = steps
+        model.eval()
+        folder = self.out / "model"
+        sentence = f"{folder}: the model cannot be written; free some space, then run the same "
+        with explained(sentence + "command again", OSError):
+            model.save(folder)
+
+
+class _Pace:
+    """Images a second, and the share of the time spent waiting for data, since the last row."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.began = time.perf_counter()
+        self.restart()
+
+    def restart(self) -> None:
+        """Start anew, as after a validation."""
+        self.mark = time.perf_counter()
+        self.waited = 0.0
+        self.steps = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics since the last call; starts anew."""
+        now = time.perf_counter()
+        span = max(now - self.mark, 1e-9)
+        result = {
+            "images_per_second": self.steps * self.batch_size / span,
+            "data_wait": self.waited / span,
+            "seconds": now - self.began,
         }
-        if self.masked_lm is not None:
-            parts["masked_lm"] = self.masked_lm.state_dict()
-        if self.average is not None:
-            parts["average"] = self.average.state_dict()
-        return parts
-
-    def restore(self, state: dict[str, Any], where: str) -> None:
-        """Continue from `state`.
-
-        Args:
-            state: of a trainer with equal settings.
-            where: the file it came from, for messages.
-
-        Raises:
-            UserError: it is of another architecture.
-        """
-        load_state(self.model, state["model"], where)
-        # Not load_state: tables of per-sample state take the size that they had.
-        with explained(f"{where}: its objective's state does not fit", RuntimeError):
-            self.objective.load_state_dict(state["objective"])
-        if self.masked_lm is not None:
-            load_state(self.masked_lm, state.get("masked_lm", {}), where)
-        if self.average is not None:
-            load_state(self.average, state.get("average", {}), where)
-        # Older checkpoints may hold a scale or a temperature beyond its bounds.
-        averages = () if self.average is None else (self.average,)
-        keep_in_bounds((self.model, self.objective, *averages))
-        with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.precision.scaler.load_state_dict(state["scaler"])
+        self.restart()
+        return result

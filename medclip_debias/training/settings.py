@@ -61,7 +61,7 @@ class TrainSettings(Settings):
         validate_images: most images, and most studies, of a validation.
         best_metric: the metric of the validation that decides which weights are best, one of
             `medclip_debias.evaluation.catalogue.VALIDATION`.
-        patience: validations without a better figure after which the run ends; none to go on.
+        patience: validations without a better value after which the run ends; none: no such end.
         keep: whether the model folder holds the ``last`` weights or the ``best``.
         workers: processes of the data loader; 0 reads in the main one.
         stall_minutes: how long a run may stand still (a batch, a step, a validation, a file)

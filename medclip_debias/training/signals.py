@@ -99,7 +99,7 @@ def stop_signals(*, at_once: bool = False) -> Iterator[StopSignals]:
     """Listen for the duration of a ``with`` block, or go on with whoever listens already.
 
     Args:
-        at_once: a signal ends the process at once, until it is told otherwise.
+        at_once: a signal ends the process at once, until this is set to False.
     """
     global _listening
     found = listening()

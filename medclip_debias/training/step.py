@@ -33,6 +33,7 @@ from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
 from medclip_debias.training.precision import Precision
 from medclip_debias.training.processes import total
+from medclip_debias.training.settings import TrainSettings
 
 # First word of the seed of what is masked, so that it shares no stream with the batches.
 _MASK = 3
@@ -74,9 +75,8 @@ class CachedGradients:
         norms: batch norms whose running statistics move once a step.
         precision: of the encoders.
         ranks: which process this is.
-        micro_batches: parts of a process's share.
-        block: studies that the encoders see at a time; 0 for a whole micro-batch.
-        channels_last: memory layout of the images.
+        settings: of the run, of which ``accumulate``, ``norm_batch`` and ``channels_last`` say how
+            the encoders see the batch.
     """
 
     def __init__(
@@ -89,10 +89,7 @@ class CachedGradients:
         norms: Sequence[StepBatchNorm2d],
         precision: Precision,
         ranks: Ranks,
-        *,
-        micro_batches: int,
-        block: int,
-        channels_last: bool,
+        settings: TrainSettings,
     ) -> None:
         self.model = model
         self.objective = objective
@@ -102,9 +99,7 @@ class CachedGradients:
         self.norms = norms
         self.precision = precision
         self.ranks = ranks
-        self.micro_batches = micro_batches
-        self.block = block
-        self.channels_last = channels_last
+        self.settings = settings
 
     def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
         """Add the gradients of this process's part; their mean over the processes is the batch's.
@@ -125,17 +120,17 @@ class CachedGradients:
         if len(micro) == 1:
             with self._remembering():
                 embeddings, masked = self._encode(micro[0], masked_tokens)
-            loss, figures = self._loss(embeddings, batch, words)
+            loss, metrics = self._loss(embeddings, batch, words)
             scaler.scale(self._with_masked(loss, masked)).backward()
             masked = None if masked is None else masked.detach()
-            return self._figures(loss, masked, figures)
+            return self._metrics(loss, masked, metrics)
 
         with torch.no_grad(), self._remembering():
             parts = [self._encode(blocks, None)[0] for blocks in micro]
         leaves = Embeddings(
             *(torch.cat(side).requires_grad_() for side in zip(*parts, strict=True))
         )
-        loss, figures = self._loss(leaves, batch, words)
+        loss, metrics = self._loss(leaves, batch, words)
         scaler.scale(loss).backward()
         gradients = [
             leaf.grad.split([len(part[side]) for part in parts])
@@ -155,17 +150,17 @@ class CachedGradients:
                 sum_masked = plain if sum_masked is None else sum_masked + plain
             if ends:
                 torch.autograd.backward(ends, starts)
-        return self._figures(loss, sum_masked, figures)
+        return self._metrics(loss, sum_masked, metrics)
 
     # ---------------------------------------------------------------------- cutting up
 
     def _blocks(self, batch: Batch, words: Sequence[int]) -> list[list[Block]]:
         """The blocks of each micro-batch, with seeds by their number in the whole batch."""
-        micro = batch.split(self.micro_batches) if self.micro_batches > 1 else [batch]
+        micro = batch.split(self.settings.accumulate) if self.settings.accumulate > 1 else [batch]
         count = 1
-        if self.block:
+        if self.settings.norm_batch:
             studies = micro[0].studies[: len(micro[0].studies) // (2 if batch.two_view else 1)]
-            count = len(torch.unique_consecutive(studies)) // self.block
+            count = len(torch.unique_consecutive(studies)) // self.settings.norm_batch
         parts = [part.split(count) if count > 1 else [part] for part in micro]
         first = self.ranks.rank * len(parts) * count
         return [
@@ -216,7 +211,7 @@ class CachedGradients:
         model = self.model
         torch.manual_seed(block.seed)
         images = model.normalise(block.batch.images_on(model.device))
-        if self.channels_last:
+        if self.settings.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
             regions = model.encode_images(images).regions
@@ -271,16 +266,16 @@ class CachedGradients:
         term = self.masked_lm.settings.weight * (masked if world == 1 else masked * world)
         return term if loss is None else loss + term
 
-    def _figures(
-        self, loss: Tensor, masked: Tensor | None, figures: dict[str, Tensor]
+    def _metrics(
+        self, loss: Tensor, masked: Tensor | None, metrics: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         loss = loss.detach()
         if masked is not None and self.masked_lm is not None:
             if self.ranks.world > 1:
                 masked = masked.new_tensor(total(float(masked), self.ranks, masked.device))
-            figures = figures | {"contrastive_loss": loss, "masked_lm_loss": masked}
+            metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
             loss = loss + self.masked_lm.settings.weight * masked
-        return {"loss": loss, **figures}
+        return {"loss": loss, **metrics}
 
 
 def step_seed(words: Sequence[int]) -> int:

@@ -11,14 +11,14 @@ from medclip_debias.evaluation.catalogue import find
 
 
 class BestSoFar:
-    """Best figure of the validations of a run, by one metric.
+    """The best validation of a run, by one metric.
 
     Args:
-        metric: name of the figure.
+        metric: its name.
         patience: validations in a row without a better one after which the run ends; None never.
 
     Attributes:
-        value: the best figure, None before the first validation.
+        value: the best value, None before the first validation.
         step: steps done when it was reached.
         waited: validations since then.
     """
@@ -30,16 +30,16 @@ class BestSoFar:
         self.step = 0
         self.waited = 0
 
-    def see(self, step: int, figures: Mapping[str, float]) -> bool:
+    def see(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Take note of a validation after ``step`` steps; return whether it is the best so far.
 
         Raises:
-            UserError: it has no such figure.
+            UserError: it has no such metric.
         """
-        value = figures.get(self.metric, math.nan)
+        value = metrics.get(self.metric, math.nan)
         if math.isnan(value):
             raise UserError(
-                f"The validation gave no '{self.metric}' (it gave {', '.join(figures) or 'none'}); "
+                f"The validation gave no '{self.metric}' (it gave {', '.join(metrics) or 'none'}); "
                 "choose another train.best_metric, or train.validate_every=0."
             )
         sign = -1 if find("validation", self.metric).lower_is_better else 1

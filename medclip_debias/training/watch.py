@@ -16,12 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from medclip_debias.errors import EXIT_CODE
+from medclip_debias.training.place import Place
 from medclip_debias.training.signals import tell
 
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-    from medclip_debias.training.processes import Place
 
 _AWAY = "-"  # the phase of a process that may take as long as it likes
 _AGAIN = (
@@ -127,7 +126,7 @@ class Watch:
                 f"machine or the network was lost. All processes end; mend that. {_AGAIN}"
             )
         phases = phases or {self.place.rank: self.phase}
-        for phase, told in (
+        for phase, sentence in (
             ("data", "The data loader{of} has brought no batch {span}; see whether the disk of the "
              "prepared set answers, or set train.workers=0."),
             ("validation", "The validation{of} has not ended {span}; lower train.validate_images."),
@@ -137,7 +136,7 @@ class Watch:
             found = sorted(rank for rank, now in phases.items() if now == phase)
             if found:
                 of = f" of process {found[0]}" if self.place.world > 1 else ""
-                return f"{told.format(of=of, span=span)} {_AGAIN}"
+                return f"{sentence.format(of=of, span=span)} {_AGAIN}"
         what = (
             "The processes of the run have waited for each other"
             if self.place.world > 1

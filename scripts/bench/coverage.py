@@ -157,7 +157,7 @@ def difference(job: tuple[str, int, int]) -> tuple[float, float]:
         both = replicates({"a": one, "b": two}, names, resamples=1000, seed=trial)
         one_run, two_run = both["a"]["f"], both["b"]["f"]
         found = compared(one_run, two_run).interval
-        before = percentile_interval(one_run.drawn - two_run.drawn)
+        before = percentile_interval(one_run.replicates - two_run.replicates)
         used += found is not None and found[0] <= truth <= found[1]
         plain += before is not None and before[0] <= truth <= before[1]
     return plain / trials, used / trials

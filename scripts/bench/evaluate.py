@@ -16,7 +16,7 @@ import numpy as np
 from scipy.ndimage import find_objects, label
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, Split
+from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, InsideOutside
 from medclip_debias.evaluation.phrase_grounding import best_overlaps, score_phrase
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
@@ -45,7 +45,7 @@ def direct(scores: np.ndarray, boxes: list[list[float]]) -> dict[str, float]:
     """The definitions, pixel by pixel."""
     heatmap = upsample_to_original(scores, GEOMETRY, GRID)
     mask = box_mask(boxes, HEIGHT, WIDTH)
-    split = Split.of(heatmap, mask)
+    split = InsideOutside.of(heatmap, mask)
     seen = heatmap[~np.isnan(heatmap)]
     low, high = float(seen.min()), float(seen.max())
     numbers, count = label(

@@ -35,7 +35,7 @@ from train_ways import HALF, Scale, make_data, settings, ways
 
 from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.errors import UserError
-from medclip_debias.training.run import Trainer
+from medclip_debias.training.trainer import Trainer
 
 LOSSES = Path(__file__).parents[2] / "configs" / "losses"
 MIB = 2**20

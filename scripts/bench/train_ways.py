@@ -36,8 +36,8 @@ from medclip_debias.language.masked_lm import (
     train_masked_lm,
 )
 from medclip_debias.phantom import PhantomSettings, generate
-from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.trainer import Trainer
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.protocol import Protocol
     from medclip_debias.models.dual_encoder import DualEncoder
-    from medclip_debias.training.run import Trainer
+    from medclip_debias.training.trainer import Trainer
 
 HEAD, TAIL = 9, 9
 """How many of the 28 classes, by frequency, are called head and tail."""
@@ -122,8 +122,8 @@ def trainer_of(
         scratch: a folder for tables of the objective; it must live as long as the trainer.
     """
     from medclip_debias.config import validate
-    from medclip_debias.training.run import Trainer
     from medclip_debias.training.settings import RunSettings
+    from medclip_debias.training.trainer import Trainer
 
     content = {
         "prepared": str(place.prepared),
@@ -234,7 +234,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     from medclip_debias.evaluation.label_table import set_labels
     from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
-    from medclip_debias.evaluation.phrases import select_phrases
+    from medclip_debias.evaluation.phrase_selection import select_phrases
     from medclip_debias.evaluation.protocol import Draw
     from medclip_debias.evaluation.retrieval import BoxRetrieval
     from medclip_debias.evaluation.validation import validator_of

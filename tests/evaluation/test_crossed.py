@@ -166,7 +166,7 @@ def test_the_larger_of_two_p_values_would_not_hold_the_level():
     counts, alarms = draws(rng), 0
     for _ in range(TRIALS):
         one, two = groups(trial(rng, 10, 1.0, True), counts)
-        drawn = np.mean([one[s].drawn - two[s].drawn for s in one], axis=0)
+        drawn = np.mean([one[s].replicates - two[s].replicates for s in one], axis=0)
         sides = (drawn <= 0).mean(), (drawn >= 0).mean()
         values = [{s: r.value for s, r in side.items()} for side in (one, two)]
         alarms += max(2 * min(sides), paired_seeds(*values)[2]) <= 0.05

@@ -20,7 +20,7 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import cut_sentences
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
-from medclip_debias.evaluation.phrases import Phrase
+from medclip_debias.evaluation.phrase_selection import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid

@@ -87,7 +87,7 @@ def test_format_1_still_reads(tmp_path):
     ("text", "sentence"),
     [
         ("{", "cannot be read as JSON"),
-        ("[]", "is not a results file"),
+        ("[]", "is not a JSON object"),
         (json.dumps(OLD | {"format": 3}), "results of format 3, but this version reads"),
         (json.dumps({k: v for k, v in OLD.items() if k != "data_hash"}), "at 'data_hash'"),
         (json.dumps(OLD | {"seed": "x"}), "at 'seed'"),

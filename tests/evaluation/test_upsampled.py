@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import find_objects, label
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, Split
+from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, InsideOutside
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
@@ -81,7 +81,7 @@ def test_every_figure_is_that_of_the_pixels(case):
     geometry, grid, scores, boxes = case
     heatmap = pixels_of(scores, geometry, grid)
     mask = box_mask(boxes, geometry.height, geometry.width)
-    split = Split.of(heatmap, mask)
+    split = InsideOutside.of(heatmap, mask)
     found = Upsampled(scores, geometry, grid, boxes)
     assert found.area == mask.sum()
     assert found.hidden == split.hidden
@@ -140,7 +140,7 @@ def test_a_full_size_map_is_exact_too():
     heatmap = pixels_of(scores, geometry, grid, smoothing=1.5)
     mask = box_mask(boxes, 2500, 3000)
     found = Upsampled(scores, geometry, grid, boxes, smoothing=1.5)
-    split = Split.of(heatmap, mask)
+    split = InsideOutside.of(heatmap, mask)
     np.testing.assert_array_equal(found.iou(THRESHOLDS), split.iou(THRESHOLDS))
     assert found.pointing_game() == split.pointing_game()
     assert found.cnr() == pytest.approx(split.cnr(signed=True), rel=1e-6)

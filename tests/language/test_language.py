@@ -11,7 +11,7 @@ import torch
 
 from medclip_debias.data.store import write_scores
 from medclip_debias.errors import UserError
-from medclip_debias.language.class_probability import eta_table, summarise_eta
+from medclip_debias.language.class_probability import eta_table
 from medclip_debias.language.masked_lm import (
     LanguageModelSettings,
     language_model_hash,
@@ -20,7 +20,6 @@ from medclip_debias.language.masked_lm import (
     train_tokenizer,
 )
 from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
-from medclip_debias.losses import ConstantEta, LanguageModelEta, TableEta
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 
 CORPUS = (
@@ -159,15 +158,6 @@ def test_a_table_of_eta_is_read_and_checked(tmp_path):
         eta_table(path, ["Nodule."])
     with pytest.raises(UserError, match="no such table"):
         eta_table(tmp_path / "none.csv", [])
-
-
-def test_the_summary_of_eta_is_its_closed_form():
-    log_prob = np.array([-1.0, -2.0, 0.0])
-    summary = summarise_eta(LanguageModelEta(a=0.5, k=0.5), log_prob)
-    assert summary.mean == pytest.approx(0.5 * np.mean([math.exp(-0.5), math.exp(-1), 1]))
-    assert summarise_eta(LanguageModelEta(a=2.0, k=0.5), log_prob).clipped == 2
-    assert summarise_eta(ConstantEta(value=0.1), None).mean == pytest.approx(0.1)
-    assert summarise_eta(TableEta(), np.array([0.2, 0.4])).mean == pytest.approx(0.3)
 
 
 def test_scores_must_be_finite(tmp_path):

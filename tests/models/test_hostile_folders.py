@@ -103,7 +103,7 @@ class TestConfig:
     @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "{", "\ud800"])
     def test_json_that_is_nested_without_end_or_damaged(self, folder, text):
         (folder / "config.json").write_text(text, errors="surrogatepass")
-        refused(folder, "this is not a JSON object")
+        refused(folder, "copy the model folder again")
 
     def test_a_file_that_is_no_settings_file_by_its_size(self, folder):
         with (folder / "config.json").open("r+") as file:

@@ -86,7 +86,7 @@ def test_folders_that_do_not_fit_are_named(bert_folder, tmp_path):
     with pytest.raises(UserError, match="do not fit its config"):
         TextEncoder.from_folder(bert_folder)
     (bert_folder / "config.json").write_text("{")
-    with pytest.raises(UserError, match="not a JSON object"):
+    with pytest.raises(UserError, match="cannot be read as JSON"):
         TextEncoder.from_folder(bert_folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"neither tokenizer\.json nor vocab\.txt"):

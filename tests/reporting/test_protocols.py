@@ -6,7 +6,7 @@ import copy
 import json
 
 from medclip_debias.reporting import protocols
-from medclip_debias.reporting.figures import reliability
+from medclip_debias.reporting.plots import reliability
 from medclip_debias.reporting.report import write_report
 
 BIN = {"from": 0.4, "to": 0.46667, "images": 30, "probability": 0.44, "positive": 0.5}

@@ -14,8 +14,9 @@ import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.training.processes import Place, together
-from medclip_debias.training.train import train
+from medclip_debias.training.place import Place
+from medclip_debias.training.processes import together
+from medclip_debias.training.run import train
 from tests.training.conftest import in_processes
 
 
@@ -48,7 +49,7 @@ def test_a_run_validates_and_says_which_step_was_best(config, capsys, tmp_path):
 
 
 def test_a_signal_ends_the_verb_with_its_own_code(config, capsys, monkeypatch):
-    from medclip_debias.training.run import Trainer
+    from medclip_debias.training.trainer import Trainer
 
     step = Trainer.step
 

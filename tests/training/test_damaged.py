@@ -13,7 +13,7 @@ import yaml
 from medclip_debias.cli import run as command
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, hash_path
-from medclip_debias.training.train import train
+from medclip_debias.training.run import train
 
 TRAIN = {"steps": 6, "validate_every": 2, "keep": "best", "validate_images": 8}
 

@@ -17,7 +17,7 @@ from medclip_debias.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from medclip_debias.training.train import train
+from medclip_debias.training.run import train
 from tests.training.conftest import flip, in_processes
 
 

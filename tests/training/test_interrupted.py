@@ -25,9 +25,9 @@ from medclip_debias.training.checkpoint import (
     save_checkpoint,
 )
 from medclip_debias.training.precision import advice
-from medclip_debias.training.run import Trainer
+from medclip_debias.training.run import train
 from medclip_debias.training.signals import StoppedBySignalError
-from medclip_debias.training.train import train
+from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import flip, in_processes, largest_difference
 
 KILLS = 20

@@ -25,8 +25,8 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.fields import BatchFields, frozen_embeddings
+from medclip_debias.training.run import train
 from medclip_debias.training.settings import RunSettings, TrainSettings
-from medclip_debias.training.train import train
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from medclip_debias.losses.base import ContrastiveBatch
-from medclip_debias.training.processes import Place, average_gradients, together
-from medclip_debias.training.run import Trainer
+from medclip_debias.training.place import Place
+from medclip_debias.training.processes import average_gradients, together
+from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
 OBJECTIVES = {

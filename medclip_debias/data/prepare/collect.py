@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +28,7 @@ from medclip_debias.data.prepare.views import read_views
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
+from medclip_debias.files import read_json_or_none
 
 if TYPE_CHECKING:
     from medclip_debias.data.prepare.previous import Previous
@@ -273,8 +273,5 @@ def _owner(study: StudyRecord) -> ImageRecord:
 def is_phantom(source_path: Path) -> bool:
     """Tell whether a source is synthetic: `medclip_debias.phantom` leaves its truth in it."""
     folder = source_path if source_path.is_dir() else source_path.parent
-    try:
-        content = json.loads((folder / "truth" / "meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    content = read_json_or_none(folder / "truth" / "meta.json")
     return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)

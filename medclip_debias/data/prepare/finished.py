@@ -6,7 +6,6 @@ find its work done, and any other command find the folder taken.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from medclip_debias.data.prepare.dependencies import made_by
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
+from medclip_debias.files import read_json_or_none
 
 STAMP = "source_stamp"
 """Key of the hash that `medclip_debias.data.prepare.assemble.About.source_stamp` gives."""
@@ -64,10 +64,7 @@ def check_unchanged(out: Path, stamp: str) -> None:
 
 def _content(out: Path) -> dict[str, Any]:
     for name in ("meta.json", "part.json"):
-        try:
-            content = json.loads((out / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
+        content = read_json_or_none(out / name)
         if isinstance(content, dict):
             about = content.get("about")
             return content | about if isinstance(about, dict) else content

@@ -21,7 +21,7 @@ from typing import Any
 
 from medclip_debias.data.parallel import WorkerKilled
 from medclip_debias.errors import UserError
-from medclip_debias.files import write_json
+from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 
 Job = tuple[Any, Any]
 """What names a job (JSON values, compared with the journal's), and what is needed to do it."""
@@ -125,10 +125,7 @@ class Workspace:
             A sentence on what was found, or ``""``.
         """
         path = self.folder / "recipe.json"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = None
+        found = read_json_or_none(path)
         if found == recipe and self.set.is_dir():
             return f"{self.folder}: going on with an interrupted run." if self.started else ""
         for left in self.folder.iterdir():
@@ -165,11 +162,7 @@ class Workspace:
         for path in self.set.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        old = self.folder / _OLD
-        shutil.rmtree(old, ignore_errors=True)
-        if out.exists():
-            out.replace(old)
-        self.set.replace(out)
+        exchange(self.set, out, self.folder / _OLD)
         self.discard()
 
     def discard(self) -> None:
@@ -232,8 +225,7 @@ def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
             break
         file.close()
     try:
-        if not out.exists() and (folder / _OLD).is_dir():
-            (folder / _OLD).replace(out)  # a run was killed between the renames of `move_to`
+        take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
         yield Workspace(folder, part)
     finally:
         file.close()

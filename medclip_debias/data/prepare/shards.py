@@ -25,7 +25,7 @@ from medclip_debias.data.prepare.outcome import Heads, Part
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.files import write_json
+from medclip_debias.files import read_json, write_json
 
 PART, ROWS = "part.json", "images.bin"
 
@@ -144,8 +144,8 @@ def _read(folder: Path) -> dict[str, Any]:
             f"{folder}: is no part of a prepared set (it has no {PART}); give folders that"
             " 'prepare --shard i/n' made."
         )
+    content = read_json(path, "copy or make this part again")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["format_version"] != FORMAT_VERSION or (
             "about" in content and "hash" not in content
         ):

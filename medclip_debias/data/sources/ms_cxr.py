@@ -6,7 +6,6 @@ read where both are there. Version 1.1 gives each annotation a split of its own.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from medclip_debias.data.sources.paths import ImagePaths, Match
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
+from medclip_debias.files import read_json_value
 
 PATTERN = "MS_CXR_*.json"
 _CSV_PATTERN = "MS_CXR_*.csv"
@@ -235,14 +235,8 @@ class _Coco:
             self._check(annotation)
 
     def _read(self) -> Any:
-        try:
-            content = json.loads(self.path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise UserError(f"{self.path}: there is no such file; check the path.") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(
-                f"{self.path}: is not a readable JSON file; export it again."
-            ) from error
+        remedy = "check the path, or export it again"
+        content = read_json_value(self.path, remedy, encoding="utf-8-sig")
         if isinstance(content, dict):
             content.setdefault("categories", [])
         for key in ("images", "annotations", "categories"):

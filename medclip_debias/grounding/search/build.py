@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import write_json
+from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.search.learn import Queries, learn
 from medclip_debias.grounding.search.ranking import Progress, Regions
@@ -180,11 +179,7 @@ _JOB = "job.json"
 def _workplace(out: Path, job: list[Any]) -> Path:
     """The folder beside ``out`` where the index grows; emptied unless it belongs to this job."""
     work = out.with_name(f".{out.name}.building")
-    try:
-        same = json.loads((work / _JOB).read_text(encoding="utf-8")) == job
-    except (OSError, ValueError):
-        same = False
-    if not same:
+    if read_json_or_none(work / _JOB) != job:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         write_json(work / _JOB, job)
@@ -203,19 +198,12 @@ def _check_room(work: Path, size: int) -> None:
 
 def _settle(out: Path) -> None:
     """Take up what a run left that was killed while it exchanged the folders."""
-    retired = out.with_name(f".{out.name}.retired")
-    if (retired / META).is_file():
-        if out.exists():
-            shutil.rmtree(retired)
-        else:
-            retired.replace(out)
+    take_back(out, _retired(out))
 
 
 def _put_in_place(work: Path, out: Path) -> None:
-    retired = out.with_name(f".{out.name}.retired")
-    shutil.rmtree(retired, ignore_errors=True)
-    if out.exists():
-        out.replace(retired)
-    work.replace(out)
-    if retired.is_dir():
-        shutil.rmtree(retired)
+    exchange(work, out, _retired(out))
+
+
+def _retired(out: Path) -> Path:
+    return out.with_name(f".{out.name}.retired")

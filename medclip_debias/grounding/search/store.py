@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import file_hash
+from medclip_debias.files import file_hash, read_json
 from medclip_debias.grounding.search.learn import IMAGE_FILE, LANDMARKS_FILE, TEXT_FILE
 from medclip_debias.grounding.search.ranking import Regions
 
@@ -37,11 +36,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: there is no such folder; give one that 'index' made.")
     if not path.is_file():
         raise UserError(f"{folder}: this is no search index (it has no {META}); run 'index' first.")
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        version = meta["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {AGAIN}.") from error
+    meta = read_json(path, AGAIN, keys=("format",))
+    version = meta["format"]
     if version != FORMAT:
         raise UserError(
             f"{path}: the index has format {version}, this program reads {FORMAT}; {AGAIN}."

@@ -7,7 +7,6 @@ text tower, in both of open_clip's layouts (the text tower's tensors under ``tex
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from medclip_debias.errors import UserError, explained
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json
 from medclip_debias.models.peers.checkpoint import Names, layers_in, renamed, shape_of
 from medclip_debias.models.peers.settings import (
     BertSettings,
@@ -142,11 +142,7 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
 
 def read_config(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
-    with explained(f"{path}: cannot be read as a JSON object", OSError, ValueError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError
-    return content
+    return read_json(path, "give the open_clip_config.json of the model")
 
 
 def installed_merges() -> Path:

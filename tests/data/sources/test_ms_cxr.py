@@ -154,7 +154,7 @@ def test_a_broken_file_names_the_annotation(tmp_path, changes, sentence):
 def test_what_is_no_json_is_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("{")
-    with pytest.raises(UserError, match="not a readable JSON"):
+    with pytest.raises(UserError, match="cannot be read as JSON"):
         read_phrases(path, IMAGES, ROOT)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.training import doctor
+from medclip_debias.doctor import machine
+from medclip_debias.doctor.findings import OK, Finding
 
 REPO = Path(__file__).parents[2]
 
@@ -58,7 +59,7 @@ def copy(root, tmp_path, monkeypatch):
 
     The processes that add up numbers take seconds to start, and are looked at above.
     """
-    monkeypatch.setattr(doctor, "all_reduce", lambda: doctor.Finding("all-reduce", doctor.OK, ""))
+    monkeypatch.setattr(machine, "all_reduce", lambda: Finding("all-reduce", OK, ""))
     shutil.copytree(root / "prepared", tmp_path / "prepared")
     shutil.copytree(root / "lm", tmp_path / "lm")
     return tmp_path

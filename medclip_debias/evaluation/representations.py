@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 def alignment(first: Floats, second: Floats) -> float:
-    """Mean squared distance of paired unit vectors ``[n, D]``: 0 is perfect, 2 is by chance.
+    """Mean squared distance of paired unit vectors ``[n, D]``: 0 is perfect, 2 is the chance level.
 
     Wang and Isola (2020), equation 4 with alpha = 2.
     """

@@ -12,13 +12,8 @@ import torch
 
 from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
-from medclip_debias.errors import UserError
-from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.losses.eta import LanguageModelEta
-from medclip_debias.losses.keyword_supervision import KeywordSettings
-from medclip_debias.losses.registry import build_objective, loss_settings
-from medclip_debias.training.checkpoint import KEEP, checkpoints
-from medclip_debias.training.doctor import (
+from medclip_debias.doctor.disks import existing, read_speed, write_speed
+from medclip_debias.doctor.findings import (
     GIB,
     OK,
     SKIPPED,
@@ -27,13 +22,16 @@ from medclip_debias.training.doctor import (
     Examination,
     Finding,
     Say,
-    existing,
-    read_speed,
-    write_speed,
 )
+from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import language_model_hash
+from medclip_debias.losses.eta import LanguageModelEta
+from medclip_debias.losses.keyword_supervision import KeywordSettings
+from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.lock import holder_of
-from medclip_debias.training.run import Trainer
 from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.trainer import Trainer
 
 _STEPS = 3  # the first one loads and allocates; the last is the one that counts
 _EVERY = 5.0  # seconds between two words on a long look
@@ -100,7 +98,7 @@ def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
     Args:
         run: the run.
         opened: takes the set, if it can be read.
-        say: told how far this is, every few seconds.
+        say: called with how far this is, every few seconds.
     """
     prepared = PreparedSet.open(run.prepared)
     for name in TABLES:

@@ -1,4 +1,4 @@
-"""Figures as SVG data addresses: no file beside the page, no pyplot state."""
+"""Plots as SVG data addresses: no file beside the page, no pyplot state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-INK, ACCENT, SECOND, GRID = "#3c434b", "#1f6aa5", "#b4572f", "#e3e6ea"
+from medclip_debias.palette import ACCENT, AXIS, GRID, INK, SECOND
 
 
 def curve(
@@ -27,9 +27,9 @@ def curve(
             numbers = [float("nan") if value is None else value for value in series]
             marker = "o" if len(numbers) < 3 else None  # one point makes no line
             axes.plot(steps, numbers, style, color=colour, linewidth=1.4, marker=marker)
-    drawn = {value for value in values if value is not None}
-    if len(drawn) == 1 and not second:  # a flat line would get an axis around it, below zero too
-        axes.set_ylim(0, 2 * max(drawn.pop(), 0) or 1)
+    distinct = {value for value in values if value is not None}
+    if len(distinct) == 1 and not second:  # a flat line would get an axis around it, below zero too
+        axes.set_ylim(0, 2 * max(distinct.pop(), 0) or 1)
     axes.set_xlabel("step", fontsize=8, color=INK)
     axes.tick_params(labelsize=8, colors=INK, length=3)
     axes.grid(True, color=GRID, linewidth=0.7)
@@ -37,7 +37,7 @@ def curve(
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color("#aab1b8")
+        axes.spines[side].set_color(AXIS)
     return _svg(figure)
 
 
@@ -53,7 +53,7 @@ def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
     figure = Figure(figsize=(2.9, 2.7), facecolor="white", layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], "--", color="#8a929a", linewidth=1)
+    axes.plot([0, 1], [0, 1], "--", color=AXIS, linewidth=1)
     x, y = ([float(each[key]) for each in bins] for key in ("probability", "positive"))
     most = max(int(each["images"]) for each in bins)
     sizes = [12 + 110 * int(each["images"]) / most for each in bins]
@@ -72,7 +72,7 @@ def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _svg(figure: Any) -> str:
-    """A figure's data address; no date and a fixed salt: equal figures are equal bytes."""
+    """A plot's data address; no date and a fixed salt: equal plots are equal bytes."""
     import matplotlib as mpl
 
     buffer = io.BytesIO()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.probes import (
+from medclip_debias.evaluation.representations import (
     alignment,
     auc_with_interval,
     few_labels,

@@ -1,0 +1,181 @@
+"""What the doctor looks at on any machine: versions, decoders, GPUs, memory, processes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from medclip_debias import __version__
+from medclip_debias.doctor.findings import GIB, OK, STOPS, WARNING, Finding
+
+
+def versions() -> Finding:
+    """Programs and libraries whose version decides what works."""
+    import torch
+
+    found: dict[str, str] = {
+        "medclip-debias": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "CUDA": str(torch.version.cuda),
+        "cuDNN": str(torch.backends.cudnn.version()) if torch.version.cuda else "none",
+        "NCCL": _nccl(),
+    }
+    for name in ("transformers", "numpy"):
+        found[name] = version(name)
+    return Finding(
+        "versions", OK, ", ".join(f"{name} {value}" for name, value in found.items()), figures=found
+    )
+
+
+def _nccl() -> str:
+    import torch
+
+    if not torch.distributed.is_nccl_available():
+        return "none"
+    try:
+        numbers: tuple[int, ...] = torch.cuda.nccl.version()
+    except (AttributeError, RuntimeError, ImportError):
+        return "unknown"
+    return ".".join(map(str, numbers))
+
+
+_CODECS = {
+    "pylibjpeg": "JPEG lossless and 12-bit",
+    "pylibjpeg-libjpeg": "JPEG lossless and 12-bit",
+    "pylibjpeg-openjpeg": "JPEG 2000",
+    "pyjpegls": "JPEG-LS",
+}
+
+
+def codecs() -> Finding:
+    """Decoders of compressed DICOM files (only `prepare` needs them)."""
+    missing = []
+    for name in _CODECS:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if not missing:
+        return Finding("codecs", OK, "JPEG, JPEG lossless, JPEG 2000, JPEG-LS")
+    lacking = ", ".join(dict.fromkeys(_CODECS[name] for name in missing))
+    return Finding(
+        "codecs",
+        WARNING,
+        f"no decoder of {lacking}: such files would be rejected by 'prepare'",
+        "install medclip-debias[codecs]",
+        {"missing": missing},
+    )
+
+
+def gpus(wanted: str | None) -> list[Finding]:
+    """One line a GPU; without one, whether the run asks for it.
+
+    Args:
+        wanted: ``train.device``, or None without a run.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        remedy = "check the driver (nvidia-smi) and, in a container, --gpus all"
+        if wanted and wanted.startswith("cuda"):
+            return [Finding("GPU", STOPS, f"none, but train.device is '{wanted}'", remedy)]
+        return [Finding("GPU", WARNING, "none: everything runs on the CPU", remedy)]
+    findings = []
+    for number in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(number)
+        free, whole = torch.cuda.mem_get_info(number)
+        half = torch.cuda.is_bf16_supported(including_emulation=False)
+        told = (
+            f"{about.name}, {whole / GIB:.0f} GiB ({free / GIB:.0f} free), "
+            f"capability {about.major}.{about.minor}, bf16 {'yes' if half else 'no'}"
+        )
+        busy = free < 0.9 * whole
+        findings.append(
+            Finding(
+                f"GPU {number}",
+                WARNING if busy else OK,
+                told,
+                "another program uses it (nvidia-smi)" if busy else "",
+                {"memory": whole, "free": free, "bf16": half},
+            )
+        )
+    return findings
+
+
+def shared_memory(workers: int | None, folder: Path = Path("/dev/shm")) -> Finding:
+    """Room for the batches that the loader's processes hand over."""
+    if not folder.is_dir():
+        return Finding("shared memory", WARNING, f"{folder} is missing", "set train.workers=0")
+    size = shutil.disk_usage(folder).total
+    figures = {"bytes": size}
+    told = f"{folder} has {size / GIB:.2f} GiB"
+    if size < GIB and workers != 0:
+        remedy = "start the container with --shm-size=8g, or set train.workers=0"
+        return Finding("shared memory", WARNING, told, remedy, figures)
+    return Finding("shared memory", OK, told, figures=figures)
+
+
+_REDUCE = """
+import sys, torch, torch.distributed as dist
+from datetime import timedelta
+rank, world, backend, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+dist.init_process_group(backend, init_method="file://" + path, rank=rank, world_size=world,
+                        timeout=timedelta(seconds=60))
+value = torch.full((1 << 16,), float(rank + 1), device=device)
+dist.all_reduce(value)
+ok = bool((value == world * (world + 1) / 2).all())
+dist.destroy_process_group()
+sys.exit(0 if ok else 3)
+"""
+
+
+def all_reduce() -> Finding:
+    """Sum numbers among processes: NCCL over all visible GPUs, or gloo between two processes."""
+    import subprocess
+
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    backend, world = ("nccl", count) if count else ("gloo", 2)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        # Whole processes and not forks: NCCL must not meet a CUDA context of its parent.
+        children = [
+            subprocess.Popen(
+                [sys.executable, "-c", _REDUCE, str(rank), str(world), backend, f"{folder}/store"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+            for rank in range(world)
+        ]
+        try:
+            codes = [child.wait(timeout=120) for child in children]
+        except subprocess.TimeoutExpired:
+            codes = [124]
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+    name = f"{backend} all-reduce"
+    seconds = time.perf_counter() - began
+    if any(codes):
+        return Finding(
+            name,
+            STOPS if count > 1 else WARNING,
+            f"{world} processes did not add up (exit codes {codes})",
+            "NCCL_DEBUG=INFO says why; NCCL_P2P_DISABLE=1 helps where GPUs cannot reach each other",
+        )
+    told = f"{world} processes agree ({seconds:.0f} s with their start)"
+    return Finding(name, OK, told, figures={"processes": world, "seconds": seconds})

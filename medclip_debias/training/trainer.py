@@ -1,0 +1,314 @@
+"""A run without its folder: everything that takes one step after another.
+
+``Trainer(settings).step(k)`` is step k of the run, for a loop, a benchmark or a check of the
+machine alike. What comes out is a function of the settings, the data and the steps taken, and
+`Trainer.state` holds all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medclip_debias.bounds import keep_in_bounds
+from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError, explained
+from medclip_debias.losses.base import Objective
+from medclip_debias.losses.distributed import Ranks
+from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
+from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
+from medclip_debias.training.fields import BatchFields
+from medclip_debias.training.masked_lm_term import MaskedLMTerm
+from medclip_debias.training.optim import (
+    frozen_parts,
+    make_optimizer,
+    moving_average,
+    set_rate,
+    train_mode,
+    trained,
+)
+from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
+from medclip_debias.training.processes import average_gradients
+from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.step import CachedGradients
+
+# What a two-view batch, which has no sentences, cannot give to an objective.
+_OF_SENTENCES = {"log_prob", "eta", "text_ids", "text_similarity", "keywords", "agreement"}
+
+
+class Trainer:
+    """Model, objective, optimiser and data of one run, in one of its processes.
+
+    Args:
+        settings: the whole run; nothing is written to its ``out``.
+        where: file the settings came from, for messages.
+        ranks: which process this is.
+        device: where to compute; by default what the settings say.
+
+    Attributes:
+        model: being trained.
+        batches: item k is this process's share of the batch of step k.
+        optimizer: AdamW.
+        average: exponential moving average of the model, or None.
+        asked_to_stop: whether, at the last step, any process asked all to stop.
+
+    Raises:
+        UserError: the prepared set, language model or scores do not fit the settings, or the
+            memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        where: str = "the settings",
+        ranks: Ranks | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        train = settings.train
+        self.settings = settings
+        self.where = where
+        self.ranks = ranks or Ranks()
+        self.asked_to_stop = False
+        if train.deterministic:
+            be_deterministic()
+        self.loss_settings = loss_settings(settings.loss, where)
+        self.prepared = PreparedSet.open(settings.prepared)
+        self._check_settings()
+        self.device = device or best_device(train.device)
+        two_view = train.task == "two_view"
+        self.studies = TrainingStudies.of(self.prepared, text=not two_view)
+        self.batches = self._batches(two_view)
+        with advice(train.compile):
+            self._build()
+
+    def _check_settings(self) -> None:
+        settings, train = self.settings, self.settings.train
+        if settings.preprocessing.prepare != self.prepared.settings:
+            raise UserError(
+                f"{self.where}: setting 'preprocessing.prepare' is "
+                f"{settings.preprocessing.prepare.model_dump()}, but {settings.prepared} was "
+                f"prepared with {self.prepared.settings.model_dump()}; make them equal."
+            )
+        parts = self.ranks.world * train.accumulate
+        if train.batch_size % (parts * max(train.norm_batch, 1)):
+            raise UserError(
+                f"{self.where}: setting 'train.batch_size' is {train.batch_size}, which "
+                f"{self.ranks.world} processes, each with {train.accumulate} micro-batches of "
+                f"blocks of {max(train.norm_batch, 1)}, cannot share evenly; make it a multiple "
+                f"of {parts * max(train.norm_batch, 1)}."
+            )
+
+    def _batches(self, two_view: bool) -> StepBatches:
+        train = self.settings.train
+        return StepBatches(
+            self.prepared.pixels,
+            self.studies,
+            batch_size=train.batch_size,
+            sentences_per_study=train.sentences_per_study,
+            input_size=self.settings.preprocessing.input_size,
+            augment=train.augment,
+            seed=train.seed,
+            views_per_study=train.views_per_study,
+            two_view=two_view,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+        )
+
+    def _build(self) -> None:
+        settings, train = self.settings, self.settings.train
+        torch.manual_seed(train.seed)
+        self.model = DualEncoder.create(settings.model, settings.preprocessing).to(self.device)
+        self.objective: Objective = build_objective(self.loss_settings).to(self.device)
+        self.objective.begin(
+            samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
+        )
+        term = self.objective.masked_lm
+        self._check_task()
+        self.masked_lm = (
+            MaskedLMTerm(term, settings.model.text.folder, self.model) if term else None
+        )
+        self._others: list[nn.Module] = [self.objective]
+        if self.masked_lm is not None:
+            self._others.append(self.masked_lm)
+        self.frozen = frozen_parts(self.model, train.freeze, self.where)
+        norms = self._step_norms()
+        # After the batch norms: the copy must have their buffers, for it takes them over in order.
+        self.average = moving_average(self.model, train.ema) if train.ema else None
+        self.optimizer = make_optimizer(self.model, self._others, train)
+        self.parameters = trained(self.optimizer)
+        self.precision = Precision(train.precision, self.device)
+        arrange(self.model, train)
+        self.norms = norms
+        self.cached = CachedGradients(
+            self.model,
+            self.objective,
+            self.masked_lm,
+            self._fields(),
+            self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens),
+            norms,
+            self.precision,
+            self.ranks,
+            train,
+        )
+        self.train_mode()
+
+    def _check_task(self) -> None:
+        if self.settings.train.task != "two_view":
+            return
+        missing = sorted(self.objective.requires & _OF_SENTENCES)
+        if missing or self.objective.masked_lm:
+            reads = ", ".join(missing) or "sentences, for its masked-language-model term"
+            raise UserError(
+                f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
+                f"the objective reads {reads}; change 'loss', or train on image_text."
+            )
+
+    def _step_norms(self) -> list[StepBatchNorm2d]:
+        """Batch norms that know about blocks and processes, where one pass is not the batch."""
+        train = self.settings.train
+        several = self.ranks.world > 1
+        if not (several or train.norm_batch or train.accumulate > 1):
+            return []
+        synchronised = several and not train.norm_batch
+        return use_step_batch_norm(self.model.image_encoder, synchronised=synchronised)
+
+    def _fields(self) -> BatchFields:
+        return BatchFields(
+            self.objective,
+            self.loss_settings,
+            prepared=self.prepared,
+            studies=self.studies,
+            text_folder=self.settings.model.text.folder,
+            max_tokens=self.settings.model.text.max_tokens,
+            device=self.device,
+            where=self.where,
+            several_views=self.settings.train.views_per_study > 1,
+        )
+
+    def train_mode(self) -> None:
+        """Put everything into training mode; what is frozen stays in evaluation mode."""
+        train_mode([self.model, *self._others], self.frozen)
+
+    @property
+    def result(self) -> DualEncoder:
+        """The model that is validated and saved: the moving average where there is one."""
+        if self.average is None:
+            return self.model
+        averaged = self.average.module
+        assert isinstance(averaged, DualEncoder)
+        return averaged
+
+    # ------------------------------------------------------------------------- one step
+
+    def rate(self, step: int) -> float:
+        """The schedule's learning rate at ``step`` (0-based)."""
+        train = self.settings.train
+        return learning_rate(step, peak=train.lr, warmup=train.warmup_steps, steps=train.steps)
+
+    def step(self, step: int, batch: Batch | None = None, stop: bool = False) -> dict[str, Tensor]:
+        """Take one step.
+
+        Args:
+            step: its number (0-based), which decides batch, learning rate and random numbers.
+            batch: ``self.batches[step]``, if it was read already.
+            stop: ask all processes to stop; `asked_to_stop` then says so in all of them.
+
+        Returns:
+            Scalars: ``loss``, ``scale``, diagnostics of the objective, ``gradient_norm``.
+
+        Raises:
+            UserError: the loss or its gradient is no number, or the memory does not suffice.
+        """
+        with advice(self.settings.train.compile):
+            return self._step(step, self.batches[step] if batch is None else batch, stop)
+
+    def _step(self, step: int, batch: Batch, stop: bool) -> dict[str, Tensor]:
+        set_rate(self.optimizer, self.rate(step))
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            metrics = self.cached.backward(batch, [self.settings.train.seed, step])
+        except FloatingPointError as error:
+            raise self._not_a_number(step, str(error)) from error
+        for norm in self.norms:
+            norm.finish_step(self.ranks.world)
+        self.asked_to_stop = average_gradients(self.parameters, self.ranks, stop)
+        scaler = self.precision.scaler
+        scaler.unscale_(self.optimizer)
+        limit = self.settings.train.clip_norm or math.inf
+        norm_of_gradient = nn.utils.clip_grad_norm_(self.parameters, limit)
+        if not torch.isfinite(metrics["loss"]):
+            raise self._not_a_number(step, "the loss is no number")
+        # With fp16 an overflow is expected now and then: the scaler leaves such a step out.
+        if not (scaler.is_enabled() or torch.isfinite(norm_of_gradient)):
+            raise self._not_a_number(step, "the gradient is no number")
+        scaler.step(self.optimizer)
+        scaler.update()
+        # Before the average takes them over, so that it stays within the bounds too.
+        keep_in_bounds((self.model, self.objective))
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        return {**metrics, "gradient_norm": norm_of_gradient}
+
+    def _not_a_number(self, step: int, what: str) -> UserError:
+        return UserError(
+            f"step {step}: {what}; lower train.lr, set train.clip_norm, or train in fp32. "
+            f"(The studies of this batch have the hash {self.batch_hash(step)}.)"
+        )
+
+    def batch_hash(self, step: int) -> str:
+        """12 hex digits that name the studies of the batch of ``step``, whatever their order.
+
+        The first digits of the SHA-256 over their sorted ids, one a line.
+        """
+        column = self.prepared.images["study_id"]
+        members = self.batches.members(step)
+        ids = sorted(str(column.iloc[int(self.studies.rows[m][0])]) for m in members)
+        return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+
+    # -------------------------------------------------------------------------- its state
+
+    def state(self) -> dict[str, Any]:
+        """All that steps change, ready for ``torch.save``."""
+        parts: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
+        }
+        if self.masked_lm is not None:
+            parts["masked_lm"] = self.masked_lm.state_dict()
+        if self.average is not None:
+            parts["average"] = self.average.state_dict()
+        return parts
+
+    def restore(self, state: dict[str, Any], where: str) -> None:
+        """Continue from `state`.
+
+        Args:
+            state: of a trainer with equal settings.
+            where: the file it came from, for messages.
+
+        Raises:
+            UserError: it is of another architecture.
+        """
+        load_state(self.model, state["model"], where)
+        # Not load_state: tables of per-sample state take the size that they had.
+        with explained(f"{where}: its objective's state does not fit", RuntimeError):
+            self.objective.load_state_dict(state["objective"])
+        if self.masked_lm is not None:
+            load_state(self.masked_lm, state.get("masked_lm", {}), where)
+        if self.average is not None:
+            load_state(self.average, state.get("average", {}), where)
+        # Older checkpoints may hold a scale or a temperature beyond its bounds.
+        averages = () if self.average is None else (self.average,)
+        keep_in_bounds((self.model, self.objective, *averages))
+        with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.precision.scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,176 @@
+"""How the package hangs together: no circles between its files, no two files with one name.
+
+Imports inside functions and under TYPE_CHECKING count: two files that need each other are one idea
+in two places, wherever the import is written.
+"""
+
+from __future__ import annotations
+
+import ast
+from itertools import combinations, takewhile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "medclip_debias"
+PACKAGE = ROOT.name
+
+# What is left to be mended. These lists only ever get shorter: a circle or a pair that is gone has
+# to leave them, too.
+CIRCLES = {
+    frozenset({"models.dual_encoder", "models.golden", "models.interface"}),
+    frozenset({"data.phantom.tables", "data.phantom.writer"}),
+    # Each registers itself on import, and the registry imports them all when it is asked.
+    frozenset(
+        f"losses{part}"
+        for part in (
+            *(
+                "",
+                ".clip",
+                ".debiased",
+                ".debiased_pooled",
+                ".fnc",
+                ".glofnd",
+                ".keyword_supervision",
+            ),
+            *(".late_start", ".mask_identical_text", ".mask_same_study", ".negatives", ".registry"),
+            *(".remove_by_label", ".remove_by_text", ".remove_known", ".resample_by_text"),
+            *(".reweight_by_text", ".siglip", ".sogclr", ".supcon", ".xclr"),
+        )
+    ),
+}
+ALIKE = {
+    ("data.preparation", "data.prepare"),
+    ("data.sentence_repairs", "data.sentences"),
+    ("losses.debiased", "losses.debiased_pooled"),
+    ("studies.fine_grained", "studies.fine_grained_phantom"),
+    ("studies.glofnd", "studies.glofnd_findings"),
+    ("studies.long_tail", "studies.long_tail_images"),
+    ("studies.long_tail", "studies.long_tail_phantom"),
+}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name, without the package's own."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = list(path.relative_to(ROOT).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        found[".".join(parts)] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """The package's modules that one module names in an import, wherever it stands."""
+    is_package = path.name == "__init__.py"
+    home = [PACKAGE, *name.split(".")] if name else [PACKAGE]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = home[: len(home) - node.level + is_package]
+                base = ".".join([*up, *([base] if base else [])])
+            # `from package import module` names the module, and `from module import name` does not.
+            deeper = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [t if t.removeprefix(f"{PACKAGE}.") in known else base for t in deeper]
+        else:
+            continue
+        for target in targets:
+            if target == PACKAGE or target.startswith(f"{PACKAGE}."):
+                found.add(target.removeprefix(PACKAGE).removeprefix("."))
+    return (found & set(known)) - {name, ""}
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Groups of modules that reach each other (strongly connected components, Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: set[frozenset[str]] = set()
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for child in sorted(graph[node]):
+            if child not in index:
+                visit(child)
+                low[node] = min(low[node], low[child])
+            elif child in stack:
+                low[node] = min(low[node], index[child])
+        if low[node] == index[node]:
+            group = set()
+            while node not in group:
+                group.add(stack.pop())
+            if len(group) > 1:
+                found.add(frozenset(group))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+@pytest.fixture(scope="module")
+def graph():
+    known = modules()
+    return {name: imports(name, path, known) for name, path in known.items()}
+
+
+def test_no_two_files_import_each_other_by_any_way(graph):
+    found = circles(graph)
+    new = sorted(sorted(group) for group in found - CIRCLES)
+    assert not new, f"these files import each other: {new}"
+    assert not CIRCLES - found, "mended: take it off the list"
+
+
+def test_a_circle_is_found_wherever_its_import_stands(tmp_path):
+    texts = {
+        "top": "from medclip_debias.inside import x",
+        "inside": "def f():\n    from medclip_debias import typed",
+        "typed": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .top import y",
+        "alone": "import medclip_debias.top\nimport json",
+    }
+    known = {name: tmp_path / f"{name}.py" for name in texts}
+    for name, text in texts.items():
+        known[name].write_text(text)
+    graph = {name: imports(name, path, known) for name, path in known.items()}
+    assert circles(graph) == {frozenset({"top", "inside", "typed"})}
+
+
+def test_circles_agree_with_another_library(graph):
+    networkx = pytest.importorskip("networkx")
+    given = networkx.DiGraph((a, b) for a, others in graph.items() for b in others)
+    theirs = {frozenset(g) for g in networkx.strongly_connected_components(given) if len(g) > 1}
+    assert circles(graph) == theirs
+
+
+def alike(first: str, second: str) -> bool:
+    """Whether two names are apart by a suffix alone, as prepare and preparation."""
+    equal = takewhile(lambda letters: letters[0] == letters[1], zip(first, second, strict=False))
+    same = len(list(equal))
+    return same >= 4 and same >= min(len(first), len(second)) - 1
+
+
+def test_no_two_modules_of_a_folder_are_apart_by_a_suffix_alone():
+    folders: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        if (
+            path.name == "__init__.py"
+        ):  # the folder objectives/ beside objective.py is no second file
+            continue
+        folder, _, last = name.rpartition(".")
+        folders.setdefault(folder, []).append(last)
+    found = {
+        (f"{folder}.{a}", f"{folder}.{b}")
+        for folder, names in folders.items()
+        for a, b in combinations(sorted(names), 2)
+        if alike(a, b)
+    }
+    assert not found - ALIKE, "give one of each pair a name that says what it holds"
+    assert not ALIKE - found, "mended: take it off the list"
+    assert alike("probe", "probes")
+    assert not alike("labels", "language")
