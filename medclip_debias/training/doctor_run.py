@@ -15,8 +15,8 @@ from medclip_debias.data.verify import REMEDY, changes
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.losses.eta import LanguageModelEta
-from medclip_debias.losses.keyword_supervision import KeywordSettings
-from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.losses.objective import build_objective, loss_settings
+from medclip_debias.losses.objectives.keyword_supervision import KeywordSettings
 from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.doctor import (
     GIB,

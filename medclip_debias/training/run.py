@@ -18,12 +18,11 @@ from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
-from medclip_debias.losses.base import Objective
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
-from medclip_debias.training.fields import BatchFields
+from medclip_debias.training.fields import OF_SENTENCES, BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
     frozen_parts,
@@ -38,9 +37,6 @@ from medclip_debias.training.processes import average_gradients
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import CachedGradients
-
-# What a two-view batch, which has no sentences, cannot give to an objective.
-_OF_SENTENCES = {"log_prob", "eta", "text_ids", "text_similarity", "keywords", "agreement"}
 
 
 class Trainer:
@@ -164,7 +160,7 @@ class Trainer:
     def _check_task(self) -> None:
         if self.settings.train.task != "two_view":
             return
-        missing = sorted(self.objective.requires & _OF_SENTENCES)
+        missing = sorted(self.objective.requires & OF_SENTENCES)
         if missing or self.objective.masked_lm:
             reads = ", ".join(missing) or "sentences, for its masked-language-model term"
             raise UserError(

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from medclip_debias.config import ImageEncoderSettings, SimilaritySettings
-from medclip_debias.losses.base import ContrastiveBatch, Objective
-from medclip_debias.losses.negatives import policies
-from medclip_debias.losses.registry import build_objective, loss_settings, objectives
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.objective import Objective, build_objective, loss_settings, objectives
+from medclip_debias.losses.policy import policies
 from medclip_debias.models.image_encoder import build_image_encoder
 from medclip_debias.models.similarity import Similarity
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
+from medclip_debias.losses.anchors import image_anchors, text_anchors
 
 OWNERS = [0, 0, 1, 2, 3, 3, 4, 5]
 """8 sentences of 6 images; images 2 and 5 are two views of one study."""
@@ -74,3 +75,65 @@ def make_batch():
 def make_views():
     """`view_batch`."""
     return view_batch
+
+
+def _both_sides(batch):
+    return [("text", text_anchors(batch)), ("image", image_anchors(batch))]
+
+
+@pytest.fixture(scope="session")
+def both_sides():
+    """`_both_sides`."""
+    return _both_sides
+
+
+def _pairs(side, anchors, batch):
+    """(anchor, candidate, sentence, image of the anchor, images and sentences of candidate)."""
+    owners = batch.owners.tolist()
+    for j in range(anchors.logits.shape[0]):
+        for c in range(anchors.logits.shape[1]):
+            if not anchors.negatives[j, c]:
+                continue
+            if side == "text":
+                said = [n for n, owner in enumerate(owners) if owner == c]
+                yield j, c, owners[j], c, said
+            else:
+                yield j, c, owners[j], owners[c], [c]
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    """`_pairs`."""
+    return _pairs
+
+
+def _effective(anchors):
+    """Weights in the sum over the candidates ``[A, C]``: None stands for 1 on every negative."""
+    if anchors.weights is None:
+        return anchors.negatives.to(anchors.logits.dtype)
+    return anchors.weights
+
+
+@pytest.fixture(scope="session")
+def effective():
+    """`_effective`."""
+    return _effective
+
+
+@pytest.fixture
+def several_images() -> ContrastiveBatch:
+    """4 images, the first three of one study; its sentences belong to images 0 and 2."""
+    similarity = torch.tensor(
+        [[0.9, 0.1, 0.2], [0.8, 0.3, 0.1], [0.7, 0.9, 0.3], [0.6, 0.2, 0.9]], dtype=torch.float64
+    )
+    studies = torch.tensor([5, 5, 5, 6])
+    return ContrastiveBatch(
+        similarity,
+        torch.tensor(3.0, dtype=torch.float64),
+        torch.tensor([0, 2, 3]),
+        studies,
+        sample_ids=studies,
+        text_ids=torch.tensor([1, 2, 1]),
+        text_similarity=torch.eye(3, dtype=torch.float64),
+        keywords=torch.tensor([1, 2, 3]),
+    )

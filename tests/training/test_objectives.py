@@ -20,7 +20,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.losses.keywords import load_keywords
-from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
