@@ -81,6 +81,20 @@ class BatchField:
             return value
         return value.repeat((2, 2) if self.axis == "pair" else (2,) + (1,) * (value.ndim - 1))
 
+    def random(self, images: int, sentences: int, generator: torch.Generator) -> Tensor:
+        """Some value of this field for so many images and sentences, to try an objective with.
+
+        Numbers are float64 in [0, 1], integers lie below the number of rows, and a matrix with
+        any number of columns has as many as there are images or sentences, whichever is more.
+        """
+        sizes = {"image": (images,), "text": (sentences,), "pair": (sentences, sentences)}
+        shape: tuple[int, ...] = sizes.get(self.axis, ())
+        shape = shape if self.columns is None else (*shape, max(images, sentences))
+        if self.holds == "integers":
+            return torch.randint(0, shape[0], shape, generator=generator)
+        numbers = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return numbers < 0.5 if self.holds == "truth" else numbers
+
     def _shape(self, batch: ContrastiveBatch) -> tuple[int | str, ...]:
         images, sentences = batch.similarity.shape
         sizes = {"image": (images,), "text": (sentences,), "pair": (sentences, sentences)}

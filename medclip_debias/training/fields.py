@@ -114,16 +114,13 @@ class BatchFields:
     whatever belongs to a study once for each study; a batch only looks them up.
 
     Args:
-        objective: says what it ``requires``.
-        settings: of the objective.
-        **data: the other attributes of `RunData`.
+        run: the objective, and what its fields are read from.
 
     Raises:
         UserError: the data lacks something that the objective reads.
     """
 
-    def __init__(self, objective: Objective[Any], settings: LossSettings, **data: Any) -> None:
-        run = RunData(objective, settings, **data)
+    def __init__(self, run: RunData) -> None:
         unknown = run.wanted - {*READERS, "seed"}
         if unknown:
             raise ValueError(f"the field '{min(unknown)}' has no reader in {__name__}")

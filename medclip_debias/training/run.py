@@ -22,7 +22,7 @@ from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
-from medclip_debias.training.fields import OF_SENTENCES, BatchFields
+from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
     frozen_parts,
@@ -178,7 +178,7 @@ class Trainer:
         return use_step_batch_norm(self.model.image_encoder, synchronised=synchronised)
 
     def _fields(self) -> BatchFields:
-        return BatchFields(
+        run = RunData(
             self.objective,
             self.loss_settings,
             prepared=self.prepared,
@@ -189,6 +189,7 @@ class Trainer:
             where=self.where,
             several_views=self.settings.train.views_per_study > 1,
         )
+        return BatchFields(run)
 
     def train_mode(self) -> None:
         """Put everything into training mode; what is frozen stays in evaluation mode."""

@@ -7,23 +7,34 @@ import torch
 
 from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.anchors import image_anchors, text_anchors
+from medclip_debias.losses.batch import FIELDS
 
 OWNERS = [0, 0, 1, 2, 3, 3, 4, 5]
 """8 sentences of 6 images; images 2 and 5 are two views of one study."""
 
 NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax", "Fracture")
 
+REQUIRED = ("similarity", "scale", "image_of_sentence", "study_of_image")
+
 
 def fields(seed: int, images: int, sentences: int, dtype: torch.dtype) -> dict[str, object]:
-    """Random values of the optional fields."""
-    g = torch.Generator().manual_seed(seed + 1000)
+    """Random values of the optional fields: by their declaration, some of a kind of their own."""
+    g = torch.Generator().manual_seed(seed + 2000)
+    plain = {
+        name: declared.random(images, sentences, g).to(dtype)
+        if declared.holds == "numbers"
+        else declared.random(images, sentences, g)
+        for name, declared in FIELDS.items()
+        if name not in REQUIRED and declared.holds != "value"
+    }
+    g.manual_seed(seed + 1000)
     vectors = torch.nn.functional.normalize(
         torch.randn(sentences, 4, generator=g, dtype=torch.float64), dim=-1
     )
     labels = torch.tensor([1.0, 0.0, -1.0, float("nan")])[
         torch.randint(0, 4, (images, len(NAMES)), generator=g)
     ]
-    return {
+    return plain | {
         "log_prob": (-torch.rand(sentences, generator=g, dtype=torch.float64) * 20).to(dtype),
         "eta": (torch.rand(sentences, generator=g, dtype=torch.float64) * 0.9).to(dtype),
         "text_ids": torch.randint(0, sentences // 2 + 1, (sentences,), generator=g),

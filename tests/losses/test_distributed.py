@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.losses.batch import ContrastiveBatch, TwoViewBatch
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_rows, gather_views
 from medclip_debias.losses.objective import build_objective, loss_settings, objectives
 from medclip_debias.losses.policy import policies
@@ -54,6 +54,11 @@ def cases():
     return found
 
 
+GIVEN_APART = (
+    *("similarity", "scale", "image_of_sentence", "text_similarity", "label_names", "seed"),
+)
+
+
 class Pair(nn.Module):
     """Two linear encoders and the package's similarity."""
 
@@ -92,6 +97,10 @@ def data(step, dtype):
         "keywords": torch.randint(0, 3, (12,), generator=g),
         "graph": graph,
     }
+    for name, declared in FIELDS.items():  # any other, by its declaration
+        if name not in per_image | per_sentence | dict.fromkeys(GIVEN_APART):
+            value = declared.random(8, 12, g)
+            (per_image if declared.axis == "image" else per_sentence)[name] = value
     return x, y, vectors, per_image, per_sentence
 
 

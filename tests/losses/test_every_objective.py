@@ -138,21 +138,9 @@ NEEDS_NEGATIVES = [
 @pytest.mark.parametrize("name", NEEDS_NEGATIVES)
 def test_a_batch_of_one_costs_nothing(name):
     similarity = torch.tensor([[0.3]], requires_grad=True)
-    one = torch.zeros(1, dtype=torch.long)
-    batch = ContrastiveBatch(
-        similarity,
-        torch.tensor(14.0),
-        log_prob=torch.tensor([-3.0]),
-        eta=torch.tensor([0.4]),
-        text_ids=one,
-        sample_ids=one,
-        labels=torch.ones(1, 5),
-        text_similarity=torch.ones(1, 1),
-        graph=torch.ones(1, 1),
-        keywords=one + 1,
-        agreement=torch.ones(1, 1, dtype=torch.bool),
-        seed=0,
-    )
+    g = torch.Generator().manual_seed(0)
+    some = {field: FIELDS[field].random(1, 1, g) for field in OPTIONAL - {"seed"}}
+    batch = ContrastiveBatch(similarity, torch.tensor(14.0), **some, seed=0)
     out = objective(ALL[name])(batch)
     out.loss.backward()
     assert out.loss.item() == 0
