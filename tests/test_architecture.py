@@ -17,37 +17,8 @@ PACKAGE = ROOT.name
 
 # What is left to be mended. These lists only ever get shorter: a circle or a pair that is gone has
 # to leave them, too.
-CIRCLES = {
-    frozenset({"models.dual_encoder", "models.golden", "models.interface"}),
-    frozenset({"data.phantom.tables", "data.phantom.writer"}),
-    # Each registers itself on import, and the registry imports them all when it is asked.
-    frozenset(
-        f"losses{part}"
-        for part in (
-            *(
-                "",
-                ".clip",
-                ".debiased",
-                ".debiased_pooled",
-                ".fnc",
-                ".glofnd",
-                ".keyword_supervision",
-            ),
-            *(".late_start", ".mask_identical_text", ".mask_same_study", ".negatives", ".registry"),
-            *(".remove_by_label", ".remove_by_text", ".remove_known", ".resample_by_text"),
-            *(".reweight_by_text", ".siglip", ".sogclr", ".supcon", ".xclr"),
-        )
-    ),
-}
-ALIKE = {
-    ("data.preparation", "data.prepare"),
-    ("data.sentence_repairs", "data.sentences"),
-    ("losses.debiased", "losses.debiased_pooled"),
-    ("studies.fine_grained", "studies.fine_grained_phantom"),
-    ("studies.glofnd", "studies.glofnd_findings"),
-    ("studies.long_tail", "studies.long_tail_images"),
-    ("studies.long_tail", "studies.long_tail_phantom"),
-}
+CIRCLES: set[frozenset[str]] = set()
+ALIKE: set[tuple[str, str]] = set()
 
 
 def modules() -> dict[str, Path]:

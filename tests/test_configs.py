@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from medclip_debias.config import load_yaml
-from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.training.resolve import changed, resolved
 
 CONFIGS = Path(__file__).parents[1] / "configs"

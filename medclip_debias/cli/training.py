@@ -123,7 +123,7 @@ def train(
 @app.command(rich_help_panel=TRAINING)
 def losses(as_json: AsJson = False) -> None:
     """List every objective: what it computes, where it comes from, its settings."""
-    from medclip_debias.losses.registry import describe
+    from medclip_debias.losses.objective import describe
 
     listing = describe()
     if as_json:

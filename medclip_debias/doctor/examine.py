@@ -32,7 +32,7 @@ def examine(
     Raises:
         UserError: the settings themselves are wrong.
     """
-    from medclip_debias.losses.registry import loss_settings
+    from medclip_debias.losses.objective import loss_settings
 
     if config is None and overrides:
         raise UserError(f"'{overrides[0]}' is a setting of a run; name the run's file before it.")

@@ -14,7 +14,7 @@ from medclip_debias.config import Settings, apply_overrides, load_yaml, merge, v
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.experiments.doses import is_dose, with_etas, with_policies, with_start
-from medclip_debias.losses.registry import loss_settings
+from medclip_debias.losses.objective import loss_settings
 from medclip_debias.training.settings import RunSettings
 
 ONLY = "all"

@@ -18,7 +18,7 @@ process, so its copies stay bit for bit equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from medclip_debias.losses.base import ContrastiveBatch, TwoViewBatch
-
-_PER_SENTENCE = ("log_prob", "eta", "text_ids", "keywords")
-_PER_IMAGE = ("sample_ids", "study_of_image", "labels", "agreement")
-_SQUARE = ("text_similarity", "graph")
-_EQUAL = ("label_names", "seed")
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, TwoViewBatch
 
 
 @dataclass(frozen=True)
@@ -141,12 +136,10 @@ def gather_batch(
         text_vectors: ``[T, E]`` frozen text embeddings as unit vectors; their cosines become the
             batch's ``text_similarity``.
         **fields: other attributes of the batch, for this process's images and sentences.
-            ``text_similarity`` and ``graph`` are this process's rows of the whole matrix;
-            ``label_names`` and ``seed`` must be equal everywhere.
+            Those with the axis ``pair`` are this process's rows of the whole matrix; those with
+            the axis ``whole`` must be equal everywhere.
     """
-    unknown = set(fields) - {*_PER_SENTENCE, *_PER_IMAGE, *_SQUARE, *_EQUAL}
-    if unknown:
-        raise TypeError(f"gather_batch knows no field '{min(unknown)}'")
+    _check_known("gather_batch", fields)
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
     everyone = gather_rows(sentences, ranks, texts)
     similarity = gather_rows(score(regions, everyone), ranks, images)
@@ -156,15 +149,30 @@ def gather_batch(
         image_of_sentence = torch.arange(len(sentences), device=sentences.device)
     owners = image_of_sentence + sum(images[: ranks.rank])
     whole: dict[str, Any] = {"image_of_sentence": gather_rows(owners, ranks, texts)}
-    for name, value in fields.items():
-        if value is None or name in _EQUAL:
-            whole[name] = value
-        else:
-            whole[name] = gather_rows(value, ranks, images if name in _PER_IMAGE else texts)
+    whole |= _gather_fields(fields, ranks, images, texts)
     if text_vectors is not None:
         vectors = gather_rows(text_vectors, ranks, texts)
         whole["text_similarity"] = (vectors @ vectors.T).clamp(-1, 1)
     return ContrastiveBatch(similarity, scale, **whole)
+
+
+def _check_known(reader: str, fields: Mapping[str, Any]) -> None:
+    unknown = set(fields) - set(FIELDS)
+    if unknown:
+        raise TypeError(f"{reader} knows no field '{min(unknown)}'")
+
+
+def _gather_fields(
+    fields: Mapping[str, Any], ranks: Ranks, images: list[int], texts: list[int]
+) -> dict[str, Any]:
+    """Each field of all processes, by its axis: rows of images, rows of sentences, or as it is."""
+    whole: dict[str, Any] = {}
+    for name, value in fields.items():
+        axis = FIELDS[name].axis
+        rows = value is not None and axis != "whole"
+        counts = images if axis == "image" else texts
+        whole[name] = gather_rows(value, ranks, counts) if rows else value
+    return whole
 
 
 def gather_views(
@@ -177,13 +185,11 @@ def gather_views(
         second: ``[n, D]`` of the same images.
         scale: ``1 / tau``, the same in every process.
         ranks: which process this is.
-        **fields: attributes with one row an image; ``text_similarity`` and ``graph`` are this
+        **fields: attributes with one row an image; those with the axis ``pair`` are this
             process's rows of the whole matrix.
     """
+    _check_known("gather_views", fields)
     counts = row_counts(first, ranks)
-    whole = {
-        name: gather_rows(value, ranks, counts) if isinstance(value, Tensor) else value
-        for name, value in fields.items()
-    }
+    whole = _gather_fields(fields, ranks, counts, counts)
     first, second = (gather_rows(view, ranks, counts) for view in (first, second))
     return TwoViewBatch.from_views(first, second, scale, **whole)

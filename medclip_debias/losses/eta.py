@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.config import Settings
-from medclip_debias.losses.base import ContrastiveBatch
+from medclip_debias.losses.batch import ContrastiveBatch
 
 ETA_MAX = 0.99
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medclip_debias.errors import UserError
-from medclip_debias.losses.base import ContrastiveBatch
+from medclip_debias.losses.batch import ContrastiveBatch
 
 CHEX5_NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
 """The five labels of the paper's "remove by CheX5 labels"."""

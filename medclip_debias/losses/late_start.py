@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from medclip_debias.losses.base import KnowsRun
-from medclip_debias.losses.negatives import PolicySettings
+from medclip_debias.losses.objective import KnowsRun
+from medclip_debias.losses.policy import PolicySettings
 
 
 class LateStartSettings(PolicySettings):

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.losses.base import Anchors, ContrastiveBatch, KnowsRun
+from medclip_debias.losses.anchors import Anchors
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.objective import KnowsRun
 
 
 class SampleTable(nn.Module, KnowsRun):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from medclip_debias.losses.base import Anchors, masked_logsumexp
+from medclip_debias.losses.anchors import Anchors, masked_logsumexp
 
 
 def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
@@ -18,11 +18,8 @@ def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
     Returns:
         ``[A]``; 0 with gradient 0 where the positive is the only candidate.
     """
-    relative = anchors.logits - anchors.positive[:, None]
-    weighted = relative
-    if anchors.weights is not None:
-        weighted = relative + torch.where(anchors.negatives, anchors.weights, 1.0).log()
-    log_z = masked_logsumexp(weighted, anchors.negatives | anchors.is_own)
+    relative = anchors.relative_logits
+    log_z = masked_logsumexp(anchors.weighted_logits(relative), anchors.negatives | anchors.is_own)
     return log_z - (target * relative).sum(dim=1)
 
 

@@ -1,11 +1,20 @@
-"""What an objective asks for beside the similarities, gathered for each batch of a run."""
+"""What an objective asks for beside the similarities, gathered for each batch of a run.
+
+Each field of `ContrastiveBatch` that a run can give has one reader here: a function of the run's
+data. What it returns, and how a batch looks it up, follows from the axis of the field: one row for
+each distinct sentence (``text``), for each study (``image``), the unit vector of each distinct
+sentence (``pair``), or one value (``whole``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,21 +24,34 @@ from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities
-from medclip_debias.losses.base import LossSettings, Objective
+from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.eta import LanguageModelEta, TableEta
-from medclip_debias.losses.keyword_supervision import KeywordSettings
 from medclip_debias.losses.keywords import load_keywords
-from medclip_debias.losses.remove_known import RemoveKnown
+from medclip_debias.losses.objective import LossSettings, Objective
+from medclip_debias.losses.objectives.keyword_supervision import KeywordSettings
+from medclip_debias.losses.policies.known import RemoveKnown
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 
-class BatchFields:
-    """The optional fields of `ContrastiveBatch` that an objective reads.
+class Core(NamedTuple):
+    """The objective inside all keyword supervision.
 
-    Whatever belongs to a sentence is computed once for each distinct sentence of the run, and
-    whatever belongs to a study once for each study; a batch only looks them up.
+    Attributes:
+        eta: where its class probability comes from, None if it has none.
+        place: of its settings, as ``loss.core.``.
+        words: keyword list of the supervision around it, None if there is none.
+    """
 
-    Args:
+    eta: Any
+    place: str
+    words: str | Path | None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What the readers read.
+
+    Attributes:
         objective: says what it ``requires``.
         settings: of the objective.
         prepared: the run's data.
@@ -40,41 +62,75 @@ class BatchFields:
         device: where the fields are to live.
         where: file of the settings, for messages.
         several_views: a batch may hold several images of one study.
+    """
+
+    objective: Objective[Any]
+    settings: LossSettings
+    prepared: PreparedSet
+    studies: TrainingStudies
+    text_folder: Path
+    max_tokens: int
+    device: torch.device
+    where: str
+    several_views: bool = False
+
+    @property
+    def core(self) -> Core:
+        """What stands inside all keyword supervision."""
+        settings, place = self.settings, "loss."
+        words: str | Path | None = None
+        while isinstance(settings, KeywordSettings):
+            words, settings, place = settings.words, settings.core, place + "core."
+        return Core(getattr(settings, "eta", None), place, words)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Fields that a batch needs, and those that it shall have if the data has them."""
+        found = self.objective.requires
+        if self.several_views:
+            found |= {"study_of_image"}
+        if found & {"labels", "sample_ids"}:  # diagnostics of per-sample state use labels
+            found |= {"labels", "label_names"}
+        return found
+
+
+Reader = Callable[[RunData], Any]
+READERS: dict[str, Reader] = {}
+"""The reader of each field; None from one leaves the field out."""
+
+
+def _reads(name: str) -> Callable[[Reader], Reader]:
+    def add(reader: Reader) -> Reader:
+        READERS[name] = reader
+        return reader
+
+    return add
+
+
+class BatchFields:
+    """The optional fields of `ContrastiveBatch` that an objective reads.
+
+    Whatever belongs to a sentence is computed once for each distinct sentence of the run, and
+    whatever belongs to a study once for each study; a batch only looks them up.
+
+    Args:
+        run: the objective, and what its fields are read from.
 
     Raises:
         UserError: the data lacks something that the objective reads.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        settings: LossSettings,
-        *,
-        prepared: PreparedSet,
-        studies: TrainingStudies,
-        text_folder: Path,
-        max_tokens: int,
-        device: torch.device,
-        where: str,
-        several_views: bool = False,
-    ) -> None:
-        self.needs = objective.requires
-        self.several_views = several_views
-        self.device = device
-        self.per_text = self._per_text(settings, prepared, studies.texts, text_folder, where)
-        self.vectors: Tensor | None = None
-        if "text_similarity" in self.needs:
-            vectors = frozen_embeddings(text_folder, studies.texts, max_tokens, device)
-            self.vectors = vectors
-        self.labels, self.label_names = self._labels(prepared, studies)
-        self.agreement: Tensor | None = None
-        if "agreement" in self.needs:
-            self.agreement = self._agreement(objective, prepared, studies, where)
-        if "graph" in self.needs:
-            raise UserError(
-                f"{where}: setting 'loss.graph' is 'given', which is for those who pass the "
-                "matrix themselves; choose 'text' or 'labels'."
-            )
+    def __init__(self, run: RunData) -> None:
+        unknown = run.wanted - {*READERS, "seed"}
+        if unknown:
+            raise ValueError(f"the field '{min(unknown)}' has no reader in {__name__}")
+        self.device = run.device
+        self.with_seed = "seed" in run.wanted
+        self.values: dict[str, Any] = {}
+        for name, read in READERS.items():
+            value = read(run) if name in run.wanted else None
+            if value is not None:
+                self.values[name] = value.to(run.device) if isinstance(value, Tensor) else value
 
     def of(self, batch: Batch, seed: int) -> dict[str, Any]:
         """The fields of one process's share, as `gather_batch` and `gather_views` take them.
@@ -86,94 +142,128 @@ class BatchFields:
         texts, studies = batch.texts.to(self.device), batch.studies.to(self.device)
         if batch.two_view:
             studies = studies[: len(studies) // 2]
-        fields: dict[str, Any] = {name: values[texts] for name, values in self.per_text.items()}
-        if "text_ids" in self.needs:
-            fields["text_ids"] = texts
-        if "sample_ids" in self.needs:
-            fields["sample_ids"] = studies
-        if self.several_views:
-            fields["study_of_image"] = studies
-        if "seed" in self.needs:
-            fields["seed"] = seed
-        if self.vectors is not None:
-            fields["text_vectors"] = self.vectors[texts]
-        if self.agreement is not None:
-            fields["agreement"] = self.agreement[studies]
-        if self.labels is not None:
-            fields |= {"labels": self.labels[studies], "label_names": self.label_names}
+        fields: dict[str, Any] = {"seed": seed} if self.with_seed else {}
+        for name, values in self.values.items():
+            match FIELDS[name].axis:
+                case "text":
+                    fields[name] = values[texts]
+                case "image":
+                    fields[name] = values[studies]
+                case "pair":  # the matrix is made of what is gathered
+                    fields["text_vectors"] = values[texts]
+                case "whole":
+                    fields[name] = values
         return fields
 
-    def _per_text(
-        self,
-        settings: LossSettings,
-        prepared: PreparedSet,
-        texts: list[str],
-        text_folder: Path,
-        where: str,
-    ) -> dict[str, Tensor]:
-        values: dict[str, Any] = {}
-        words = None
-        place = "loss."
-        while isinstance(settings, KeywordSettings):
-            words, settings, place = settings.words, settings.core, place + "core."
-        eta = getattr(settings, "eta", None)
-        if "log_prob" in self.needs:
-            folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
-            values["log_prob"] = log_probabilities(prepared, texts, folder or text_folder)
-        if "eta" in self.needs:
-            if not isinstance(eta, TableEta) or eta.path is None:
-                raise UserError(
-                    f"{where}: setting '{place}eta.path' is missing; name the table of eta."
-                )
-            values["eta"] = eta_table(eta.path, texts)
-        result = {
-            name: torch.from_numpy(value).float().to(self.device) for name, value in values.items()
-        }
-        if "keywords" in self.needs and words is not None:
-            classes = load_keywords(words).classify(texts)
-            if not any(classes):
-                raise UserError(
-                    f"{where}: no sentence of the training set holds a word of the keyword list "
-                    f"'{words}'; choose another in '{place.removesuffix('core.')}words'."
-                )
-            result["keywords"] = torch.tensor(classes, device=self.device)
-        return result
 
-    def _agreement(
-        self, objective: Objective, prepared: PreparedSet, studies: TrainingStudies, where: str
-    ) -> Tensor:
-        """Rows of the training studies, columns of their distinct sentences; all tables joined."""
-        names = study_ids(prepared, studies)
-        known = np.zeros((len(names), len(studies.texts)), dtype=bool)
-        for policy in objective.modules():
-            if isinstance(policy, RemoveKnown):
-                if policy.settings.path is None:
-                    raise UserError(
-                        f"{where}: the policy '{policy.kind}' needs a 'path'; name its table."
-                    )
-                known |= read_agreement(policy.settings.path, studies.texts, names)
-        return torch.from_numpy(known).to(self.device)
+# ------------------------------------------------------------------------------- the readers
 
-    def _labels(
-        self, prepared: PreparedSet, studies: TrainingStudies
-    ) -> tuple[Tensor | None, tuple[str, ...] | None]:
-        """Labels of each study; also for policies with per-sample state, whose diagnostics use
-        them.
-        """
-        if not self.needs & {"labels", "sample_ids"}:
-            return None, None
-        names = tuple(name for name in prepared.studies.columns if name not in STUDY_COLUMNS)
-        table = prepared.studies.set_index("study_id")[list(names)]
-        if "labels" not in self.needs and not (names and table.notna().to_numpy().any()):
-            return None, None
-        if not names or not table.notna().to_numpy().any():
-            raise UserError(
-                f"{prepared.folder}: its studies have no labels, but the objective reads them; "
-                "prepare the set from a source with a label table, or choose another policy."
-            )
-        ids = study_ids(prepared, studies)
-        values = torch.from_numpy(table.loc[ids].to_numpy(dtype="float32", copy=True))
-        return values.to(self.device), names
+
+@_reads("text_ids")
+def _text_ids(run: RunData) -> Tensor:
+    return torch.arange(len(run.studies.texts))
+
+
+@_reads("sample_ids")
+@_reads("study_of_image")
+def _studies(run: RunData) -> Tensor:
+    return torch.arange(len(run.studies.rows))
+
+
+@_reads("log_prob")
+def _log_prob(run: RunData) -> Tensor:
+    eta = run.core.eta
+    folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
+    values = log_probabilities(run.prepared, run.studies.texts, folder or run.text_folder)
+    return torch.from_numpy(values).float()
+
+
+@_reads("eta")
+def _eta(run: RunData) -> Tensor:
+    eta, place, _ = run.core
+    if not isinstance(eta, TableEta) or eta.path is None:
+        raise UserError(
+            f"{run.where}: setting '{place}eta.path' is missing; name the table of eta."
+        )
+    return torch.from_numpy(eta_table(eta.path, run.studies.texts)).float()
+
+
+@_reads("keywords")
+def _keywords(run: RunData) -> Tensor | None:
+    _, place, words = run.core
+    if words is None:
+        return None
+    classes = load_keywords(words).classify(run.studies.texts)
+    if not any(classes):
+        raise UserError(
+            f"{run.where}: no sentence of the training set holds a word of the keyword list "
+            f"'{words}'; choose another in '{place.removesuffix('core.')}words'."
+        )
+    return torch.tensor(classes)
+
+
+@_reads("text_similarity")
+def _text_vectors(run: RunData) -> Tensor:
+    return frozen_embeddings(run.text_folder, run.studies.texts, run.max_tokens, run.device)
+
+
+@_reads("labels")
+def _labels(run: RunData) -> Tensor | None:
+    table = _label_table(run)
+    if table is None:
+        return None
+    ids = study_ids(run.prepared, run.studies)
+    return torch.from_numpy(table.loc[ids].to_numpy(dtype="float32", copy=True))
+
+
+@_reads("label_names")
+def _label_names(run: RunData) -> tuple[str, ...] | None:
+    table = _label_table(run)
+    return None if table is None else tuple(table.columns)
+
+
+def _label_table(run: RunData) -> pd.DataFrame | None:
+    """Labels of each study of the set, None if it has none and the objective needs none."""
+    studies = run.prepared.studies
+    names = [name for name in studies.columns if name not in STUDY_COLUMNS]
+    table = studies.set_index("study_id")[names]
+    if names and table.notna().to_numpy().any():
+        return table
+    if "labels" not in run.objective.requires:
+        return None
+    raise UserError(
+        f"{run.prepared.folder}: its studies have no labels, but the objective reads them; "
+        "prepare the set from a source with a label table, or choose another policy."
+    )
+
+
+@_reads("agreement")
+def _agreement(run: RunData) -> Tensor:
+    """Rows of the training studies, columns of their distinct sentences; all tables joined."""
+    names = study_ids(run.prepared, run.studies)
+    known = np.zeros((len(names), len(run.studies.texts)), dtype=bool)
+    for policy in run.objective.modules():
+        if isinstance(policy, RemoveKnown):
+            if policy.settings.path is None:
+                raise UserError(
+                    f"{run.where}: the policy '{policy.kind}' needs a 'path'; name its table."
+                )
+            known |= read_agreement(policy.settings.path, run.studies.texts, names)
+    return torch.from_numpy(known)
+
+
+@_reads("graph")
+def _graph(run: RunData) -> None:
+    raise UserError(
+        f"{run.where}: setting 'loss.graph' is 'given', which is for those who pass the "
+        "matrix themselves; choose 'text' or 'labels'."
+    )
+
+
+OF_SENTENCES = {name for name in READERS if FIELDS[name].axis in ("text", "pair")}
+"""What a two-view batch, which has no sentences, cannot give to an objective."""
+OF_SENTENCES |= {"agreement"}  # of images and sentences
+OF_SENTENCES -= {"graph"}  # of whatever the samples are; its reader says that no run can give it
 
 
 def study_ids(prepared: PreparedSet, studies: TrainingStudies) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from medclip_debias.errors import UserError
-from medclip_debias.losses.base import Objective
+from medclip_debias.losses.objective import Objective
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.settings import FreezeSettings, LearningRateFactors, TrainSettings
 

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from medclip_debias.config import load_settings
-from medclip_debias.losses.base import LossSettings
-from medclip_debias.losses.registry import loss_settings, objectives
+from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
 from medclip_debias.training.settings import RunSettings
 
 _NOTHING = object()

@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medclip_debias.data.loader import Batch
-from medclip_debias.losses.base import ContrastiveBatch, Objective
+from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
+from medclip_debias.losses.objective import Objective
 from medclip_debias.models.batch_norm import StepBatchNorm2d
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.fields import BatchFields

@@ -18,12 +18,11 @@ from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
-from medclip_debias.losses.base import Objective
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
-from medclip_debias.training.fields import BatchFields
+from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
     frozen_parts,
@@ -38,9 +37,6 @@ from medclip_debias.training.processes import average_gradients
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import CachedGradients
-
-# What a two-view batch, which has no sentences, cannot give to an objective.
-_OF_SENTENCES = {"log_prob", "eta", "text_ids", "text_similarity", "keywords", "agreement"}
 
 
 class Trainer:
@@ -162,7 +158,7 @@ class Trainer:
     def _check_task(self) -> None:
         if self.settings.train.task != "two_view":
             return
-        missing = sorted(self.objective.requires & _OF_SENTENCES)
+        missing = sorted(self.objective.requires & OF_SENTENCES)
         if missing or self.objective.masked_lm:
             reads = ", ".join(missing) or "sentences, for its masked-language-model term"
             raise UserError(
@@ -180,7 +176,7 @@ class Trainer:
         return use_step_batch_norm(self.model.image_encoder, synchronised=synchronised)
 
     def _fields(self) -> BatchFields:
-        return BatchFields(
+        run = RunData(
             self.objective,
             self.loss_settings,
             prepared=self.prepared,
@@ -191,6 +187,7 @@ class Trainer:
             where=self.where,
             several_views=self.settings.train.views_per_study > 1,
         )
+        return BatchFields(run)
 
     def train_mode(self) -> None:
         """Put everything into training mode; what is frozen stays in evaluation mode."""

@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from medclip_debias.config import ImageEncoderSettings, SimilaritySettings
-from medclip_debias.losses.base import ContrastiveBatch, Objective
-from medclip_debias.losses.negatives import policies
-from medclip_debias.losses.registry import build_objective, loss_settings, objectives
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
+from medclip_debias.losses.objective import Objective, build_objective, loss_settings, objectives
+from medclip_debias.losses.policy import policies
 from medclip_debias.models.image_encoder import build_image_encoder
 from medclip_debias.models.similarity import Similarity
 
@@ -139,7 +139,14 @@ def contenders() -> Iterator[tuple[str, Objective]]:
 def fields(batch: int) -> dict[str, object]:
     """Random values of everything an objective may read."""
     text = F.normalize(torch.randn(batch, DIM), dim=-1)
-    return {
+    g = torch.Generator().manual_seed(0)
+    given: dict[str, object] = {
+        name: declared.random(batch, batch, g)
+        for name, declared in FIELDS.items()
+        if declared.holds != "value" and name not in ("similarity", "scale", "study_of_image")
+    }
+    return given | {
+        "image_of_sentence": None,
         "log_prob": -20 * torch.rand(batch),
         "eta": 0.5 * torch.rand(batch),
         "text_ids": torch.randint(0, batch, (batch,)),

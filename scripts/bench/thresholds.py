@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from medclip_debias.losses.base import ContrastiveBatch
-from medclip_debias.losses.glofnd import GloFND, GloFNDSettings
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings
 
 SAMPLES, DIM, BATCH, ALPHA = 150, 6, 50, 0.1
 EPOCHS, COUNTED = 300, 100

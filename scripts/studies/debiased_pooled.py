@@ -7,20 +7,16 @@ larger than what is left of the negatives, and the floor takes over. Here ``v``,
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.base import (
-    Anchors,
-    ContrastiveBatch,
-    LossOutput,
-    LossSettings,
-    masked_logsumexp,
-)
-from medclip_debias.losses.debiased import debiased_per_anchor
+from medclip_debias.losses.anchors import Anchors, masked_logsumexp
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.core import ContrastiveCore, CoreSettings
 from medclip_debias.losses.eta import (
     EtaSettings,
     LanguageModelEta,
@@ -28,7 +24,8 @@ from medclip_debias.losses.eta import (
     clip_eta,
     eta_of,
 )
-from medclip_debias.losses.negatives import ContrastiveCore, CoreSettings
+from medclip_debias.losses.objective import LossOutput
+from medclip_debias.losses.objectives.debiased import debiased_per_anchor
 from medclip_debias.losses.samples import Groups, SampleTable
 
 
@@ -54,7 +51,7 @@ class PooledSettings(CoreSettings):
     floor: Literal["live", "detached"] = "live"
 
 
-class PooledDebiased(ContrastiveCore):
+class PooledDebiased(ContrastiveCore[PooledSettings]):
     """The debiased loss with ``Ng = max((neg - N eta v) / (1 - eta), N exp(-g2))``, v pooled.
 
     Pooled images stay among the negatives: those are a sample of all images, which is what the
@@ -73,14 +70,15 @@ class PooledDebiased(ContrastiveCore):
         torch.Size([3])
     """
 
-    kind: ClassVar[str] = "debiased_pooled"
-    settings_class: ClassVar[type[LossSettings]] = PooledSettings
     formula: ClassVar[str] = (
         "-log pos / (pos + Ng), Ng = max((neg - N eta v) / (1 - eta), N exp(-g2)), v a mean over "
         "pairs of like sentences"
     )
     paper: ClassVar[str] = "this project (study 'estimator')"
-    settings: PooledSettings
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (  # 'running' holds v constant in gradients
+        {"pool": "pair", "eta": {"kind": "table"}},
+        {"threshold": 0.5, "shrink": 0.5},
+    )
 
     def __init__(self, settings: PooledSettings | None = None) -> None:
         super().__init__(settings)

@@ -29,7 +29,7 @@ from studies.study import Study
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from medclip_debias.losses.base import Objective
+    from medclip_debias.losses.objective import Objective
 
 Floats = NDArray[np.float64]
 
@@ -164,7 +164,7 @@ def fixed_vectors(cell: Cell) -> Row:
     import torch
 
     from medclip_debias.losses import TwoViewBatch
-    from medclip_debias.losses.glofnd import GloFND, GloFNDSettings
+    from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings
 
     rng = np.random.default_rng([cell["seed"], 3])
     n = cell["points"]
@@ -260,7 +260,7 @@ def training(cell: Cell) -> Row:
 
 
 def _objective(cell: Cell, samples: int) -> Objective:
-    from medclip_debias.losses.registry import build_objective, loss_settings
+    from medclip_debias.losses.objective import build_objective, loss_settings
 
     kind, _, init = cell["policy"].partition(" ")
     negatives: list[dict[str, Any]] = []
@@ -276,7 +276,7 @@ def _objective(cell: Cell, samples: int) -> Objective:
 
 
 def _policy(objective: Objective) -> Any:
-    from medclip_debias.losses.glofnd import GloFND
+    from medclip_debias.losses.policies.glofnd import GloFND
 
     (found,) = (module for module in objective.modules() if isinstance(module, GloFND))
     return found

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from medclip_debias.losses.base import Objective
+    from medclip_debias.losses.objective import Objective
 
 Floats = NDArray[np.float32]
 

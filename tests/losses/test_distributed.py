@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.losses.base import ContrastiveBatch, TwoViewBatch
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_rows, gather_views
-from medclip_debias.losses.negatives import policies
-from medclip_debias.losses.registry import build_objective, loss_settings, objectives
+from medclip_debias.losses.objective import build_objective, loss_settings, objectives
+from medclip_debias.losses.policy import policies
 from medclip_debias.models.similarity import Similarity
 
 WORLDS = (2, 4)
@@ -24,46 +24,46 @@ STEPS = 3
 OWNERS = torch.tensor([0, 0, 1, 2, 3, 3, 4, 5, 6, 7, 7, 7])
 STUDIES = torch.tensor([7, 8, 9, 10, 11, 9, 12, 13])
 NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
-EXTRA = {
-    "debiased": {"eta": {"kind": "table"}, "direction": "symmetric"},
-    "sogclr": {"gamma": 0.6},
-}
-POLICY_EXTRA = {
-    "glofnd": {"alpha": 0.3, "init": "quantile"},
-    "fnc": {"alpha": 0.3},
-    "remove_by_text": {"threshold": 0.3},
-}
-IMAGE_ONLY = ("infonce", "debiased", "sogclr", "xclr", "infonce + fnc", "infonce + glofnd")
+IMAGE_ONLY = (
+    *("infonce 0", "debiased 1", "sogclr 0", "xclr 0", "infonce + fnc", "infonce + glofnd"),
+)
 CUTS = {1: [0, 8], 2: [0, 3, 8], 4: [0, 1, 4, 6, 8]}
 """First image of each process: unequal numbers of images and, per OWNERS, of sentences."""
 
 
 def cases():
-    """Name of a case, and its loss settings."""
-    found = {
-        kind: {"kind": kind} | EXTRA.get(kind, {})
-        for kind, cls in objectives().items()
-        if cls.__module__.startswith("medclip_debias.")  # a study's own is not known to a process
-    }
-    for kind in policies():
-        policy = {"kind": kind} | POLICY_EXTRA.get(kind, {})
+    """Name of a case, and its loss settings: every policy, and every objective as often as its
+    examples read different fields."""
+    found, seen = {}, set()
+    for kind, cls in objectives().items():
+        if not cls.__module__.startswith("medclip_debias."):
+            continue  # a study's own is not known to another process
+        for number, example in enumerate(cls.examples):
+            content = {"kind": kind} | example
+            reads = (kind, build_objective(loss_settings(content, "test")).requires)
+            if reads not in seen:
+                seen.add(reads)
+                found[f"{kind} {number}"] = content
+    for kind, cls in policies().items():
         found[f"infonce + {kind}"] = {
             "kind": "infonce",
             "direction": "symmetric",
-            "negatives": [policy],
+            "negatives": [{"kind": kind} | cls.examples[0]],
         }
-    glofnd = {"kind": "glofnd"} | POLICY_EXTRA["glofnd"]
+    glofnd = found["infonce + glofnd"]["negatives"]
     for temperature in ("robust", "modality", "individual"):
         found[f"sogclr, {temperature}, glofnd"] = {
             "kind": "sogclr",
             "temperature": temperature,
-            "negatives": [glofnd],
+            "negatives": glofnd,
         }
-    for graph in ("labels", "given"):
-        found[f"xclr, {graph}"] = {"kind": "xclr", "graph": graph}
-    found["debiased, study"] = found["debiased"] | {"positives": "study"}
-    found |= {f"{kind}, two views": found[kind] for kind in IMAGE_ONLY}
+    found |= {f"{name}, two views": found[name] for name in IMAGE_ONLY}
     return found
+
+
+GIVEN_APART = (
+    *("similarity", "scale", "image_of_sentence", "text_similarity", "label_names", "seed"),
+)
 
 
 class Pair(nn.Module):
@@ -104,6 +104,10 @@ def data(step, dtype):
         "keywords": torch.randint(0, 3, (12,), generator=g),
         "graph": graph,
     }
+    for name, declared in FIELDS.items():  # any other, by its declaration
+        if name not in per_image | per_sentence | dict.fromkeys(GIVEN_APART):
+            value = declared.random(8, 12, g)
+            (per_image if declared.axis == "image" else per_sentence)[name] = value
     return x, y, vectors, per_image, per_sentence
 
 

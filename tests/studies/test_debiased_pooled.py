@@ -15,7 +15,7 @@ from medclip_debias.losses import (
     DebiasedSettings,
     TableEta,
 )
-from medclip_debias.losses.registry import build_objective, describe, loss_settings
+from medclip_debias.losses.objective import build_objective, describe, loss_settings
 from studies import debiased_pooled
 from studies.debiased_pooled import PooledDebiased, PooledSettings
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.losses.base import ContrastiveBatch, text_anchors
-from medclip_debias.losses.debiased import debiased_per_anchor
+from medclip_debias.losses.anchors import text_anchors
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.objectives.debiased import debiased_per_anchor
 from studies.error_bound import (
     ErrorBound,
     ErrorBoundSettings,

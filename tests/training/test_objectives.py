@@ -20,11 +20,11 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.losses.keywords import load_keywords
-from medclip_debias.losses.registry import build_objective, loss_settings
+from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
-from medclip_debias.training.fields import BatchFields, frozen_embeddings
+from medclip_debias.training.fields import BatchFields, RunData, frozen_embeddings
 from medclip_debias.training.run import train
 from medclip_debias.training.settings import RunSettings, TrainSettings
 
@@ -160,7 +160,7 @@ def test_the_masked_language_model_term_runs_in_bfloat16(settings):
 def fields_of(prepared, language_model, loss):
     chosen = loss_settings(loss, "run.yaml")
     studies = TrainingStudies.of(prepared)
-    made = BatchFields(
+    run = RunData(
         build_objective(chosen),
         chosen,
         prepared=prepared,
@@ -170,7 +170,7 @@ def fields_of(prepared, language_model, loss):
         device=torch.device("cpu"),
         where="run.yaml",
     )
-    return made, studies
+    return BatchFields(run), studies
 
 
 def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom, language_model):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.losses.base import ContrastiveBatch
+from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.training.place import Place
 from medclip_debias.training.processes import average_gradients, together
 from medclip_debias.training.trainer import Trainer

@@ -31,7 +31,7 @@ from medclip_debias.language.masked_lm import (
     train_masked_lm,
 )
 from medclip_debias.language.scoring import score_prepared
-from medclip_debias.losses.registry import loss_settings
+from medclip_debias.losses.objective import loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from medclip_debias.training.run import train

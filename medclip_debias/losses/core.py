@@ -1,0 +1,74 @@
+"""The contrastive core: anchors, and the policies that weight their negatives."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from medclip_debias.losses.anchors import Anchors, Direction
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.objective import LossSettings, Objective
+from medclip_debias.losses.policy import NegativePolicy, Negatives, policies
+
+
+class CoreSettings(LossSettings):
+    """What the settings of every contrastive core share."""
+
+    direction: Direction = "text_to_image"
+    negatives: Negatives = Field(())
+
+
+C = TypeVar("C", bound=CoreSettings)
+
+
+class ContrastiveCore(Objective[C]):
+    """Base of the objectives that have anchors, positives and weighted negatives."""
+
+    def __init__(self, settings: C | None = None) -> None:
+        super().__init__(settings)
+        known = policies() if self.settings.negatives else {}
+        self.policies = nn.ModuleList(known[s.kind](s) for s in self.settings.negatives)
+
+    @property
+    def _policies(self) -> list[NegativePolicy[Any]]:
+        return [policy for policy in self.policies if isinstance(policy, NegativePolicy)]
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the policies read."""
+        return frozenset().union(*(policy.requires for policy in self._policies))
+
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The batch's anchors in the settings' direction, before any policy."""
+        return batch.anchors(self.settings.direction)
+
+    def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
+        """The batch's anchors in the settings' direction after every policy, and diagnostics.
+
+        ``positive_similarity`` and ``negative_similarity`` are on the cosine scale and taken
+        before any policy; ``removed``, the share of negatives that the policies took away, is
+        there only when there are policies, beside what these report themselves.
+        """
+        before = after = self.candidates(batch)
+        diagnostics: dict[str, Tensor] = {}
+        for policy in self._policies:
+            after = [policy.apply_to(anchors, batch) for anchors in after]
+            diagnostics |= policy.figures()
+        with torch.no_grad():
+            first = before[0]
+            diagnostics["positive_similarity"] = first.positive.mean() / batch.scale
+            negative = mean_or_zero(first.logits[first.negatives])
+            diagnostics["negative_similarity"] = negative / batch.scale
+            if self._policies:
+                total = sum(a.negatives.sum() for a in before)
+                kept = sum(a.negatives.sum() for a in after)
+                diagnostics["removed"] = 1 - kept / torch.clamp(torch.as_tensor(total), min=1)
+        return after, diagnostics
+
+
+def mean_or_zero(values: Tensor) -> Tensor:
+    """Mean of ``values``, 0 where there are none: a diagnostic must be a number."""
+    return values.mean() if values.numel() else values.new_zeros(())

@@ -1,0 +1,278 @@
+"""Global contrastive loss with a moving average of each sample's denominator (SogCLR, FastCLIP).
+
+Yuan et al. (2022); GloFND (Balmaseda et al. 2025), equations 1, 3, 5 and appendix B; the schedule
+and the temperature variants are those of FastCLIP (Wei et al. 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from medclip_debias.bounds import Bounded, within
+from medclip_debias.losses.anchors import Anchors, Direction, masked_logsumexp
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.core import ContrastiveCore, CoreSettings, mean_or_zero
+from medclip_debias.losses.objective import LossOutput, ParameterGroup
+from medclip_debias.losses.samples import (
+    Adam,
+    Groups,
+    PerSide,
+    SampleTable,
+    cosines,
+)
+
+
+class SogCLRSettings(CoreSettings):
+    """Settings of `SogCLR`.
+
+    ``gamma``: weight of the new value in the moving average, constant, or brought down to it
+    from 1 over ``decay_steps`` by a cosine. ``tau``: temperature, or its initial value;
+    ``temperature`` says what becomes of it:
+
+    - ``constant``: stays (SogCLR; FastCLIP-v1).
+    - ``model``: the model's learned scale instead, without the factor tau before the logarithm
+      (FastCLIP-v0).
+    - ``robust``: the model's learned scale, with the factor and the margin ``rho``: RGCL-g
+      (FastCLIP-v3).
+    - ``modality``: as ``robust``, with one learned temperature for text and one for image
+      anchors, parameters of the objective with ``tau_lr_factor`` times the run's learning rate.
+      One for each modality is this project's: FastCLIP learns one for both (v3) or one for each
+      sample and modality (v2). A quarter of the run's rate is a value that was seen in use with
+      v3, not one that our papers state.
+    - ``individual``: one for each sample and side, RGCL (iSogCLR; FastCLIP-v2), moved by Adam
+      with ``tau_lr``.
+
+    Learned temperatures stay within [``tau_min``, 1].
+    """
+
+    kind: Literal["sogclr"] = "sogclr"
+    direction: Direction = "symmetric"
+    gamma: float = Field(0.9, gt=0, le=1)
+    gamma_schedule: Literal["constant", "cosine"] = "constant"
+    decay_steps: int | None = Field(None, ge=1)
+    temperature: Literal["constant", "model", "robust", "modality", "individual"] = "constant"
+    tau: float = Field(0.1, gt=0, le=1)
+    tau_min: float = Field(0.01, gt=0, le=1)
+    tau_lr: float = Field(1e-3, gt=0)
+    tau_lr_factor: float = Field(0.25, gt=0)
+    rho: float = Field(6.5, ge=0)
+    samples: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _decays_over_a_number_of_steps(self) -> SogCLRSettings:
+        if self.gamma_schedule == "cosine" and self.decay_steps is None:
+            raise ValueError("gamma_schedule 'cosine' needs decay_steps")
+        if self.tau < self.tau_min:
+            raise ValueError(f"tau {self.tau} is below tau_min {self.tau_min}")
+        return self
+
+
+# FastCLIP's: keeps g / u finite where every negative is far away.
+_LOG_EPS = math.log(1e-14)
+_GRADIENT_LIMIT = 5.0
+
+
+class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
+    """``tau log u``, with the gradient ``tau grad(g) / u``.
+
+    ``g = mean_n exp((sim_n - sim+) / tau)`` over the negatives that the policies keep (their
+    weighted mean), ``u <- (1 - gamma) u + gamma g`` for the anchor's sample (``u = g`` at its
+    first visit; the mean of ``g`` where a sample has several anchors). ``u`` is held as its
+    logarithm: ``g`` overflows float32 at scale 100. The value of the loss estimates the global
+    objective; only its gradient is the batch's. With ``robust``, ``modality`` and ``individual``
+    temperatures it is ``tau (log u + rho)``, differentiated in tau too. A batch counts as a step
+    of the cosine schedule (FastCLIP: an epoch). In evaluation mode nothing moves.
+
+    The state takes 8 bytes a sample for each side that has anchors, 20 with ``individual``.
+
+    It follows the equations; the public code departs from them in places (docs/methods.md has the
+    differences, measured by ``scripts/bench/official.py``):
+
+    - two views: the mean of both views' ``g`` enters ``u`` before it is used, so that a sample has
+      one denominator. LibAUC and the SogCLR repository use a ``u`` of each view and store their
+      mean; and they average ``exp(sim / tau)`` without ``sim+``, so that below ``gamma`` 1 a
+      positive always pulls with weight 1 there, here with ``g / u``.
+    - ``model`` and ``robust`` (FastCLIP v0, v3): gradients of the similarities are those of the
+      public code. In the gradient of the scale it counts the part through ``g`` twice.
+    - ``individual`` (v2): here the loss has its factor tau, and Adam counts a sample's own visits.
+      FastCLIP leaves the factor out, counts epochs, and has no memory in the first one. GloFND's
+      fork of it, and FastCLIP's own code before it was corrected, divide by Adam's second moment
+      instead of its root.
+
+    Diagnostics: ``gamma``, ``mean_log_u``, ``temperature`` (mean over the anchors), and those
+    of the policies.
+
+    Example:
+        >>> loss = SogCLR(SogCLRSettings(tau=0.5))
+        >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(2.0), sample_ids=torch.arange(3))
+        >>> loss(batch).loss
+        tensor(-1.)
+    """
+
+    formula: ClassVar[str] = (
+        "tau log u, gradient tau grad(g) / u; g = mean_n exp((sim_n - sim+) / tau), "
+        "u <- (1 - gamma) u + gamma g"
+    )
+    paper: ClassVar[str] = "SogCLR, Yuan et al. (2022); FastCLIP, Wei et al. (2024)"
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {"gamma": 0.6},
+        {"temperature": "model"},
+        {"temperature": "robust"},
+        {"temperature": "modality"},
+        {"temperature": "individual"},
+    )
+
+    def __init__(self, settings: SogCLRSettings | None = None) -> None:
+        super().__init__(settings)
+        s = self.settings
+        columns: dict[str, float | int] = {"log_u": 0.0, "visits": 0}
+        if s.temperature == "individual":
+            columns |= {"tau": s.tau, "m": 0.0, "v": 0.0}
+        self.tables = PerSide(lambda: SampleTable(columns, s.samples))
+        self.adam = Adam(s.tau_lr, (0.9, 0.999))
+        if s.temperature == "modality":
+            initial = torch.tensor(math.log(s.tau))
+            self.log_tau = nn.ParameterDict(
+                {side: nn.Parameter(initial.clone()) for side in ("text", "image", "view")}
+            )
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """``sample_ids``, and what the policies read."""
+        return super().requires | {"sample_ids"}
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The temperatures of ``modality``, with their own learning rate."""
+        own = list(self.parameters())
+        return [ParameterGroup(own, self.settings.tau_lr_factor)] if own else []
+
+    @torch.no_grad()
+    def keep_in_bounds(self) -> None:
+        """Put the temperatures of ``modality`` back within [``tau_min``, 1]."""
+        if self.settings.temperature == "modality":
+            for log_tau in self.log_tau.values():
+                log_tau.clamp_(math.log(self.settings.tau_min), 0.0)
+
+    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+        """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
+        sets, diagnostics = self.anchors(batch)
+        parts = [self._side(anchors, batch) for anchors in sets]
+        for name in parts[0][1]:
+            diagnostics[name] = torch.stack([figures[name] for _, figures in parts]).mean()
+        return LossOutput(torch.stack([loss for loss, _ in parts]).mean(dim=0), diagnostics)
+
+    def gamma(self, step: int) -> float:
+        """Weight of the new value in the moving average at one step."""
+        s = self.settings
+        if s.gamma_schedule == "constant" or s.decay_steps is None:
+            return s.gamma
+        done = min(step / s.decay_steps, 1.0)
+        return s.gamma + (1 - s.gamma) * 0.5 * (1 + math.cos(math.pi * done))
+
+    def _side(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        table, ids = self.tables.of(anchors, batch, self.kind)
+        tau = self._temperature(table, anchors, ids, batch)
+        similarity = cosines(anchors, batch)
+        positive = similarity.gather(1, anchors.own[:, None])
+        relative = (similarity - positive) / tau[:, None]
+        valid = anchors.negatives.any(dim=1)
+        mass = torch.where(valid, anchors.mass, 1.0)
+        weighted = anchors.weighted_logits(relative)
+        log_g = masked_logsumexp(weighted, anchors.negatives) - mass.log()
+        gamma = self.gamma(int(table.steps))
+        log_u = self._average(table, ids, log_g.detach(), valid, gamma)
+        # exp(log g - log u) is g / u, at most the number of anchors of a sample over gamma.
+        ratio = (log_g - torch.logaddexp(log_u, torch.full_like(log_u, _LOG_EPS))).exp()
+        gradient_only = ratio - ratio.detach()
+        match self.settings.temperature:
+            case "constant":
+                loss = tau * (log_u + gradient_only)
+            case "model":
+                loss = log_u + gradient_only
+            case _:
+                # d/dtau of tau (log g + rho), where log u stands in for log g.
+                loss = tau * (log_u + self.settings.rho) + tau.detach() * gradient_only
+        if self.settings.temperature == "individual" and self.training:
+            self._move_tau(table, ids, log_u, ratio.detach(), weighted, relative, anchors, valid)
+        figures = {
+            "gamma": torch.tensor(gamma, dtype=loss.dtype, device=loss.device),
+            "mean_log_u": mean_or_zero(log_u[valid]),
+            "temperature": tau.detach().mean(),
+        }
+        return torch.where(valid, loss, torch.zeros_like(loss)), figures
+
+    def _temperature(
+        self, table: SampleTable, anchors: Anchors, ids: Tensor, batch: ContrastiveBatch
+    ) -> Tensor:
+        """``[A]`` temperature of each anchor, live where it is learned by the optimiser."""
+        s, like = self.settings, anchors.positive
+        match s.temperature:
+            case "constant":
+                return torch.full_like(like, s.tau)
+            case "individual":
+                return table["tau"][ids].to(like.dtype)
+            case "modality":
+                tau = within(self.log_tau[anchors.side].exp(), s.tau_min, 1.0)
+            case _:
+                tau = within(1 / batch.scale, s.tau_min, 1.0)
+        return tau.to(like.dtype).expand_as(like)
+
+    @torch.no_grad()
+    def _average(
+        self, table: SampleTable, ids: Tensor, log_g: Tensor, valid: Tensor, gamma: float
+    ) -> Tensor:
+        """``log u`` of each anchor, moved first in training mode."""
+        stored, visits = table["log_u"], table["visits"]
+        if not self.training:
+            known = visits[ids] > 0
+            return torch.where(known, stored[ids].to(log_g.dtype), log_g)
+        groups = Groups(ids, valid)
+        rows = groups.samples
+        new = groups.log_mean_exp(log_g)
+        if gamma < 1:
+            old = stored[rows].double() + math.log1p(-gamma)
+            moved = torch.logaddexp(old, new + math.log(gamma))
+            new = torch.where(visits[rows] > 0, moved, new)
+        stored[rows] = new.float()
+        visits[rows] += 1
+        table.steps += 1
+        # From the float64 value where it is exact, so that gamma = 1 is InfoNCE's mean exactly.
+        result = log_g.clone()
+        result[groups.valid] = new[groups.place].to(log_g.dtype)
+        return result
+
+    @torch.no_grad()
+    def _move_tau(
+        self,
+        table: SampleTable,
+        ids: Tensor,
+        log_u: Tensor,
+        ratio: Tensor,
+        weighted: Tensor,
+        relative: Tensor,
+        anchors: Anchors,
+        valid: Tensor,
+    ) -> None:
+        """One step of Adam on each sample's temperature.
+
+        ``d/dtau = log u + rho - (g / u) mean_n p_n d_n`` with ``d_n = (sim_n - sim+) / tau`` and
+        ``p_n`` its share of g, cut to 5 as in the published code.
+        """
+        s = self.settings
+        hidden = torch.where(anchors.negatives, weighted, -torch.inf)
+        hidden = torch.where(valid[:, None], hidden, 0.0)
+        slope = (torch.softmax(hidden, dim=1) * relative * anchors.negatives).sum(dim=1)
+        gradient = (log_u + s.rho - ratio * slope).clamp(-_GRADIENT_LIMIT, _GRADIENT_LIMIT)
+        groups = Groups(ids, valid)
+        rows = groups.samples
+        tau, m, v = (table[name] for name in ("tau", "m", "v"))
+        count = table["visits"][rows]
+        step = groups.mean(gradient).float()
+        m[rows], v[rows], change = self.adam.step(m[rows], v[rows], step, count)
+        tau[rows] = (tau[rows] - change).clamp(s.tau_min, 1.0)

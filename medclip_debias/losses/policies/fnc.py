@@ -1,0 +1,70 @@
+"""Policy: drop the negatives that the model itself finds most similar (top-k, no state)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from medclip_debias.losses.anchors import Anchors
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.late_start import LateStart, LateStartSettings
+from medclip_debias.losses.policy import NegativePolicy, largest
+
+SIDES = ("text", "image", "view")
+
+
+class FNCSettings(LateStartSettings):
+    """Settings of `FalseNegativeCancellation`; ``alpha`` 0 removes nothing."""
+
+    kind: Literal["fnc"] = "fnc"
+    alpha: float = Field(0.01, ge=0, lt=1)
+    keep_mass: bool = True
+
+
+class FalseNegativeCancellation(LateStart, NegativePolicy[FNCSettings]):
+    """``W = 0`` above the ``1 - alpha`` quantile of the anchor's negatives in the batch.
+
+    With N negatives these are the ``ceil(alpha (N - 1))`` most similar ones, at least one as
+    soon as alpha is above 0; exactly that many also among equal similarities. Before ``start``
+    it removes nothing: the nearest negatives of an untrained network are not the false ones.
+    Its only state is how many training steps it has seen, for each side.
+
+    Example:
+        >>> import torch
+        >>> similarity = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.5, 0.7]])
+        >>> batch = ContrastiveBatch(similarity, torch.tensor(1.0))
+        >>> policy = FalseNegativeCancellation(FNCSettings(alpha=0.5, keep_mass=False))
+        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).negatives
+        tensor([[False, False,  True],
+                [ True, False, False],
+                [False,  True, False]])
+    """
+
+    formula: ClassVar[str] = "W = 0 where s_jn is above the (1 - alpha) quantile of row j"
+    paper: ClassVar[str] = "False negative cancellation, Huynh et al. (2022)"
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"alpha": 0.3},)
+    settings: FNCSettings
+    steps: Tensor
+
+    def __init__(self, settings: FNCSettings | None = None) -> None:
+        super().__init__(settings)
+        self.register_buffer("steps", torch.zeros(len(SIDES), dtype=torch.int64))
+
+    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:  # noqa: ARG002
+        """Weights ``[A, C]``, 0 or 1."""
+        side = SIDES.index(anchors.side)
+        # Without a late start nothing has to be read back from the device.
+        early = self.start > 0 and int(self.steps[side]) < self.start
+        if self.training:
+            self.steps[side] += 1
+        if early:
+            return torch.ones_like(anchors.negatives)
+        total = anchors.negatives.sum(dim=1)
+        # The small term: 0.07 x 100 must be 7, not the next integer above 7.000000000000001.
+        top = (self.settings.alpha * (total - 1).double() - 1e-9).ceil().long()
+        top = top.clamp(min=1 if self.settings.alpha > 0 else 0)
+        return ~largest(anchors.logits.detach(), anchors.negatives, top)

@@ -1,0 +1,231 @@
+"""Policy: drop the negatives above a threshold learned for each training sample (GloFND).
+
+Balmaseda et al. (2025), equations 2 to 4. The threshold of a sample follows the ``1 - alpha``
+quantile of its similarity to all other samples, although a batch shows only a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from medclip_debias.losses.anchors import Anchors, same_study
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.labels import shared_present
+from medclip_debias.losses.late_start import LateStart, LateStartSettings
+from medclip_debias.losses.policy import NegativePolicy
+from medclip_debias.losses.samples import (
+    Adam,
+    Groups,
+    PerSide,
+    SampleTable,
+    cosines,
+)
+
+
+class GloFNDSettings(LateStartSettings):
+    """Settings of `GloFND`.
+
+    ``alpha``: share of negatives to remove. ``optimizer``: ``sgd`` (equation 4) or ``adam``
+    (published code). ``init``: thresholds start at 1 and come down by at most ``lr`` a visit
+    (``one``), or start at the batch's quantile at the first visit (``quantile``; a short run
+    filters next to nothing otherwise). ``start_step``: step from which thresholds are learned,
+    and ``filter_step``: step from which they filter, the same one by default. ``start_epoch``
+    says the start in epochs instead, for a run that tells its size (`Objective.begin`).
+    ``samples``: size of the training set, to make room for the state at once.
+    """
+
+    kind: Literal["glofnd"] = "glofnd"
+    keep_mass: bool = True
+    alpha: float = Field(0.01, ge=0, lt=1)
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(0.05, gt=0)
+    betas: tuple[float, float] = (0.9, 0.98)
+    init: Literal["one", "quantile"] = "one"
+    filter_step: int | None = Field(None, ge=0)
+    samples: int | None = Field(None, ge=1)
+
+
+class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
+    """``W = 0`` where the cosine exceeds the anchor's own threshold ``lambda``.
+
+    At each training step the thresholds of the batch's samples move first, against the gradient
+    ``alpha - mean_n 1[sim_n > lambda]`` and within [-1, 1]; the new ones filter. A sample's own
+    study (drawn twice) does not count as a negative of it in that mean. Several anchors of one
+    sample make one update, by the mean of their gradients. Adam's bias correction counts a
+    sample's own updates (the published code counts epochs, which is off for a late start).
+    ``init: quantile`` is set at a sample's first visit. The published code sets it at every visit
+    of the first epoch alone: a sample that this epoch's last, dropped batch leaves out keeps its
+    threshold of 1 and comes down by at most ``lr`` a visit (docs/methods.md has the difference).
+
+    The state takes 16 bytes a sample for each side that has anchors: threshold, two moments,
+    visits. Text anchors and image anchors have their own; the two views of an image share one.
+    In evaluation mode thresholds filter, but do not move.
+
+    Figures: ``glofnd_removed`` share of the negatives above their threshold, ``glofnd_lambda``
+    mean threshold, ``glofnd_mae`` and ``glofnd_rmse`` distance of the thresholds to the batch's
+    own quantile; with labels also ``glofnd_precision``, ``glofnd_recall`` and ``glofnd_f1`` of
+    the removed pairs, where a pair with a present label in common is a true false negative.
+
+    Example:
+        >>> policy = GloFND(GloFNDSettings(alpha=0.5, init="quantile"))
+        >>> similarity = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.5, 0.7]])
+        >>> batch = ContrastiveBatch(similarity, torch.tensor(1.0), sample_ids=torch.arange(3))
+        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).negatives
+        tensor([[False, False,  True],
+                [ True, False, False],
+                [False,  True, False]])
+    """
+
+    formula: ClassVar[str] = (
+        "W = 0 where sim_jn > lambda_j; lambda_j moves against alpha - mean_n 1[sim_jn > lambda_j]"
+    )
+    paper: ClassVar[str] = "GloFND, Balmaseda et al. (2025), eq. 2-4"
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"alpha": 0.3, "init": "quantile"},)
+    settings: GloFNDSettings
+
+    def __init__(self, settings: GloFNDSettings | None = None) -> None:
+        super().__init__(settings)
+        s = self.settings
+        columns = {"threshold": 1.0, "m": 0.0, "v": 0.0, "visits": 0}
+        self.tables = PerSide(lambda: SampleTable(columns, s.samples))
+        self.adam = Adam(s.lr, s.betas)
+        self._sums: dict[str, Tensor] = {}
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """``sample_ids``."""
+        return frozenset({"sample_ids"})
+
+    @torch.no_grad()
+    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+        """Weights ``[A, C]``, 0 or 1; in training mode, after an update of the thresholds."""
+        s = self.settings
+        table, ids = self.tables.of(anchors, batch, self.kind)
+        similarity = cosines(anchors, batch)
+        others = anchors.negatives & ~same_study(anchors, batch, self.kind)
+        count = others.sum(dim=1)
+        step = int(table.steps)
+        quantile = upper_quantile(similarity, others, count, s.alpha)
+        if self.training:
+            table.steps += 1
+            if step >= self.start:
+                self._learn(table, ids, similarity, others, count, quantile)
+        # Rounding puts cosines of equal vectors a hair above 1, the highest threshold.
+        removed = similarity.clamp(max=1.0) > table["threshold"][ids].to(similarity.dtype)[:, None]
+        removed &= anchors.negatives
+        filters = step >= (self.start if s.filter_step is None else s.filter_step)
+        if s.alpha == 0 or not filters:
+            removed = torch.zeros_like(removed)
+        self._note(anchors, batch, removed, table["threshold"][ids], quantile, count > 0)
+        return ~removed
+
+    def _learn(
+        self,
+        table: SampleTable,
+        ids: Tensor,
+        similarity: Tensor,
+        others: Tensor,
+        count: Tensor,
+        quantile: Tensor,
+    ) -> None:
+        s = self.settings
+        groups = Groups(ids, count > 0)
+        rows = groups.samples
+        old = table["threshold"][rows]
+        above = similarity.clamp(max=1.0) > table["threshold"][ids].to(similarity.dtype)[:, None]
+        share = (above & others).sum(dim=1).double() / count.clamp(min=1)
+        gradient = (s.alpha - groups.mean(share)).float()
+        visits = table["visits"][rows] + 1
+        first = (visits == 1) & (s.init == "quantile")
+        if s.optimizer == "adam":
+            taken = visits - 1 if s.init == "quantile" else visits
+            m, v, change = self.adam.step(table["m"][rows], table["v"][rows], gradient, taken)
+            table["m"][rows] = torch.where(first, 0.0, m)
+            table["v"][rows] = torch.where(first, 0.0, v)
+        else:
+            change = s.lr * gradient
+        start = groups.mean(quantile).float()
+        table["threshold"][rows] = torch.where(first, start, old - change).clamp(-1.0, 1.0)
+        table["visits"][rows] = visits
+
+    def _note(
+        self,
+        anchors: Anchors,
+        batch: ContrastiveBatch,
+        removed: Tensor,
+        thresholds: Tensor,
+        quantile: Tensor,
+        valid: Tensor,
+    ) -> None:
+        """Add to what `figures` reports: sums, since a symmetric loss calls twice."""
+        thresholds, error = thresholds[valid].double(), (thresholds - quantile)[valid].double()
+        sums = {
+            "negatives": anchors.negatives.sum(),
+            "removed": removed.sum(),
+            "anchors": valid.sum(),
+            "lambda": thresholds.sum(),
+            "absolute": error.abs().sum(),
+            "square": (error**2).sum(),
+        }
+        if batch.labels is not None:
+            present = (batch.labels == 1).to(batch.similarity.dtype)
+            alike = shared_present(present, torch.ones_like(present))
+            rows, columns = anchors.images(batch)
+            true = alike[rows][:, columns] & anchors.negatives
+            sums |= {"true": true.sum(), "hits": (true & removed).sum()}
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0) + value
+
+    def figures(self) -> dict[str, Tensor]:
+        """Named scalar diagnostics of the calls since this was last asked."""
+        sums, self._sums = self._sums, {}
+        if not sums:
+            return {}
+        anchors, removed = sums["anchors"].clamp(min=1), sums["removed"]
+        result = {
+            "glofnd_removed": removed / sums["negatives"].clamp(min=1),
+            "glofnd_lambda": sums["lambda"] / anchors,
+            "glofnd_mae": sums["absolute"] / anchors,
+            "glofnd_rmse": (sums["square"] / anchors).sqrt(),
+        }
+        if "true" in sums:
+            hits, true = sums["hits"], sums["true"]
+            result |= {
+                "glofnd_precision": hits / removed.clamp(min=1),
+                "glofnd_recall": hits / true.clamp(min=1),
+                "glofnd_f1": 2 * hits / (removed + true).clamp(min=1),
+            }
+        return result
+
+
+def upper_quantile(values: Tensor, mask: Tensor, count: Tensor, alpha: float) -> Tensor:
+    """``1 - alpha`` quantile of each row's ``values`` where ``mask``, linearly interpolated.
+
+    Args:
+        values: ``[A, C]``.
+        mask: ``[A, C]``.
+        count: ``[A]`` number of True in each row of ``mask``.
+        alpha: share above the quantile.
+
+    Returns:
+        ``[A]``; 1 for a row without any.
+    """
+    if not values.shape[1]:
+        return values.new_ones(len(values))
+    # Position from the top, among the `count` values in descending order.
+    place = alpha * (count - 1).clamp(min=0).double()
+    below = place.floor().long()
+    # topk does less than a sort, and alpha is small.
+    deepest = min(int(alpha * (values.shape[1] - 1)) + 2, values.shape[1])
+    top = torch.where(mask, values, -torch.inf).topk(deepest, dim=1).values
+    upper = top.gather(1, below[:, None]).squeeze(1)
+    lower = top.gather(1, (below + 1).clamp(max=deepest - 1)[:, None]).squeeze(1)
+    part = (place - below).to(values.dtype)
+    # Where the position is whole, the next value may be the -inf of a short row.
+    mixed = torch.where(part > 0, upper + part * (lower - upper), upper)
+    return torch.where(count > 0, mixed, 1.0)

@@ -1,0 +1,307 @@
+"""The debiased loss against the formula as printed, closed forms and limit cases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medclip_debias.losses import (
+    ConstantEta,
+    ContrastiveBatch,
+    DebiasedContrastive,
+    DebiasedSettings,
+    InfoNCE,
+    InfoNCESettings,
+    LanguageModelEta,
+    TableEta,
+    TwoViewBatch,
+)
+from medclip_debias.losses.objective import build_objective, loss_settings
+
+
+def naive_loss(similarity, scale, owners, eta):
+    """Equations 7 and 8 with the floor, as printed, one exponential at a time, float64."""
+    losses = []
+    for j, image in enumerate(owners):
+        s = [scale * similarity[i][j] for i in range(len(similarity))]
+        pos = math.exp(s[image])
+        negatives = [math.exp(v) for i, v in enumerate(s) if i != image]
+        n, e = len(negatives), eta[j]
+        ng = max((sum(negatives) - n * e * pos) / (1 - e), n * math.exp(-scale))
+        losses.append(-math.log(pos / (pos + ng)))
+    return losses
+
+
+def analytic_gradient(similarity, scale, owners, eta):
+    """d(mean loss)/d(similarity) by hand: softmax-like above the floor, floor rule below."""
+    images, sentences = similarity.shape
+    gradient = np.zeros_like(similarity)
+    for j, image in enumerate(owners):
+        s = scale * similarity[:, j]
+        e, pos = eta[j], np.exp(s[image])
+        others = [i for i in range(images) if i != image]
+        n = len(others)
+        raw = (np.exp(s[others]).sum() - n * e * pos) / (1 - e)
+        floor = n * np.exp(-scale)
+        ng = max(raw, floor)
+        # loss = log(pos + ng) - s+
+        d_ng = 1 / (pos + ng)
+        d_pos = pos / (pos + ng) - 1
+        if raw >= floor:
+            for i in others:
+                gradient[i, j] += scale * d_ng * np.exp(s[i]) / (1 - e)
+            d_pos += d_ng * (-n * e * pos / (1 - e))
+        gradient[image, j] += scale * d_pos
+    return gradient / sentences
+
+
+def random_case(seed, images=6, sentences=9, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    similarity = torch.rand(images, sentences, generator=g, dtype=torch.float64) * 2 - 1
+    owners = torch.randint(0, images, (sentences,), generator=g)
+    eta = torch.rand(sentences, generator=g, dtype=torch.float64) * 0.99
+    return similarity.to(dtype), owners, eta.to(dtype)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 14.0, 40.0, 100.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_the_printed_formula_in_float64(scale, seed):
+    similarity, owners, eta = random_case(seed)
+    loss = DebiasedContrastive(DebiasedSettings(eta=TableEta()))
+    out = loss(ContrastiveBatch(similarity, torch.tensor(scale).double(), owners, eta=eta))
+    expected = naive_loss(similarity.tolist(), scale, owners.tolist(), eta.tolist())
+    np.testing.assert_allclose(out.per_anchor.numpy(), expected, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1.0, 14.0, 100.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_gradient_equals_the_analytic_one_in_float64(scale, seed):
+    similarity, owners, eta = random_case(seed)
+    similarity.requires_grad_()
+    loss = DebiasedContrastive(DebiasedSettings(eta=TableEta()))
+    loss(
+        ContrastiveBatch(similarity, torch.tensor(scale).double(), owners, eta=eta)
+    ).loss.backward()
+    expected = analytic_gradient(similarity.detach().numpy(), scale, owners.tolist(), eta.numpy())
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(similarity.grad.numpy(), expected, rtol=1e-9, atol=1e-11 * size)
+
+
+@pytest.mark.parametrize("scale", [1.0, 14.0, 60.0, 100.0])
+@pytest.mark.parametrize("constant", [0.0, 0.05, 0.5, 0.9, 0.99])
+def test_float32_stays_within_a_thousandth_of_float64(scale, constant):
+    for seed in range(5):
+        similarity, owners, _ = random_case(seed, images=16, sentences=16)
+        eta = torch.full((16,), constant, dtype=torch.float64)
+        single = similarity.float().requires_grad_()
+        loss = DebiasedContrastive(DebiasedSettings(eta=TableEta()))
+        out = loss(ContrastiveBatch(single, torch.tensor(scale), owners, eta=eta.float()))
+        out.loss.backward()
+        exact = single.detach().double()
+        expected = np.mean(naive_loss(exact.tolist(), scale, owners.tolist(), eta.float().tolist()))
+        assert out.loss.item() == pytest.approx(expected, rel=1e-3)
+        gradient = analytic_gradient(
+            exact.numpy(), scale, owners.tolist(), eta.float().double().numpy()
+        )
+        error = np.abs(single.grad.numpy() - gradient).max()
+        assert error <= 1e-3 * np.abs(gradient).max()
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    seed=st.integers(0, 2**31),
+    scale=st.floats(1, 100),
+    eta=st.floats(0, 0.999999),
+    images=st.integers(1, 6),
+    extreme=st.sampled_from(["random", "all one", "all minus one", "best", "worst"]),
+)
+def test_loss_and_gradients_are_finite_everywhere(seed, scale, eta, images, extreme):
+    g = torch.Generator().manual_seed(seed)
+    similarity = torch.rand(images, images, generator=g) * 2 - 1
+    eye = torch.eye(images) * 2 - 1
+    similarity = {
+        "random": similarity,
+        "all one": torch.ones(images, images),
+        "all minus one": -torch.ones(images, images),
+        "best": eye,
+        "worst": -eye,
+    }[extreme].requires_grad_()
+    g2 = torch.tensor(scale, requires_grad=True)
+    for direction in ("text_to_image", "image_to_text", "symmetric"):
+        objective = DebiasedContrastive(
+            DebiasedSettings(eta=ConstantEta(value=eta), direction=direction)
+        )
+        out = objective(ContrastiveBatch(similarity, g2))
+        out.loss.backward()
+        assert torch.isfinite(out.per_anchor).all()
+        assert (out.per_anchor >= -1e-6).all()
+        assert torch.isfinite(similarity.grad).all()
+        assert torch.isfinite(g2.grad)
+
+
+@pytest.mark.parametrize("scale", [1.0, 14.0, 100.0])
+def test_eta_zero_is_cross_entropy(scale):
+    similarity, _, _ = random_case(3, images=8, sentences=8)
+    batch = ContrastiveBatch(similarity, torch.tensor(scale).double())
+    target = torch.arange(8)
+    text = F.cross_entropy(scale * similarity.T, target)
+    image = F.cross_entropy(scale * similarity, target)
+    zero = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.0)))
+    assert zero(batch).loss.item() == pytest.approx(text.item(), rel=1e-12)
+    assert InfoNCE()(batch).loss.item() == pytest.approx(text.item(), rel=1e-12)
+    other = InfoNCE(InfoNCESettings(direction="image_to_text"))
+    assert other(batch).loss.item() == pytest.approx(image.item(), rel=1e-12)
+    both = InfoNCE(InfoNCESettings(direction="symmetric"))
+    assert both(batch).loss.item() == pytest.approx((text + image).item() / 2, rel=1e-12)
+
+
+def test_one_image_with_two_sentences_keeps_them_from_pushing_each_other_apart():
+    similarity = torch.tensor([[0.9, 0.8, -0.5], [-0.3, -0.2, 0.7]], dtype=torch.float64)
+    similarity.requires_grad_()
+    owners = torch.tensor([0, 0, 1])
+    objective = InfoNCE(InfoNCESettings(direction="image_to_text"))
+    out = objective(ContrastiveBatch(similarity, torch.tensor(5.0).double(), owners))
+    # By hand: image 0 has anchors (0, sentence 0) and (0, sentence 1), each against sentence 2.
+    expected = [
+        math.log1p(math.exp(5 * (-0.5 - 0.9))),
+        math.log1p(math.exp(5 * (-0.5 - 0.8))),
+        math.log(1 + math.exp(5 * (-0.3 - 0.7)) + math.exp(5 * (-0.2 - 0.7))),
+    ]
+    np.testing.assert_allclose(out.per_anchor.detach().numpy(), expected, rtol=1e-12)
+
+
+def test_a_batch_of_one_has_no_negatives_and_costs_nothing():
+    similarity = torch.tensor([[0.3]], requires_grad=True)
+    out = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.5)))(
+        ContrastiveBatch(similarity, torch.tensor(14.0))
+    )
+    out.loss.backward()
+    assert out.loss.item() == 0
+    assert similarity.grad.item() == 0
+
+
+def test_the_floor_takes_over_where_the_correction_exceeds_the_negatives():
+    # Two images: positive at 1, negative at -1, eta .9: neg - eta pos is far below zero.
+    similarity = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    g2 = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    objective = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.9)))
+    out = objective(ContrastiveBatch(similarity, g2))
+    assert out.diagnostics["clamped"].item() == 1
+    # loss = log(1 + N exp(-g2 - s+)) with N = 1 and s+ = g2: differentiated through g2 twice.
+    assert out.loss.item() == pytest.approx(math.log1p(math.exp(-4.0)), rel=1e-12)
+    out.loss.backward()
+    assert g2.grad.item() == pytest.approx(-2 * math.exp(-4) / (1 + math.exp(-4)), rel=1e-12)
+
+
+def test_language_model_eta_is_a_p_to_the_k_and_never_underflows():
+    log_prob = torch.tensor([-1.0, -2000.0])
+    objective = DebiasedContrastive(DebiasedSettings(eta=LanguageModelEta(a=0.2, k=0.35)))
+    similarity = torch.tensor([[0.5, 0.1], [0.2, 0.4]])
+    out = objective(ContrastiveBatch(similarity, torch.tensor(14.0), log_prob=log_prob))
+    eta = [0.2 * math.exp(-0.35), 0.0]
+    expected = naive_loss(similarity.tolist(), 14.0, [0, 1], eta)
+    np.testing.assert_allclose(out.per_anchor.numpy(), expected, rtol=1e-5)
+    assert out.diagnostics["mean_eta"].item() == pytest.approx(eta[0] / 2, rel=1e-5)
+
+
+def test_eta_beyond_its_limit_is_clipped_and_counted():
+    batch = ContrastiveBatch(torch.eye(2), torch.tensor(14.0), log_prob=torch.tensor([-0.1, -50.0]))
+    objective = DebiasedContrastive(DebiasedSettings(eta=LanguageModelEta(a=3.2, k=0.35)))
+    assert objective(batch).diagnostics["eta_clipped"].item() == 1
+
+
+@pytest.mark.parametrize("kind", ["debiased", "debiased_pooled"])
+def test_a_negative_eta_is_cut_and_counted_too(kind):
+    settings = {"kind": kind, "eta": {"kind": "table"}}
+    if kind == "debiased_pooled":
+        settings["pool"] = "pair"
+    eta = torch.tensor([-0.5, 0.2, 2.0, 0.0])
+    batch = ContrastiveBatch(torch.eye(4), torch.tensor(14.0), eta=eta)
+    found = build_objective(loss_settings(settings, "run.yaml"))(batch).diagnostics
+    assert found["eta_clipped"].item() == 2
+    assert found["mean_eta"].item() == pytest.approx((0 + 0.2 + 0.99 + 0) / 4)
+
+
+def test_diagnostics_are_the_means_of_the_similarities():
+    similarity = torch.tensor([[0.9, 0.1], [0.2, 0.7]])
+    out = InfoNCE()(ContrastiveBatch(similarity, torch.tensor(14.0)))
+    assert out.diagnostics["positive_similarity"].item() == pytest.approx(0.8)
+    assert out.diagnostics["negative_similarity"].item() == pytest.approx(0.15)
+
+
+def test_what_eta_needs_must_be_in_the_batch():
+    batch = ContrastiveBatch(torch.eye(2), torch.tensor(14.0))
+    with pytest.raises(ValueError, match="log_prob"):
+        DebiasedContrastive(DebiasedSettings(eta=LanguageModelEta()))(batch)
+    with pytest.raises(ValueError, match="eta"):
+        DebiasedContrastive(DebiasedSettings(eta=TableEta()))(batch)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0)])
+def test_an_empty_batch_is_refused_instead_of_costing_nan(shape):
+    with pytest.raises(ValueError, match="the batch is empty"):
+        ContrastiveBatch(
+            torch.empty(shape), torch.tensor(14.0), torch.zeros(shape[1], dtype=torch.int64)
+        )
+    if shape == (0, 0):
+        for make in (ContrastiveBatch, TwoViewBatch):
+            with pytest.raises(ValueError, match="the batch is empty"):
+                make(torch.empty(shape), torch.tensor(14.0))
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_an_index_that_points_nowhere_is_refused_by_name(place):
+    scale = torch.tensor(14.0)
+    with pytest.raises(ValueError, match=f"image_of_sentence holds {place}.* 3 images"):
+        ContrastiveBatch(torch.eye(3), scale, torch.tensor([0, place, 2]))
+    with pytest.raises(ValueError, match=f"text_ids holds {place}.* 3 columns of agreement"):
+        ContrastiveBatch(
+            torch.eye(3),
+            scale,
+            text_ids=torch.tensor([0, place, 2]),
+            agreement=torch.zeros(3, 3, dtype=torch.bool),
+        )
+
+
+def test_a_nan_is_refused_by_name():
+    with pytest.raises(FloatingPointError, match="similarity"):
+        ContrastiveBatch(torch.tensor([[float("nan")]]), torch.tensor(14.0))
+
+
+@pytest.mark.parametrize("eta", [0.0, 1e-30, 0.3, 0.99])
+@pytest.mark.parametrize("direction", ["text_to_image", "image_to_text"])
+def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradient(eta, direction):
+    """Two images of one study, the other one 200 logits above the pair, at scale 100."""
+    similarity = torch.tensor([[-1.0, 0.2, -0.3], [1.0, 0.1, 0.4], [-1.0, 0.5, 0.9]])
+    ids = torch.tensor([0, 0, 1])
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        h = similarity.to(dtype).detach().clone().requires_grad_()
+        g2 = torch.tensor(100.0, dtype=dtype, requires_grad=True)
+        loss = DebiasedContrastive(
+            DebiasedSettings(eta=ConstantEta(value=eta), positives="study", direction=direction)
+        )
+        out = loss(ContrastiveBatch(h, g2, sample_ids=ids))
+        out.loss.backward()
+        assert torch.isfinite(h.grad).all()
+        assert torch.isfinite(g2.grad)
+        found[dtype] = out.per_anchor.detach().double(), h.grad.double()
+    (low, low_slope), (high, high_slope) = found.values()
+    assert torch.allclose(low, high, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(low_slope, high_slope, rtol=1e-4, atol=1e-4)
+    rows = similarity.double() if direction == "image_to_text" else similarity.double().T
+    for anchor in range(3):
+        negatives = [j for j in range(3) if ids[j] != ids[anchor]]
+        positives = [j for j in range(3) if ids[j] == ids[anchor]]
+        s = [math.exp(100 * float(v)) for v in rows[anchor]]
+        v = sum(s[j] for j in positives) / len(positives)
+        n = len(negatives)
+        mass = (sum(s[j] for j in negatives) - n * eta * v) / (1 - eta)
+        mass = max(mass, n * math.exp(-100))
+        assert high[anchor].item() == pytest.approx(math.log1p(mass / s[anchor]), rel=1e-9)
