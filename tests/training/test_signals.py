@@ -416,7 +416,7 @@ def test_shared_memory_that_does_not_suffice_is_known_beforehand(tmp_path):
         check_shared_memory(2**60, tmp_path)
 
 
-@pytest.mark.parametrize("more", range(5, 40, 7))
+@pytest.mark.parametrize("more", range(12, 40, 7))
 def test_too_few_open_files_are_one_sentence_or_suffice(config, capfd, more):
     """Never a traceback, never a hang, wherever the limit strikes."""
     path = config(workers=2)

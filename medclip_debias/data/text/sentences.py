@@ -2,7 +2,7 @@
 
 PySBD alone leaves "1. No acute disease. 2. Stable nodule." uncut at "1.", cuts behind "cm." and
 loses text around some symbols. Here items of a list are sentences of their own without their
-numbers, abbreviations stay with what they belong to (`medclip_debias.data.text.sentence_repairs`),
+numbers, abbreviations stay with what they belong to (`medclip_debias.data.text.repairs`),
 text that PySBD would lose is cut by a plain rule, and who signed the report is no sentence.
 """
 
@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from medclip_debias.data.text.sentence_repairs import ABBREVIATIONS, repaired
+from medclip_debias.data.text.repairs import ABBREVIATIONS, repaired
 
 DROPPED = (
     *("list number only", "de-identified only", "no word", "signature"),

@@ -25,7 +25,7 @@ OF_NO_INFLUENCE = [
     *("data/sources/openi.py", "data/sources/mimic_cxr.py", "training/train.py", "errors.py"),
 ]
 OF_INFLUENCE = [
-    *("data/text/reports.py", "data/text/sentence_repairs.py", "data/text/headings.py"),
+    *("data/text/reports.py", "data/text/repairs.py", "data/text/headings.py"),
     *("data/images/dicom.py", "data/images/raster.py", "data/images/radiograph.py"),
     *("data/images/square.py", "data/geometry.py", "data/boxes.py", "data/labels.py"),
     *("data/sources/manifest.py", "data/sources/ids.py", "data/sources/ms_cxr.py"),

@@ -1,0 +1,46 @@
+"""The metric of CONTRIBUTING.md, added as it is written there, is in everything that is written."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.evaluation import catalogue, phrase_grounding
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.item_metrics import phrase_statistics
+from tests.test_contributing import recipe
+
+
+@pytest.fixture
+def with_the_metric(monkeypatch):
+    """The two lines of the recipe, put where it says."""
+    metric = eval(recipe("metric"), vars(catalogue))
+    monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, metric))
+    monkeypatch.setattr(phrase_grounding, "METRICS", (*phrase_grounding.METRICS, metric.name))
+    source = inspect.getsource(phrase_grounding.score_phrase)
+    place = '        "area":'
+    assert source.count(place) == 1
+    code = source.replace(place, recipe("value") + place)
+    names = dict(vars(phrase_grounding))
+    exec(compile(code, "recipe", "exec", dont_inherit=True), names)
+    monkeypatch.setattr(phrase_grounding, "score_phrase", names["score_phrase"])
+    return metric
+
+
+def test_the_metric_is_everywhere_after_two_lines(
+    with_the_metric, small_prepared, small_model, tmp_path
+):
+    evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=10, heatmaps=0)
+    results = json.loads((tmp_path / "results.json").read_text())
+    name = with_the_metric.name
+    assert 0 <= results["grounding"][name] <= 1
+    assert name in results["grounding"]["interval"]
+    assert all(name in group for group in results["grounding"]["categories"].values())
+    items = pd.read_parquet(tmp_path / "items" / "phrases.parquet")
+    assert items[name].between(0, 1).all()
+    found = phrase_statistics(results["grounding"], items)(np.ones((1, len(items))))[name][0]
+    assert found == pytest.approx(results["grounding"][name])
