@@ -191,7 +191,7 @@ class Results:
         self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()
-        funnel.step("sentences cut", "sentences", before)
+        funnel.step("sentences after splitting", "sentences", before)
         for name in sorted(self._cut):
             left_over = before - self._cut[name]
             funnel.step(f"sentence is not dropped as '{name}'", "sentences", left_over, before)

@@ -329,7 +329,7 @@ case(GROUND, "boxes of images that share a name", "refused")(lambda world: _same
 
 
 def _folder(world: World) -> Path:
-    path = world.here / "films"
+    path = world.here / "pictures"
     path.mkdir(exist_ok=True)
     return path
 
@@ -340,15 +340,15 @@ def _notes(world: World) -> list[str]:
 
 
 def _suffixless(world: World) -> list[str]:
-    world.picture("films/a.png")
-    world.picture("films/b.png", seed=2).rename(world.here / "films" / "b")
+    world.picture("pictures/a.png")
+    world.picture("pictures/b.png", seed=2).rename(world.here / "pictures" / "b")
     return world.ground(_folder(world))
 
 
 def _linked_folder(world: World) -> list[str]:
-    world.picture("films/a.png")
+    world.picture("pictures/a.png")
     world.picture("elsewhere/b.png", seed=2)
-    (world.here / "films" / "more").symlink_to(world.here / "elsewhere")
+    (world.here / "pictures" / "more").symlink_to(world.here / "elsewhere")
     return world.ground(_folder(world))
 
 
