@@ -126,6 +126,9 @@ def prepare(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Prepare the reports alone, without any image.")
     ] = False,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the sentences, where an archive has several.")
+    ] = None,
     shard: Annotated[
         str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
@@ -154,7 +157,9 @@ def prepare(
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(kind, phrases, reports, labels, split_seed, text, tables, text_only),
+        "reading": Reading(
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, language)
+        ),
         "workers": workers,
         "say": None if as_json else note,
         "overwrite": overwrite,

@@ -143,6 +143,27 @@ class PreparedSet:
         columns = list(PHRASE_BOX_COLUMNS)
         return read_parquet(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
 
+    @property
+    def annotation_names(self) -> tuple[str, ...]:
+        """Names of the archive's own tables in the set, as ``progression``."""
+        return tuple(self.meta.get("annotations", ()))
+
+    def annotations(self, name: str) -> pd.DataFrame:
+        """Return one of the archive's own tables.
+
+        Args:
+            name: one of `annotation_names`.
+
+        Raises:
+            UserError: the set has no such table.
+        """
+        if name not in self.annotation_names:
+            has = ", ".join(self.annotation_names) or "none"
+            raise UserError(
+                f"{self.folder}: has no table '{name}' of its archive's own; has {has}."
+            )
+        return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
+
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
         """Memory-mapped uint8 images ``[n, size, size]``, read-only."""

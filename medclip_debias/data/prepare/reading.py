@@ -25,6 +25,7 @@ class Reading:
         tables: folder of MIMIC-CXR's tables, if they are not beside the images.
         text_only: prepare the reports alone.
         text: sections and sentences that are used.
+        language: which of its languages to read, where an archive has its sentences in several.
     """
 
     kind: str = "auto"
@@ -35,6 +36,7 @@ class Reading:
     text: ReportSettings = field(default_factory=ReportSettings)
     tables: Path | None = None
     text_only: bool = False
+    language: str | None = None
 
     def source(self, path: Path) -> Source:
         """Open the source at ``path``."""
@@ -47,12 +49,14 @@ class Reading:
             split_seed=self.split_seed,
             tables=self.tables,
             text_only=self.text_only,
+            language=self.language,
         )
 
     def options(self) -> dict[str, Any]:
         """Return what changes the content of the set, as JSON values."""
         text = self.text.model_dump(mode="json")
-        return {
+        asked = {} if self.language is None else {"language": self.language}
+        return asked | {
             "labeller": self.labeller,
             "split_seed": self.split_seed,
             "text_only": self.text_only,

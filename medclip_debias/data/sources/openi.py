@@ -19,7 +19,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from medclip_debias.data.images.headers import view_position
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
+from medclip_debias.data.records import (
+    ImageRecord,
+    PhraseRecord,
+    Source,
+    Step,
+    StudyRecord,
+    file_stem,
+)
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import Ids, check_match, is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
@@ -54,7 +61,7 @@ class _Report:
     needs="`ecgen-radiology/*.xml`; without PNG or DICOM files the set holds sentences alone",
     takes=("phrases", "reports", "split_seed", "text_only"),
 )
-class OpeniSource:
+class OpeniSource(Source):
     """Open-i reports with the images that are beside them.
 
     There are no patient ids, so every report is its own patient, and no official split, so they
