@@ -32,10 +32,13 @@ class ImageFormat(StrEnum):
 
 @app.command(rich_help_panel=DATA)
 def phantom(
-    out: Annotated[Path, typer.Argument(help="Folder to write, as a MIMIC-CXR tree.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
     seed: Seed = 0,
     image_format: Annotated[ImageFormat, typer.Option("--format")] = ImageFormat.dicom,
+    layout: Annotated[
+        str | None, typer.Option(help="Archive in whose form it is written; default mimic_cxr.")
+    ] = None,
     options: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, as key=value; may be repeated.")
     ] = None,
@@ -46,7 +49,9 @@ def phantom(
     from medclip_debias.config import apply_overrides, validate
     from medclip_debias.phantom import PhantomSettings, generate
 
-    content = {"studies": studies, "seed": seed, "format": image_format.value}
+    content: dict[str, Any] = {"studies": studies, "seed": seed, "format": image_format.value}
+    if layout is not None:
+        content["layout"] = layout.replace("-", "_")
     settings = validate(
         PhantomSettings, apply_overrides(content, options or []), "the command line"
     )

@@ -187,7 +187,8 @@ class Results:
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
-        step.stop_if_empty(len(left))
+        # An archive without reports still has images with labels or boxes to evaluate on.
+        step.stop_if_empty(len(left) or len(self.images))
         self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()

@@ -1,0 +1,313 @@
+"""What sources of public archives share: find tables and images, and count what is odd.
+
+An archive is a table (or several) and a tree of images that its rows name. Whoever downloaded it
+keeps the two apart, drops a leading folder or converts the images; the rows themselves have
+defects. Nothing here stops at a single bad row: it is left aside, and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.data.labels import Labels
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
+from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.tree import is_file
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
+"""Values of label cells as CheXpert's labeller writes them."""
+
+_LOOKED_AT = 200
+_RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
+
+
+class ArchiveSource(Source):
+    """Base of a source that reads its tables when it is opened.
+
+    A subclass fills the lists in its ``__init__``.
+
+    Attributes:
+        root: folder that was given.
+        image_records: every image that the archive lists.
+        study_records: every study, in the order of its first image.
+        phrase_records: grounded phrases.
+        counted: steps of the funnel.
+        said: sentences on what was found and what is missing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.image_records: list[ImageRecord] = []
+        self.study_records: list[StudyRecord] = []
+        self.phrase_records: list[PhraseRecord] = []
+        self.counted: list[Step] = []
+        self.said: list[str] = []
+
+    def images(self) -> list[ImageRecord]:
+        """Return every image that the archive lists."""
+        return self.image_records
+
+    def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
+        """Yield the studies in the order of their first image."""
+        return (s for s in self.study_records if only is None or s.study_id in only)
+
+    def phrases(self) -> list[PhraseRecord]:
+        """Return the grounded phrases."""
+        return self.phrase_records
+
+    def steps(self) -> list[Step]:
+        """Return what was kept and left aside while the tables were read."""
+        return self.counted
+
+    def describe(self) -> list[str]:
+        """Return what was found and what is missing."""
+        return self.said
+
+    def add_studies(
+        self,
+        labels: Mapping[str, Labels] | None = None,
+        reports: Mapping[str, str | None] | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the studies of the images that were read, in their order.
+
+        Args:
+            labels: by image id. Where two images of a study disagree, present wins over
+                uncertain, and that over absent; a sentence says how many studies that are.
+            reports: by study id; a study that is not named has none.
+            origins: file and row of the reports by study id.
+        """
+        members: dict[str, list[ImageRecord]] = {}
+        for image in self.image_records:
+            members.setdefault(image.study_id, []).append(image)
+        differ = 0
+        for study, images in members.items():
+            known = [labels[i.image_id] for i in images if i.image_id in labels] if labels else []
+            merged, differs = merged_labels(known)
+            differ += differs
+            first = images[0]
+            origin = (origins or {}).get(study, first.origin)
+            report = (reports or {}).get(study)
+            self.study_records.append(
+                StudyRecord(study, first.patient_id, first.split, report, merged, origin)
+            )
+        if differ:
+            self.said.append(
+                f"{self.root}: the images of {differ} studies have other labels; present counts"
+                " before uncertain, and that before absent."
+            )
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+def header_of(path: Path) -> tuple[str, ...]:
+    """Return the column names of a CSV (also gzipped), or nothing if it cannot be read.
+
+    It reads one line, so that a format can be recognised by it.
+    """
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            first = file.readline(1 << 16)
+        return tuple(name.strip() for name in next(csv.reader([first]), []))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        return ()
+
+
+def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
+    """Return the table of an archive: the first folder and pattern that has one.
+
+    Raises:
+        UserError: a folder has two that fit one pattern (``a.csv`` and ``a.csv.gz`` count as
+            one).
+    """
+    for folder in folders:
+        for pattern in patterns:
+            found = sorted(path for path in folder.glob(pattern) if is_file(path))
+            if len({path.name.removesuffix(".gz") for path in found}) > 1:
+                raise UserError(
+                    f"{folder}: both {found[0].name} and {found[-1].name} are there; keep one"
+                    " release."
+                )
+            if found:
+                return found[0]
+    return None
+
+
+def without_repeats(
+    path: Path, table: pd.DataFrame, key: str | Sequence[str], counted: list[Step], said: list[str]
+) -> pd.DataFrame:
+    """Return the first row of each ``key``; repeats are counted as left aside.
+
+    Args:
+        path: of the table, for the words.
+        table: as `medclip_debias.data.sources.tables.read_table` returns it.
+        key: column or columns that name a row.
+        counted: steps of the funnel; one is added when there are repeats.
+        said: sentences; one is added when a repeat says otherwise than the first.
+    """
+    repeated = table.duplicated([key] if isinstance(key, str) else list(key))
+    if not repeated.any():
+        return table
+    kept = table[~repeated]
+    name = f"row of {path.name} is no repeat"
+    counted.append((name, "rows", len(kept), len(table)))
+    other = int((repeated & ~table.duplicated()).sum())
+    if other:
+        said.append(
+            f"{path}: {other} rows name what a row above names, and say otherwise; the first"
+            " counts."
+        )
+    return kept
+
+
+def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and object of each line of a JSON-lines file; other lines are counted.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    good = total = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                total += 1
+                try:
+                    content = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(content, dict):
+                    good += 1
+                    yield number, content
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error
+    if good < total:
+        counted.append((f"line of {path.name} is a JSON object", "rows", good, total))
+
+
+# ---------------------------------------------------------------------------------- labels
+
+
+class LabelCells:
+    """Reads label cells; one with a value that the archive does not define counts as blank.
+
+    Args:
+        path: of the table, for the words.
+        values: of the cells, without a trailing ``.0``, and what they stand for.
+    """
+
+    def __init__(self, path: Path, values: Mapping[str, float] = CHEXPERT_VALUES) -> None:
+        self.path = path
+        self._values = values
+        self._good = self._bad = 0
+
+    def read(self, cell: str) -> float | None:
+        """Return the value of a cell, ``None`` for a blank one."""
+        if is_blank(cell):
+            return None
+        value = self._values.get(cell.strip().removesuffix(".0"))
+        if value is None:
+            self._bad += 1
+        else:
+            self._good += 1
+        return value
+
+    def steps(self) -> list[Step]:
+        """Return the step that counts the cells, when one was left aside."""
+        if not self._bad:
+            return []
+        name = f"label cell of {self.path.name} has a value that the archive defines"
+        return [(name, "label cells", self._good, self._good + self._bad)]
+
+
+def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
+    """Merge the labels of a study's images; return them, and whether two images disagree.
+
+    Present wins over uncertain, that over absent, that over not mentioned.
+    """
+    merged: Labels = {}
+    differ = False
+    for row in rows:
+        for name, value in row.items():
+            known = merged.setdefault(name, value)
+            differ = differ or (known is not None and value is not None and known != value)
+            if _RANK.get(value, 0) > _RANK.get(known, 0):
+                merged[name] = value
+    return merged, differ
+
+
+# ---------------------------------------------------------------------------------- images
+
+
+class ImagePlaces:
+    """Where the images that a table names are on this disk.
+
+    A table names ``CheXpert-v1.0/train/p/s/v.jpg`` or ``../deid_png/a/b.png``; the root may be
+    the folder above, the folder itself, or hold the images in a folder of their own. Which
+    leading folders to leave out and which to add is found from the first names whose files are
+    there; a single file that lies elsewhere is looked for in the other ways, too.
+
+    Args:
+        root: folder of the archive.
+        names: as the table has them.
+        folders: below ``root``, in which the images may lie.
+        suffixes: also looked for in place of a name's own, as when DICOM became PNG.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        names: Sequence[str],
+        folders: Sequence[str] = (),
+        suffixes: Sequence[str] = (),
+    ) -> None:
+        self.root = root
+        self._suffixes = suffixes
+        some = names[:: max(1, len(names) // _LOOKED_AT)][:_LOOKED_AT]
+        deepest = max((len(_parts(name)) for name in some), default=1)
+        ways = [(folder, cut) for cut in range(deepest) for folder in ("", *folders)]
+        fits: Counter[tuple[str, int]] = Counter()
+        for name in some:
+            for way in ways:
+                fits[way] += any(is_file(path) for path in self._candidates(name, way))
+        self._ways = sorted(ways, key=lambda way: -fits[way])
+        useful = [way for way in self._ways if fits[way]]
+        self._ways = useful or self._ways[:1]
+
+    def path(self, name: str) -> Path:
+        """Return the file of a name; where it should be, when it is nowhere."""
+        for way in self._ways:
+            for path in self._candidates(name, way):
+                if is_file(path):
+                    return path
+        return self._candidates(name, self._ways[0])[0]
+
+    def _candidates(self, name: str, way: tuple[str, int]) -> list[Path]:
+        folder, cut = way
+        parts = _parts(name)
+        path = self.root.joinpath(*([folder] if folder else []), *parts[min(cut, len(parts) - 1) :])
+        stem = path.name[: len(path.name) - len(path.suffix)]
+        return [path, *(path.with_name(stem + suffix) for suffix in self._suffixes)]
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Parts of a path without those that lead elsewhere.
+
+    >>> _parts("../deid_png/./a/b.png")
+    ('deid_png', 'a', 'b.png')
+    """
+    parts = PurePosixPath(name.replace("\\", "/").replace("\0", "")).parts
+    return tuple(part for part in parts if part not in ("..", ".", "/")) or ("",)
