@@ -159,9 +159,7 @@ class PreparedSet:
         """
         if name not in self.annotation_names:
             has = ", ".join(self.annotation_names) or "none"
-            raise UserError(
-                f"{self.folder}: has no table '{name}' of its archive's own; has {has}."
-            )
+            raise UserError(f"{self.folder}: its archive had no table '{name}'; it had {has}.")
         return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
 
     @cached_property

@@ -266,15 +266,15 @@ class GroundedPadChestSource(ArchiveSource):
         several = sum(len(finding.labels) > 1 for finding in boxed)
         boxes = sum(len(f.boxes) + len(f.extra) for f in findings)
         negative = sum(bool(f.boxes or f.extra) for f in findings if not f.abnormal)
+        first = sum(len(f.boxes) for f in findings)
+        others = f"(others: {SENTENCES}.parquet alone)"
+        unit = "label rows"
         self.counted += [
-            ("sentence is not blank", "label rows", told, len(findings)),
-            (f"sentence is positive (others: {SENTENCES}.parquet alone)", "label rows")
-            + (len(positive), told),
-            ("positive sentence has boxes", "label rows", len(boxed), len(positive)),
-            ("sentence with boxes has a second reader's, too", "label rows")
-            + (len(second), len(boxed)),
-            (f"box is the first reader's (others: {SENTENCES}.parquet alone)", "boxes")
-            + (sum(len(f.boxes) for f in findings), boxes),
+            ("sentence is not blank", unit, told, len(findings)),
+            (f"sentence is positive {others}", unit, len(positive), told),
+            ("positive sentence has boxes", unit, len(boxed), len(positive)),
+            ("sentence with boxes has a second reader's, too", unit, len(second), len(boxed)),
+            (f"box is the first reader's {others}", "boxes", first, boxes),
         ]
         if several:
             name = "phrase has one label (of others the first is the category)"
@@ -323,17 +323,16 @@ def _boxes(value: Any, where: str) -> list[list[float]]:
     if value is None:
         return []
     good = isinstance(value, list) and all(
-        isinstance(box, list)
-        and len(box) == 4
-        # NaN, which Python's JSON reader lets through, fails the comparison.
-        and all(
-            isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e9 for v in box
-        )
-        for box in value
+        isinstance(box, list) and len(box) == 4 and all(map(_is_number, box)) for box in value
     )
     if not good:
         raise UserError(f"{where}: must be boxes of x1, y1, x2, y2; download the file again.")
     return [[float(corner) for corner in box] for box in value]
+
+
+def _is_number(value: Any) -> bool:
+    # NaN, which Python's JSON reader lets through, fails the comparison.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
 
 
 def _as_box(corners: list[float]) -> Box:

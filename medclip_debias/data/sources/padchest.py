@@ -206,12 +206,12 @@ class PadChestSource(ArchiveSource):
         listed = [study for study in studies if study.labels]
         clear = [s for s in listed if self._columns.says_what_is_there(s.labels)]
         read = [s for s in listed if s.method == _PHYSICIAN]
+        plain = "labels say what is there (not 'unchanged' or 'exclude' alone)"
+        by_people = "labels were read by a physician (others by a network)"
         self.counted += [
             ("study has labels", "label rows", len(listed), len(self._studies)),
-            ("labels say what is there (not 'unchanged' or 'exclude' alone)", "label rows")
-            + (len(clear), len(listed)),
-            ("labels were read by a physician (others by a network)", "label rows")
-            + (len(read), len(listed)),
+            (plain, "label rows", len(clear), len(listed)),
+            (by_people, "label rows", len(read), len(listed)),
         ]
 
     def _read_localizations(self) -> Iterator[tuple[str, int, str, list[str]]]:

@@ -85,7 +85,7 @@ class Progression:
         judged = usable = repeats = 0
         for finding in findings:
             states = table[finding + _ENDS[0]].tolist()
-            quality = table[finding + _ENDS[1]] if finding + _ENDS[1] in table else blank
+            quality = table.get(finding + _ENDS[1], blank)
             cells = zip(table.index.tolist(), known, there, same, states, quality, strict=True)
             for row, pair, listed, alike, state, how in cells:
                 if is_blank(state):

@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from medclip_debias.data.records import Annotations, Box, ImageRecord, PhraseRecord, StudyRecord
+from medclip_debias.data.records import (
+    Annotations,
+    Box,
+    ImageRecord,
+    PhraseRecord,
+    Step,
+    StudyRecord,
+)
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     ImagePlaces,
@@ -84,10 +91,10 @@ class VindrCxrSource(ArchiveSource):
         self._origins: dict[str, str] = {}
         self._parts: dict[str, str] = {}
         readers: dict[str, dict[str, set[str]]] = {}
-        names: set[str] = set()
+        findings: set[str] = set()
         for part, path in found.items():
-            names |= self._read_labels(part, path, readers)
-        self._columns = LabelColumns(names, VINDR)
+            findings |= self._read_labels(part, path, readers)
+        self._columns = LabelColumns(findings, VINDR)
         majority = self._merge(readers)
         sizes = self._read_sizes(folders)
         for part in found:
@@ -234,11 +241,12 @@ class VindrCxrSource(ArchiveSource):
                 own.setdefault(reader or "unnamed", []).append(box)
                 minority += finding not in majority[image]
         boxed = len(table) - blank
+        listed = boxed - unlisted
+        seen = f"most readers see the finding of the box ({path.name})"
         self.counted += [
             (f"row of {path.name} has a box", "rows", boxed, len(table)),
-            (f"image of {path.name} is in the labels' table", "boxes", boxed - unlisted, boxed),
-            (f"most readers see the finding of the box ({path.name})", "boxes")
-            + (boxed - unlisted - minority, boxed - unlisted),
+            (f"image of {path.name} is in the labels' table", "boxes", listed, boxed),
+            (seen, "boxes", listed - minority, listed),
         ]
         counts: Counter[str] = Counter()
         for (image, finding), own in found.items():
@@ -260,8 +268,8 @@ class VindrCxrSource(ArchiveSource):
             return {}
         table = read_table(path, required=("image_id", "dim0", "dim1"))
         sizes = {}
-        rows = zip(table.index.tolist(), table["image_id"], table["dim0"], table["dim1"])
-        for row, image, height, width in rows:
+        columns = (table[name] for name in ("image_id", "dim0", "dim1"))
+        for row, image, height, width in zip(table.index.tolist(), *columns, strict=True):
             if not (height.isdigit() and width.isdigit() and int(height) and int(width)):
                 raise UserError(f"{path}, row {row}: 'dim0' and 'dim1' must be numbers of pixels.")
             sizes[image] = (int(width), int(height))
@@ -295,12 +303,7 @@ class VindrCxrSource(ArchiveSource):
         self.said.append(f"Split: {whose}.")
 
 
-def _read(
-    path: Path,
-    key: str,
-    counted: list[tuple[str, str, int, int | None]],
-    more: tuple[str, ...] = (),
-) -> pd.DataFrame:
+def _read(path: Path, key: str, counted: list[Step], more: tuple[str, ...] = ()) -> pd.DataFrame:
     table = read_table(path, required=(key, *more))
     if table.empty:
         raise UserError(f"{path}: the table has no rows; download it again.")
