@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from medclip_debias.config import PrepareSettings
+from medclip_debias.data.boxes import same_shape, scale_boxes
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
@@ -121,8 +122,10 @@ class TestEveryLayout:
             made.layout.image_id(s, v): (v.width, v.height) for s, v in held(made.layout, truth)
         }
         for phrase in made.source.phrases():
-            assert phrase.annotated_size in (None, sizes[phrase.image_id])
-            found.setdefault(phrase.image_id, []).extend(phrase.boxes)
+            size = sizes[phrase.image_id]
+            assert phrase.annotated_size is None or same_shape(phrase.annotated_size, size)
+            boxes = scale_boxes(phrase.boxes, phrase.annotated_size, size)
+            found.setdefault(phrase.image_id, []).extend(tuple(box) for box in boxes)
         assert sorted(found) == sorted(image for image, boxes in expected.items() if boxes)
         for image, boxes in found.items():
             assert np.allclose(sorted(boxes), sorted(expected[image]), rtol=0, atol=1e-9)
