@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     r"|'(?P<single>(?:[^'\\]|\\.)*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")",
     re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -96,6 +96,9 @@ def read_strings(text: str, where: str) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(
-        lambda m: chr(int(m[1] or m[2], 16)) if m[1] or m[2] else _ESCAPED.get(m[3], m[3]), text
-    )
+    return _ESCAPE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = found[1] or found[2] or found[3]
+    return chr(int(number, 16)) if number else _ESCAPED.get(found[4], found[4])
