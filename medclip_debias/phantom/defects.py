@@ -16,10 +16,11 @@ import numpy as np
 
 T = TypeVar("T")
 
-Shown = Literal["funnel", "describe", "rejected", "missing"]
+Shown = Literal["funnel", "describe", "rejected", "missing", "same_row"]
 """Where a defect is counted: in a step of ``funnel.json`` (its dropped count, or its kept count
 where the step only counts), in a sentence of what was found, in ``rejected.csv``, in
-``missing.csv``."""
+``missing.csv``; ``same_row`` is for what a reader
+mends without loss: the image gives the row that it gives without the defect."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Expected:
     Attributes:
         shown: where.
         what: name of the funnel's step; words of the sentence, which holds the number of the
-            defects that name it; the image's id in ``rejected.csv`` and ``missing.csv``.
+            defects that name it; in the other cases the image's id.
     """
 
     shown: Shown

@@ -20,6 +20,7 @@ from medclip_debias.data.sources.archive import (
     LabelCells,
     find_table,
     header_of,
+    split_said,
     without_repeats,
 )
 from medclip_debias.data.sources.ids import is_blank
@@ -83,8 +84,7 @@ class CheXpertSource(ArchiveSource):
             f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
             "No reports: there are no sentences to train on.",
         ]
-        if seed is not None:
-            self.said.append(f"Split: patients 80/10/10 by a hash of their id with seed {seed}.")
+        self.said += split_said(seed)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -153,11 +153,18 @@ def _views(table: pd.DataFrame) -> list[str]:
     sides = table["Frontal/Lateral"].tolist() if "Frontal/Lateral" in table else blank
     ways = table["AP/PA"].tolist() if "AP/PA" in table else blank
     return [
-        _view(side, way, name) for side, way, name in zip(sides, ways, table["Path"], strict=True)
+        view_of(side, way, name) for side, way, name in zip(sides, ways, table["Path"], strict=True)
     ]
 
 
-def _view(side: str, way: str, name: str) -> str:
+def view_of(side: str, way: str, name: str) -> str:
+    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``.
+
+    Args:
+        side: ``Frontal`` or ``Lateral``; the image's name says it where this is blank.
+        way: ``AP``, ``PA``, or blank.
+        name: as ``view1_frontal.jpg``.
+    """
     if is_blank(side):
         side = file_stem(name).rpartition("_")[2]
     if side.lower() == "lateral":
