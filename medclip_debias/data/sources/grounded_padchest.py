@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -57,6 +58,15 @@ class _Finding(NamedTuple):
     progression: str | None
     boxes: list[list[float]]
     extra: list[list[float]]
+
+
+@dataclass
+class _Report:
+    """A study: whose it is, and what its images' entries tell."""
+
+    owner: _Owner
+    told: list[str] = field(default_factory=list)
+    findings: list[_Finding] = field(default_factory=list)
 
 
 class _Owner(NamedTuple):
@@ -116,18 +126,28 @@ class GroundedPadChestSource(ArchiveSource):
         owners = self._read_master()
         entries = self._read_entries(owners)
         self._rows: list[tuple[Any, ...]] = []
+        self._reports: dict[str, _Report] = {}
         columns = LabelColumns(
             (n for findings in entries.values() for f in findings for n in f.labels), PADCHEST
         )
         places = ImagePlaces(root, list(entries), _FOLDERS)
-        for number, (file, findings) in enumerate(entries.items()):
+        for file, findings in entries.items():
             owner = owners[file]
-            self._add_study(number, file, owner, findings, columns)
+            self._add(file, owner, findings)
             if not text_only:
                 ids = (file_stem(file), owner.study, owner.patient)
                 origin = f"{master}, row {owner.row}"
                 image = ImageRecord(*ids, places.path(file), "FRONTAL", owner.split, origin)
                 self.image_records.append(image)
+        for name, report in self._reports.items():
+            text = "FINDINGS: " + " ".join(map(_stopped, report.told)) if report.told else None
+            normal = report.findings and not any(f.abnormal for f in report.findings)
+            found = {n for f in report.findings if f.abnormal for n in f.labels}
+            labels = columns.values({"normal"} if normal else found)
+            owner = report.owner
+            origin = f"{master}, row {owner.row}"
+            study = StudyRecord(name, owner.patient, owner.split, text, labels, origin)
+            self.study_records.append(study)
         self._count(entries)
         self._describe(entries, text_only)
 
@@ -229,23 +249,14 @@ class GroundedPadChestSource(ArchiveSource):
 
     # -------------------------------------------------------------------- what comes out
 
-    def _add_study(
-        self,
-        number: int,
-        file: str,
-        owner: _Owner,
-        findings: list[_Finding],
-        columns: LabelColumns,
-    ) -> None:
+    def _add(self, file: str, owner: _Owner, findings: list[_Finding]) -> None:
+        """Add an image's sentences to its study, to the table, and those with boxes as phrases."""
         image = file_stem(file)
-        told = [finding.text for finding in findings if finding.text]
-        report = "FINDINGS: " + " ".join(_stopped(text) for text in told) if told else None
-        found = {name for f in findings if f.abnormal for name in f.labels}
-        if findings and not any(f.abnormal for f in findings):
-            found = {"normal"}
-        origin = f"{self.path}, entry {number + 1}"
-        ids = (owner.study, owner.patient, owner.split)
-        self.study_records.append(StudyRecord(*ids, report, columns.values(found), origin))
+        report = self._reports.setdefault(owner.study, _Report(owner))
+        # Images of one study may share its sentences.
+        known = set(report.told)
+        report.told += [f.text for f in findings if f.text and f.text not in known]
+        report.findings += findings
         for f in findings:
             both = (f.boxes, f.extra)
             about = (f.abnormal, f.labels, f.places, f.progression)

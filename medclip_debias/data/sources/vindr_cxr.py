@@ -69,7 +69,8 @@ class VindrCxrSource(ArchiveSource):
 
     Args:
         root: folder of the images and tables.
-        seed: split images by a hash with this seed instead of by the archive's two parts.
+        seed: split images by a hash with this seed instead of by the archive's two parts, of
+            which a tenth of train becomes validate.
 
     Raises:
         UserError: a table is missing or broken.
@@ -207,7 +208,12 @@ class VindrCxrSource(ArchiveSource):
         return majority
 
     def _split(self, image: str) -> str:
-        return self._parts[image] if self.seed is None else seeded_split(image, self.seed)
+        """The archive's test part is test; of its train part, a tenth is validation."""
+        if self.seed is not None:
+            return seeded_split(image, self.seed)
+        if self._parts[image] == "test":
+            return "test"
+        return "validate" if seeded_split(image) == "validate" else "train"
 
     # -------------------------------------------------------------------------- boxes
 
@@ -299,8 +305,13 @@ class VindrCxrSource(ArchiveSource):
             "Readers: a label is what most of an image's readers say, a phrase's boxes are those of"
             f" all of them; what each said is in {READERS}.parquet and {READER_BOXES}.parquet.",
         ]
-        whose = "the archive's" if self.seed is None else f"by image with seed {self.seed}"
-        self.said.append(f"Split: {whose}.")
+        if self.seed is None:
+            self.said.append(
+                "Split: the archive's test part is test; of its train part, the tenth that a hash"
+                " of the image's id names is validate."
+            )
+        else:
+            self.said.append(f"Split: images 80/10/10 by a hash of their id with seed {self.seed}.")
 
 
 def _read(path: Path, key: str, counted: list[Step], more: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -31,7 +31,13 @@ NEGATIVE = {
 }
 UNBOXED = {
     **{"sentence_en": "Kyphosis.", "sentence_es": "Cifosis.", "abnormal": True},
-    **{"boxes": [], "extra_boxes": [], "labels": ["kyphosis"], "locations": [], "progression": None},
+    **{
+        "boxes": [],
+        "extra_boxes": [],
+        "labels": ["kyphosis"],
+        "locations": [],
+        "progression": None,
+    },
 }
 ENTRIES = [
     {"StudyID": "s1", "ImageID": "a.png", "findings": [EFFUSION, NEGATIVE, UNBOXED]},

@@ -1,4 +1,4 @@
-"""PadChest: its table with stray blanks, lists and views; its 16-bit images; its Spanish reports."""
+"""PadChest: its table with stray blanks, lists and views; 16-bit images; Spanish reports."""
 
 import gzip
 
@@ -17,19 +17,22 @@ HEADER = (
     *("", "ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Pediatric", "Report"),
     *("MethodLabel", "Labels", "LabelsLocalizationsBySentence"),
 )
+BOTH = "['pleural effusion', 'laminar atelectasis']"
+ODD = "['pleural effusion', 'pleural effusion ', ' laminar atelectasis']"
+TOLD = "[['pleural effusion', 'loc right', 'loc basal'], ['laminar atelectasis']]"
+FLUID = ("No", "derram pleural derech .", "Physician")
+HEART = ("No", "cardiomegali .")
 ROWS = [
-    ("a.png", "0", "s1", "p1", "PA", "No", "derram pleural derech .", "Physician")
-    + ("['pleural effusion', 'pleural effusion ', ' laminar atelectasis']",)
-    + ("[['pleural effusion', 'loc right', 'loc basal'], ['laminar atelectasis']]",),
-    ("b.png", "0", "s1", "p1", "L", "No", "derram pleural derech .", "Physician")
-    + ("['pleural effusion', 'laminar atelectasis']", ""),
-    ("c.png", "3", "s2", "p2", "AP_horizontal", "PED", "sin cambi .", "RNN_model")
-    + ("['unchanged']", "[['unchanged']]"),
+    ("a.png", "0", "s1", "p1", "PA", *FLUID, ODD, TOLD),
+    ("b.png", "0", "s1", "p1", "L", *FLUID, BOTH, ""),
+    (
+        *("c.png", "3", "s2", "p2", "AP_horizontal", "PED", "sin cambi .", "RNN_model"),
+        *("['unchanged']", "[['unchanged']]"),
+    ),
     ("d.png", "3", "s3", "p2", "EXCLUDE", "No", "nan", "RNN_model", "['exclude']", "[['exclude']]"),
     ("e.png", "3", "s4", "p3", "COSTAL", "No", "normal .", "Physician", "['normal']", "[]"),
-    ("f.png", "3", "s5", "p4", "PA", "No", "cardiomegali .", "Physician")
-    + ("[cardiomegaly]", "[['cardiomegaly'"),
-    ("g.png", "3.0", "s6", "p5", "PA", "No", "cardiomegali .", "RNN_model", "", ""),
+    ("f.png", "3", "s5", "p4", "PA", *HEART, "Physician", "[cardiomegaly]", "[['cardiomegaly'"),
+    ("g.png", "3.0", "s6", "p5", "PA", *HEART, "RNN_model", "", ""),
 ]
 
 

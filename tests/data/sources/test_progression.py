@@ -35,7 +35,9 @@ def write(folder, rows=ROWS, header=HEADER):
 
 
 def counts(found):
-    return {step[0].replace(f" of {NAME}", "").replace(f" ({NAME})", ""): step[2:] for step in found}
+    return {
+        step[0].replace(f" of {NAME}", "").replace(f" ({NAME})", ""): step[2:] for step in found
+    }
 
 
 def test_each_judged_finding_of_a_pair_is_a_row(tmp_path):

@@ -10,7 +10,13 @@ from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
-FINDINGS = ("Aortic enlargement", "Pleural effusion", "Rib fracture", "Other diseases", "No finding")
+FINDINGS = (
+    "Aortic enlargement",
+    "Pleural effusion",
+    "Rib fracture",
+    "Other diseases",
+    "No finding",
+)
 TRAIN = [
     ("a", "R1", "0", "1", "0", "0", "0"),
     ("a", "R2", "0", "1", "1", "0", "0"),
@@ -83,7 +89,9 @@ def test_the_childrens_archive_of_the_same_names_is_another(tmp_path):
 def test_images_are_their_own_patients_in_the_archives_parts(archive):
     images = detect(archive).images()
     assert [(i.image_id, i.patient_id, i.view, i.split) for i in images] == [
-        *((name, name, "PA", "train") for name in "abc"),
+        ("a", "a", "PA", "train"),
+        ("b", "b", "PA", "validate"),  # the tenth of train that the hash names
+        ("c", "c", "PA", "train"),
         *((name, name, "PA", "test") for name in "de"),
     ]
     assert all(image.path.is_file() for image in images)
@@ -129,12 +137,13 @@ def test_what_each_reader_said_is_kept(archive):
     assert ("a", "R3", "aortic enlargement", [[5.0, 5.0, 4.0, 4.0]]) in boxes.rows
 
 
-def test_the_test_part_is_prepared_without_any_report(archive, tmp_path):
+def test_what_evaluates_is_prepared_without_any_report(archive, tmp_path):
     made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert made.images["image_id"].tolist() == ["d", "e"]  # train has no sentence to train on
+    # Train has no sentence to train on.
+    assert made.images["image_id"].tolist() == ["b", "d", "e"]
     assert made.phrases["boxes"].tolist() == [[[1.0, 2.0, 5.0, 7.0]]]
-    assert made.studies["No Finding"].tolist() == [0.0, 1.0]
-    assert set(made.annotations("reader_labels")["reader"]) == {"consensus"}
+    assert made.studies["No Finding"].tolist() == [1.0, 0.0, 1.0]
+    assert set(made.annotations("reader_labels")["reader"]) == {"R1", "R4", "R5", "consensus"}
     assert len(made.sentences) == 0
 
 
