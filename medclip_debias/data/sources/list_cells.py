@@ -49,9 +49,6 @@ def read_list(text: str, where: str) -> list[Item]:
         return []
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"{where}: is longer than a list of labels is; correct the cell.")
-    refused = UserError(
-        f"{where}: must be a list as in ['nodule', 'pleural effusion']; correct the cell."
-    )
     whole: list[Item] = []
     inside: list[list[Item]] = []
     place, text = 0, text.strip()
@@ -59,30 +56,30 @@ def read_list(text: str, where: str) -> list[Item]:
     while place < len(text):
         token = _TOKEN.match(text, place)
         if token is None or (place and not inside):
-            raise refused
+            raise _refused(where)
         place = token.end()
         kind = str(token.lastgroup)
         if kind == "comma":
             if after_comma or not inside:
-                raise refused
+                raise _refused(where)
             after_comma = True
             continue
         after_comma = kind == "open"
         if kind == "open":
             if len(inside) == MAX_DEPTH:
-                raise refused
+                raise _refused(where)
             inner: list[Item] = []
             (inside[-1].append(inner) if inside else None)
             whole = whole if inside else inner
             inside.append(inner)
         elif not inside:
-            raise refused
+            raise _refused(where)
         elif kind == "close":
             inside.pop()
         elif kind != "nothing":
             inside[-1].append(_unescaped(token[kind]))
     if inside:
-        raise refused
+        raise _refused(where)
     return whole
 
 
@@ -96,6 +93,12 @@ def read_strings(text: str, where: str) -> list[str]:
     if any(isinstance(item, list) for item in items):
         raise UserError(f"{where}: must be a list of strings, without inner lists.")
     return [item for item in items if isinstance(item, str)]
+
+
+def _refused(where: str) -> UserError:
+    return UserError(
+        f"{where}: must be a list as in ['nodule', 'pleural effusion']; correct the cell."
+    )
 
 
 def _unescaped(text: str) -> str:

@@ -159,13 +159,13 @@ class VindrCxrSource(ArchiveSource):
         for column, finding in named.items():
             for at, cell in enumerate(table[column]):
                 value = cells.read(cell)
-                blank += value is None
+                blank += is_blank(cell)
                 if value:
                     own[at].add(finding)
         self.counted += cells.steps()
         if blank:
             total = len(images) * len(named)
-            step = f"label cell of {path.name} is 1 or 0 (others count as 0)"
+            step = f"label cell of {path.name} is filled in (blank counts as 0)"
             self.counted.append((step, "label cells", total - blank, total))
         rows = zip(table.index.tolist(), images, table["reader"], own, strict=True)
         for row, image, reader, findings in rows:

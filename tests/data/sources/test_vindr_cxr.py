@@ -165,7 +165,7 @@ def test_repeats_blank_cells_and_boxes_of_unknown_images_are_counted(tmp_path):
     assert step(source, "row of image_labels_train.csv names an image") == (10, 11)
     assert step(source, "row of image_labels_train.csv is no repeat") == (9, 10)
     assert step(source, "image_labels_train.csv has a value") == (43, 44)
-    assert step(source, "image_labels_train.csv is 1 or 0") == (43, 45)
+    assert step(source, "image_labels_train.csv is filled in") == (44, 45)
     assert step(source, "row of annotations_train.csv is no repeat") == (5, 6)
     assert step(source, "annotations_train.csv is in the labels' table") == (3, 4)
 
