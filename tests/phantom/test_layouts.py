@@ -161,9 +161,6 @@ class TestEveryLayout:
         assert {d["kind"] for d in listed} >= {"missing_image", "truncated_image"}
         expected = Counter((d["expected"]["shown"], d["expected"]["what"]) for d in listed)
         for (shown, what), count in expected.items():
-            if shown == "same_row":
-                assert row_of(made, what) == row_of(clean, what)
-                continue
             assert counted(made, shown, what) - counted(clean, shown, what) == count, (shown, what)
 
     def test_says_nothing_of_defects_where_there_are_none(self, kind, tree):
@@ -185,11 +182,6 @@ def row_hashes(made: Tree, split: str) -> list[bytes]:
     images = made.prepared.images
     rows = np.flatnonzero(images["split"] == split)
     return sorted(np.asarray(made.prepared.pixels[row]).tobytes() for row in rows)
-
-
-def row_of(made: Tree, image_id: str) -> bytes:
-    (row,) = np.flatnonzero(made.prepared.images["image_id"] == image_id)
-    return np.asarray(made.prepared.pixels[row]).tobytes()
 
 
 def rows_of(made: Tree, name: str) -> list[list[str]]:

@@ -11,7 +11,6 @@ Finding": such rows are left aside.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,7 +27,7 @@ from medclip_debias.data.sources.archive import (
     split_said,
     without_repeats,
 )
-from medclip_debias.data.sources.chexpert import view_of
+from medclip_debias.data.sources.chexpert import named_rows, study_of, view_of
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
@@ -90,11 +89,7 @@ class CheXpertPlusSource(ArchiveSource):
             )
         table = read_table(path, required=_NEEDED, columns=_READ)
         table = without_repeats(path, table, "path_to_image", self.counted, self.said)
-        named = table["path_to_image"].map(lambda name: name.count("/") >= 2)
-        if not named.all():
-            step = f"path of {path.name} names patient, study and image"
-            self.counted.append((step, "rows", int(named.sum()), len(table)))
-            table = table[named]
+        table = named_rows(path, table, "path_to_image", self.counted)
         self._add_images(path, table, seed)
         reports = self._reports(path, table)
         self.add_studies(self._labels(path, table), reports)
@@ -227,8 +222,4 @@ def _table(root: Path) -> Path | None:
 
 def _study(name: str) -> str:
     """Return patient and study of ``train/patient1/study1/view1_frontal.jpg``."""
-    return "/".join(_folders(name)[-2:])
-
-
-def _folders(name: str) -> Iterable[str]:
-    return name.replace("\\", "/").split("/")[:-1]
+    return "/".join(study_of(name))

@@ -86,7 +86,8 @@ class CheXpertPlus(Layout):
             dataset = dcmread(root / file)
             del dataset.HighBit
             dataset.save_as(root / file)
-            defects.add("no_high_bit", file, "", "same_row", self.image_id(study, view))
+            step = "image is read though HighBit is missing"
+            defects.add("no_high_bit", file, "", "funnel", step)
         for study, view in defects.choose(self.readable(content), owner_study):
             path = root / self.image_file(study, view)
             left = path.with_name(LEFTOVER + path.name)
