@@ -27,9 +27,9 @@ from medclip_debias.data.sources.archive import (
     split_said,
     without_repeats,
 )
-from medclip_debias.data.sources.chexpert import named_rows, study_of, view_of
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
+from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import is_file
