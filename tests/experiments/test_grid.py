@@ -41,7 +41,7 @@ def test_each_packaged_grid_is_valid(path):
 @pytest.mark.parametrize("method", ROWS)
 def test_table_1_as_a_grid_trains_the_rows_of_the_paper(method):
     grid = read_grid(CONFIGS / "experiments/table1_mimic_cxr.yaml")
-    row = resolved(CONFIGS / f"mimic_cxr/{ROWS[method]}.yaml")
+    row = resolved(CONFIGS / "mimic_cxr/base.yaml", loss=ROWS[method])
     del row["out"]
     for run in runs(grid):
         if run.method == method:
@@ -95,6 +95,18 @@ def test_a_file_that_extends_itself_in_a_part_is_refused(tmp_path):
     (tmp_path / "grid.yaml").write_text("base: a.yaml\nmethods: {x: {}}\nseeds: [0]\nbaseline: x\n")
     with pytest.raises(UserError, match="goes round in a circle"):
         read_grid(tmp_path / "grid.yaml")
+
+
+def test_a_preset_as_a_method_leaves_nothing_of_the_bases_loss(tmp_path):
+    base = "{prepared: p, model: {text: {folder: m}}, loss: {kind: clip, negatives: [{kind: fnc}]}}"
+    methods = (
+        "{a: loss:clip, b: {extends: loss:clip, loss: {negatives: [{kind: fnc, alpha: 0.2}]}}}"
+    )
+    path = tmp_path / "grid.yaml"
+    path.write_text(f"base: {base}\nmethods: {methods}\nseeds: [0]\nbaseline: a\n")
+    found = {run.method: run.content["loss"]["negatives"] for run in runs(read_grid(path))}
+    assert found["a"] == []
+    assert [policy["alpha"] for policy in found["b"]] == [0.2]
 
 
 # ------------------------------------------------------------------------ what names a cell

@@ -10,7 +10,6 @@ import copy
 import doctest
 import importlib
 import pkgutil
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -276,16 +275,6 @@ def test_the_examples_in_the_docstrings_run(name):
 def test_every_objective_and_policy_has_an_example():
     for cls in [*objectives().values(), *policies().values()]:
         assert ">>>" in (cls.__doc__ or ""), cls.__name__
-
-
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "losses").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_each_packaged_configuration_is_valid(path):
-    content = load_yaml(path)
-    assert set(content) <= {"loss", "model", "train"}
-    build_objective(loss_settings(content["loss"], str(path)))
 
 
 @pytest.mark.parametrize("kind", sorted(objectives()))
