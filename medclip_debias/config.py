@@ -406,13 +406,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
-def load_settings(model: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
-    """Read, override and validate the settings in the YAML file ``path``."""
-    content = apply_overrides(load_yaml(path), overrides)
-    where = f"{path} (with the settings on the command line)" if overrides else str(path)
-    return validate(model, content, where)
-
-
 def settings_hash(settings: BaseModel) -> str:
     """Return 16 hex digits that name these settings: equal settings, equal digits."""
     return json_hash(settings.model_dump(mode="json"))
