@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.grid import read_grid, runs
@@ -36,6 +38,15 @@ def test_each_packaged_grid_is_valid(path):
     assert {(run.method, run.seed) for run in found} == {
         (method, seed) for method in grid.methods for seed in grid.seeds
     }
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_a_grid_written_out_names_no_preset_and_is_the_same(path, tmp_path):
+    grid, again = read_grid(path), tmp_path / "settings.yaml"
+    content = grid.model_dump(mode="json")
+    again.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert not re.search(r"loss:\w|extends", again.read_text())
+    assert list(runs(read_grid(again))) == list(runs(grid))
 
 
 @pytest.mark.parametrize("method", ROWS)
