@@ -123,7 +123,9 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "copd": ("Pulmonary Disease, Chronic Obstructive",),
     "hyperinflation": ("Lung/hyperdistention", "Lung, Hyperlucent", "Diaphragm/flattened"),
     "low_lung_volume": ("Lung/hypoinflation", "Volume Loss"),
-    "interstitial_markings": ("Markings/interstitial", "Lung Diseases, Interstitial", "Markings"),
+    "interstitial_markings": (
+        *("Markings", "Opacity/interstitial", "Lung Diseases, Interstitial", "Pulmonary Fibrosis"),
+    ),
     "scarring": ("Cicatrix",),
     "pleural_thickening": ("Thickening/pleura",),
     "blunted_angle": ("Costophrenic Angle/blunted",),

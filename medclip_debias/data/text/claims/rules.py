@@ -157,13 +157,23 @@ def _clauses(items: Sequence[Item]) -> list[list[Item]]:
     return [clause for clause in clauses if clause]
 
 
+_CLOSING = ("affirmed", "negation_after", "uncertainty_after")
+
+
 def _scopes(clause: Sequence[Item]) -> list[Said]:
     """How each item of a clause is meant: denied, unsure, or set aside."""
     now = Said()
     said: list[Said] = []
+    fresh = True  # no finding since the scope began
     for i, item in enumerate(clause):
+        fresh = fresh and not (is_noun(item) or item.has("state", "structure"))
         if item.has("negation_before"):
+            if item.has("state"):  # "clear of": the lungs are clear, what follows is denied
+                said.append(replace(now))
             now = Said(denied=True, aside=now.aside)
+            fresh = True
+            if item.has("state"):
+                continue
         elif item.has("uncertainty_before"):
             now = replace(now, unsure=True)
         elif item.has("set_aside"):
@@ -175,10 +185,14 @@ def _scopes(clause: Sequence[Item]) -> list[Said]:
         elif item.has("joins", "comma"):
             now = _after_join(clause, i, now)
         said.append(replace(now))
-        if item.has("affirmed", "negation_after", "uncertainty_after"):
+        if item.has(*_CLOSING) and not (item.has("uncertainty_before") or fresh):
             now = Said()
     for i, item in enumerate(clause):
-        if item.has("negation_after", "uncertainty_after"):
+        if "normal" in item.kinds.get("state", ()) and not said[i].denied:
+            for j in _subjects(clause, i):
+                said[j].denied = True
+        ahead = item.has("uncertainty_before") and any(map(is_noun, clause[i + 1 :]))
+        if item.has("negation_after", "uncertainty_after") and not ahead:
             for j in _backwards(clause, i):
                 if item.has("uncertainty_after"):
                     said[j].unsure = True
@@ -193,8 +207,9 @@ def _scopes(clause: Sequence[Item]) -> list[Said]:
 def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
     """Whether a scope goes on behind "and", "or" or a comma."""
     or_like = clause[i].text in ("or", "nor", "/")
+    listed = any(item.text in ("or", "nor", "/") for item in clause[i + 1 :])
     if now.unsure and not or_like and not now.denied:
-        return Said()
+        return now if listed and clause[i].has("comma") else Said()
     if not now.denied or or_like:
         return now
     ahead: list[Item] = []
@@ -202,7 +217,6 @@ def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
         if item.has("joins", "comma"):
             break
         ahead.append(item)
-    listed = any(item.text in ("or", "nor", "/") for item in clause[i + 1 :])
     has_noun = any(is_noun(item) for item in ahead)
     if any(item.has("structure") for item in ahead) and not has_noun:
         abnormal = any("abnormal" in item.kinds.get("state", ()) for item in clause[i + 1 :])
@@ -219,10 +233,23 @@ def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
 def _backwards(clause: Sequence[Item], i: int) -> list[int]:
     found = []
     for j in range(i - 1, -1, -1):
-        if clause[j].has("affirmed", "negation_after", "uncertainty_after"):
+        if clause[j].has(*_CLOSING):
             break
         if is_noun(clause[j]) or clause[j].has("state"):
             found.append(j)
+    return found
+
+
+def _subjects(clause: Sequence[Item], i: int) -> list[int]:
+    """Findings that a normal state is said of: "vascular engorgement is within normal limits"."""
+    if not (i and clause[i - 1].has("verbs")):
+        return []
+    found = []
+    for j in range(i - 2, -1, -1):
+        if is_noun(clause[j]):
+            found.append(j)
+        elif clause[j].kinds and not is_modifier(clause[j]):
+            break
     return found
 
 
