@@ -124,8 +124,11 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "hyperinflation": ("Lung/hyperdistention", "Lung, Hyperlucent", "Diaphragm/flattened"),
     "low_lung_volume": ("Lung/hypoinflation", "Volume Loss"),
     "interstitial_markings": (
-        *("Markings", "Opacity/interstitial", "Lung Diseases, Interstitial", "Pulmonary Fibrosis"),
+        *("Markings/interstitial", "Opacity/interstitial", "Lung Diseases, Interstitial"),
+        "Pulmonary Fibrosis",
     ),
+    "vascular_crowding": ("Markings/bronchovascular",),
+    "calcified_lymph_nodes": ("Calcinosis/lymph nodes",),
     "scarring": ("Cicatrix",),
     "pleural_thickening": ("Thickening/pleura",),
     "blunted_angle": ("Costophrenic Angle/blunted",),
@@ -247,7 +250,9 @@ def verdicts(path: Path) -> None:
     with path.open(encoding="utf-8", newline="") as file:
         given = Counter(row["verdict"] for row in csv.DictReader(file, delimiter="\t"))
     total = sum(given.values())
-    print(f"{total} sentences\n\n| verdict | sentences | share | 95% |\n| --- | ---: | ---: | --- |")
+    print(
+        f"{total} sentences\n\n| verdict | sentences | share | 95% |\n| --- | ---: | ---: | --- |"
+    )
     for name in sorted(given, key=lambda v: (VERDICTS.index(v) if v in VERDICTS else 9, v)):
         low, high = binomtest(given[name], total).proportion_ci()
         share = given[name] / total

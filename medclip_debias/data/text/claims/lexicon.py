@@ -49,7 +49,7 @@ class Structure(Settings):
     """
 
     terms: tuple[str, ...] = ()
-    states: dict[str, tuple[str, ...]] = {}
+    states: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     denies: tuple[str, ...] = ()
     clear: tuple[str, ...] | None = None
 
@@ -59,14 +59,14 @@ class Lexicon(Settings):
 
     base: str | None = None
     name: str = Field(min_length=1)
-    findings: dict[str, Finding] = {}
-    statements: dict[str, Statement] = {}
-    structures: dict[str, Structure] = {}
-    states: dict[str, tuple[str, ...]] = {}
-    cues: dict[str, tuple[str, ...]] = {}
-    modifiers: dict[str, dict[str, tuple[str, ...]]] = {}
-    words: dict[str, tuple[str, ...]] = {}
-    join: dict[str, str] = {}
+    findings: dict[str, Finding] = Field(default_factory=dict)
+    statements: dict[str, Statement] = Field(default_factory=dict)
+    structures: dict[str, Structure] = Field(default_factory=dict)
+    states: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    cues: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    modifiers: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+    words: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    join: dict[str, str] = Field(default_factory=dict)
     remove: tuple[str, ...] = ()
 
     @cached_property

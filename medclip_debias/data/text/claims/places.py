@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from medclip_debias.data.text.claims.scan import Item
 
@@ -13,7 +14,7 @@ BREAKS = (
     *("exception", "stop", "alternative"),
 )
 _PLAIN_BEFORE = 3
-"""Words between a modifier and its noun that may say nothing to the lexicon ("left focal patchy")."""
+"""Words unknown to the lexicon between a modifier and its noun ("left focal patchy")."""
 _PLAIN_AFTER = 6
 
 
@@ -47,7 +48,7 @@ def is_modifier(item: Item) -> bool:
     return item.has(*MODIFIERS) and not (item.has("finding") or only_part or item.claimed)
 
 
-def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[Place]]:  # noqa: B008
+def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[Place]]:
     """The places of every finding of a clause, by its index.
 
     Args:
@@ -248,7 +249,7 @@ def _distribute(
     clause: Sequence[Item], nouns: Sequence[int], found: dict[int, list[Place]]
 ) -> None:
     """What is bilateral or unchanged is so for all that "and" joins, where nothing else is said."""
-    for a, b in zip(nouns, nouns[1:], strict=False):
+    for a, b in pairwise(nouns):
         between = [item for item in clause[a + 1 : b] if item.kinds]
         if len(between) != 1 or not between[0].has("joins"):
             continue
@@ -256,7 +257,7 @@ def _distribute(
             side, zone = found[here][0].side, found[here][0].zone
             if side == "both" and found[there] == [Place()]:
                 found[there] = [Place(side, zone)]
-    for b, a in zip(nouns[::-1], nouns[-2::-1], strict=False):
+    for b, a in pairwise(nouns[::-1]):
         kinds = [item for item in clause[a + 1 : b] if item.kinds and not item.has(*MODIFIERS)]
         change = found[b][0].change
         trailing = any(
@@ -268,7 +269,7 @@ def _distribute(
 
 
 def _lead(clause: Sequence[Item], noun: int, found: dict[int, list[Place]]) -> None:
-    """"The right base demonstrates an opacity": what leads a clause says where its finding is."""
+    """ "The right base demonstrates an opacity": what leads a clause says where its finding is."""
     if any(p.side or p.zone for p in found[noun]):
         return
     lead = clause[:noun]

@@ -183,7 +183,7 @@ def _scopes(clause: Sequence[Item]) -> list[Said]:
         elif item.text == "with":
             now = Said(aside=now.aside)
         elif item.has("joins", "comma"):
-            now = _after_join(clause, i, now)
+            now = now if fresh else _after_join(clause, i, now)
         said.append(replace(now))
         if item.has(*_CLOSING) and not (item.has("uncertainty_before") or fresh):
             now = Said()
@@ -194,10 +194,8 @@ def _scopes(clause: Sequence[Item]) -> list[Said]:
         ahead = item.has("uncertainty_before") and any(map(is_noun, clause[i + 1 :]))
         if item.has("negation_after", "uncertainty_after") and not ahead:
             for j in _backwards(clause, i):
-                if item.has("uncertainty_after"):
-                    said[j].unsure = True
-                else:
-                    said[j].denied = True
+                said[j].unsure = said[j].unsure or item.has("uncertainty_after")
+                said[j].denied = said[j].denied or item.has("negation_after")
         if item.has("alternative") or item.text in ("or", "/"):
             for j in _neighbours(clause, i):
                 said[j].unsure = said[j].unsure or not said[j].denied
@@ -222,7 +220,7 @@ def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
         abnormal = any("abnormal" in item.kinds.get("state", ()) for item in clause[i + 1 :])
         return now if abnormal else Said()
     if has_noun and any(item.has("affirmed", "verbs") for item in ahead) and not listed:
-        # "No effusion, a nodule is seen" goes on by itself; "no effusion and nodule is seen" does not.
+        # "No effusion, a nodule is seen" starts anew; "no effusion and nodule is seen" does not.
         return Said() if clause[i].has("comma") else now
     first = next((item for item in ahead if item.kinds), None)
     if clause[i].has("comma") and not listed and first is not None and is_modifier(first):
@@ -298,11 +296,7 @@ def _claim(finding: str, said: Said, place: Place) -> Claim:
 def _only_a_place(clause: Sequence[Item], i: int) -> bool:
     """Whether a structure says where a finding before it is: "an opacity in the lung"."""
     before = [item for item in clause[:i] if item.kinds and not is_modifier(item)]
-    return bool(
-        before
-        and before[-1].has("prepositions")
-        and any(is_noun(item) for item in before)
-    )
+    return bool(before and before[-1].has("prepositions") and any(is_noun(item) for item in before))
 
 
 def _structures_ahead(clause: Sequence[Item], i: int) -> list[int]:
