@@ -129,17 +129,15 @@ def test_loss_and_gradients_are_finite(make_batch, seed, scale, eta, name, extre
         assert parameter.grad is None or torch.isfinite(parameter.grad).all()
 
 
-NEEDS_NEGATIVES = [
-    name for name, content in ALL.items() if not objectives()[content["kind"]].positive_alone
-]
+NEEDS_NEGATIVES = [name for name, content in ALL.items() if not objective(content).positive_alone]
 
 
 @pytest.mark.parametrize("name", NEEDS_NEGATIVES)
 def test_a_batch_of_one_costs_nothing(name):
     similarity = torch.tensor([[0.3]], requires_grad=True)
     g = torch.Generator().manual_seed(0)
-    some = {field: FIELDS[field].random(1, 1, g) for field in OPTIONAL - {"seed"}}
-    batch = ContrastiveBatch(similarity, torch.tensor(14.0), **some, seed=0)
+    some = {field: FIELDS[field].random(1, 1, g) for field in OPTIONAL - {"seed", "done"}}
+    batch = ContrastiveBatch(similarity, torch.tensor(14.0), **some, seed=0, done=0.4)
     out = objective(ALL[name])(batch)
     out.loss.backward()
     assert out.loss.item() == 0
