@@ -16,11 +16,10 @@ import numpy as np
 
 T = TypeVar("T")
 
-Shown = Literal["funnel", "describe", "rejected", "missing", "same_row"]
+Shown = Literal["funnel", "describe", "rejected", "missing"]
 """Where a defect is counted: in a step of ``funnel.json`` (its dropped count, or its kept count
 where the step only counts), in a sentence of what was found, in ``rejected.csv``, in
-``missing.csv``; ``same_row`` is for what a reader
-mends without loss: the image gives the row that it gives without the defect."""
+``missing.csv``."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from medclip_debias.data.sources.archive import (
     split_said,
     without_repeats,
 )
-from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
+from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
@@ -100,7 +100,7 @@ class CheXpertSource(ArchiveSource):
         """Read one table: add its images, return their labels."""
         table = read_table(path, required=_NEEDED)
         table = without_repeats(path, table, "Path", self.counted, self.said)
-        table = self._named(path, table)
+        table = named_rows(path, table, "Path", self.counted)
         cells = LabelCells(path)
         columns = label_columns(path, table.columns)
         values = {label: [cells.read(cell) for cell in table[c]] for c, label in columns.items()}
@@ -109,7 +109,7 @@ class CheXpertSource(ArchiveSource):
         unstated = 0
         rows = zip(table.index.tolist(), table["Path"], _views(table), strict=True)
         for at, (row, name, view) in enumerate(rows):
-            patient, study = name.replace("\\", "/").split("/")[-3:-1]
+            patient, study = study_of(name)
             image_id = f"{patient}/{study}/{file_stem(name)}"
             unstated += view == "FRONTAL"
             its_split = split if seed is None else seeded_split(patient, seed)
@@ -124,14 +124,6 @@ class CheXpertSource(ArchiveSource):
             self.said.append(f"{path}: {unstated} frontal images are neither AP nor PA.")
         self.counted += cells.steps()
         return labels
-
-    def _named(self, path: Path, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows whose path names patient, study and file."""
-        good = table["Path"].map(lambda name: name.replace("\\", "/").count("/") >= 2)
-        if not good.all():
-            step = f"path of {path.name} names patient, study and image"
-            self.counted.append((step, "rows", int(good.sum()), len(table)))
-        return table[good]
 
 
 def _tables(root: Path) -> dict[str, Path]:
@@ -155,20 +147,3 @@ def _views(table: pd.DataFrame) -> list[str]:
     return [
         view_of(side, way, name) for side, way, name in zip(sides, ways, table["Path"], strict=True)
     ]
-
-
-def view_of(side: str, way: str, name: str) -> str:
-    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``.
-
-    Args:
-        side: ``Frontal`` or ``Lateral``; the image's name says it where this is blank.
-        way: ``AP``, ``PA``, or blank.
-        name: as ``view1_frontal.jpg``.
-    """
-    if is_blank(side):
-        side = file_stem(name).rpartition("_")[2]
-    if side.lower() == "lateral":
-        return "LATERAL"
-    if not is_blank(way):
-        return way
-    return "FRONTAL" if side.lower() == "frontal" else ""
