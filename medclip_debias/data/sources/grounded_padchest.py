@@ -116,7 +116,7 @@ class GroundedPadChestSource(ArchiveSource):
                 f" {' and '.join(LANGUAGES)}."
             )
         path = find_table([root], REPORTS)
-        master = find_table([root], f"{MASTER}*")
+        master = find_table([root], MASTER, f"{MASTER}.gz")
         if path is None or master is None:
             lacking = REPORTS if path is None else MASTER
             raise UserError(
@@ -207,7 +207,9 @@ class GroundedPadChestSource(ArchiveSource):
             where = f"{self.path}, entry {number}"
             file = entry.get("ImageID") if isinstance(entry, dict) else None
             if not isinstance(file, str) or not isinstance(entry.get("findings"), list):
-                raise UserError(f"{where}: has no 'ImageID' or no list 'findings'.")
+                raise UserError(
+                    f"{where}: has no 'ImageID' or no list 'findings'; download it again."
+                )
             if file not in owners:
                 unknown += 1
             elif file in entries:
@@ -234,7 +236,10 @@ class GroundedPadChestSource(ArchiveSource):
         text = content.get(f"sentence_{self.language}")
         abnormal = content.get("abnormal")
         if not isinstance(text, str | None) or not isinstance(abnormal, bool | None):
-            raise UserError(f"{where}: 'sentence_{self.language}' or 'abnormal' is broken.")
+            raise UserError(
+                f"{where}: 'sentence_{self.language}' or 'abnormal' is no sentence or no"
+                " yes or no; download the file again."
+            )
         progression = content.get("progression")
         return _Finding(
             number,

@@ -32,11 +32,12 @@ from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
-TABLE = "PADCHEST_chest_x_ray_images_labels_160K_*.csv*"
+TABLE = "PADCHEST_chest_x_ray_images_labels_160K_*.csv"
+TABLES = (TABLE, f"{TABLE}.gz")
 GROUNDED = "grounded_reports_*.json"
 """PadChest-GR's file of sentences; people keep it beside PadChest's table."""
 
-LOCALIZATIONS = "localizations"
+LOCALIZATIONS, METHODS = "localizations", "label_methods"
 _NEEDED = ("ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Labels")
 _READ = (*_NEEDED, "Report", "MethodLabel", "LabelsLocalizationsBySentence", "Pediatric")
 _VIEWS = {"AP_HORIZONTAL": "AP Supine", "L": "LATERAL", "UNK": ""}
@@ -68,7 +69,7 @@ class _Study:
 
 @source(
     title="PadChest",
-    looks=f"PadChest ({TABLE.removesuffix('*')})",
+    looks=f"PadChest ({TABLE})",
     give="folder of `PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv` (or `.csv.gz`)",
     needs="the images as `<ImageDir>/<ImageID>` or `<ImageID>`, also below a folder `images`",
     takes=("split_seed", "text_only"),
@@ -88,12 +89,14 @@ class PadChestSource(ArchiveSource):
     """
 
     kind: ClassVar[str] = "padchest"
+    language: ClassVar[str] = "es"
+    """Of the reports."""
 
     def __init__(self, root: Path, *, seed: int | None = None, text_only: bool = False) -> None:
         super().__init__(root)
-        path = find_table([root], TABLE)
+        path = find_table([root], *TABLES)
         if path is None:
-            raise UserError(f"{root}: has no {TABLE.removesuffix('*')}; give the folder with it.")
+            raise UserError(f"{root}: has no {TABLE}; give the folder with it.")
         self.path = path
         self.seed = SPLIT_SEED if seed is None else seed
         self.text_only = text_only
@@ -114,7 +117,7 @@ class PadChestSource(ArchiveSource):
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take a folder with the table; with PadChest-GR's sentences, it is rather that one."""
-        if path.is_file() or not any(path.glob(TABLE)):
+        if path.is_file() or not any(any(path.glob(name)) for name in TABLES):
             return Sure.NO
         return Sure.LAYOUT if any(path.glob(GROUNDED)) else Sure.RELEASE
 
@@ -132,13 +135,15 @@ class PadChestSource(ArchiveSource):
                 yield StudyRecord(name, study.patient, study.split, report, labels, study.origin)
 
     def annotations(self) -> list[Annotations]:
-        """Return labels and places by sentence."""
+        """Return labels and places by sentence, and who read each study's labels."""
         columns = (("study_id", "text"), ("sentence", "number"), ("label", "text"))
         places = ("places", "texts")
         found = Annotations(
             LOCALIZATIONS, "label rows", (*columns, places), self._localizations, study="study_id"
         )
-        return [found]
+        read = [(name, study.method.lower()) for name, study in self._studies.items()]
+        methods = (("study_id", "text"), ("method", "text"))
+        return [found, Annotations(METHODS, "label rows", methods, read, study="study_id")]
 
     # --------------------------------------------------------------------------- the table
 

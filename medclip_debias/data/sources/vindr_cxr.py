@@ -41,8 +41,8 @@ PARTS = ("train", "test")
 READERS, READER_BOXES = "reader_labels", "reader_boxes"
 CONSENSUS = "consensus"
 
-_LABELS, _BOXES = "image_labels_{}.csv*", "annotations_{}.csv*"
-_SIZES = "train_meta.csv*"
+_LABELS, _BOXES = "image_labels_{}.csv", "annotations_{}.csv"
+_SIZES = "train_meta.csv"
 _FOLDERS = (".", "annotations")
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _SPELLED = {"other disease": "other diseases"}  # the test table lacks the letter
@@ -54,7 +54,7 @@ _SUFFIXES = (".dcm", ".png", ".jpg", ".jpeg")
 
 @source(
     title="VinDr-CXR",
-    looks=f"VinDr-CXR ({_LABELS.format('train').removesuffix('*')})",
+    looks=f"VinDr-CXR ({_LABELS.format('train')})",
     give="folder of `train/`, `test/` and `annotations/`",
     needs="`image_labels_train.csv` or `image_labels_test.csv`, also in `annotations/`, and the"
     " images; `annotations_*.csv` for boxes",
@@ -82,10 +82,10 @@ class VindrCxrSource(ArchiveSource):
         super().__init__(root)
         self.seed = seed
         folders = [root / folder for folder in _FOLDERS]
-        tables = {part: find_table(folders, _LABELS.format(part)) for part in PARTS}
+        tables = {part: _find(folders, _LABELS.format(part)) for part in PARTS}
         found = {part: path for part, path in tables.items() if path is not None}
         if not found:
-            names = " nor ".join(_LABELS.format(part).removesuffix("*") for part in PARTS)
+            names = " nor ".join(_LABELS.format(part) for part in PARTS)
             raise UserError(f"{root}: has neither {names}; put one there or in 'annotations'.")
         self._reader_rows: list[tuple[Any, ...]] = []
         self._box_rows: list[tuple[Any, ...]] = []
@@ -99,9 +99,9 @@ class VindrCxrSource(ArchiveSource):
         majority = self._merge(readers)
         sizes = self._read_sizes(folders)
         for part in found:
-            boxes = find_table(folders, _BOXES.format(part))
+            boxes = _find(folders, _BOXES.format(part))
             if boxes is None:
-                self.said.append(f"No {_BOXES.format(part).removesuffix('*')}: no boxes of {part}.")
+                self.said.append(f"No {_BOXES.format(part)}: no boxes of {part}.")
             else:
                 self._read_boxes(part, boxes, majority, sizes)
         self._add_images()
@@ -116,7 +116,7 @@ class VindrCxrSource(ArchiveSource):
             table
             for folder in _FOLDERS
             for part in PARTS
-            for table in (path / folder).glob(_LABELS.format(part))
+            for table in (path / folder).glob(_LABELS.format(part) + "*")
         )
         # VinDr-PCXR, of children, has tables of the same names with other findings.
         known = any({"image_id", _ONLY_HERE} <= set(header_of(table)) for table in tables)
@@ -269,7 +269,7 @@ class VindrCxrSource(ArchiveSource):
 
     def _read_sizes(self, folders: list[Path]) -> dict[str, tuple[int, int]]:
         """Read the pixels of the archive's images, which come with copies of another size."""
-        path = find_table(folders, _SIZES)
+        path = _find(folders, _SIZES)
         if path is None:
             return {}
         table = read_table(path, required=("image_id", "dim0", "dim1"))
@@ -312,6 +312,10 @@ class VindrCxrSource(ArchiveSource):
             )
         else:
             self.said.append(f"Split: images 80/10/10 by a hash of their id with seed {self.seed}.")
+
+
+def _find(folders: list[Path], name: str) -> Path | None:
+    return find_table(folders, name, f"{name}.gz")
 
 
 def _read(path: Path, key: str, counted: list[Step], more: tuple[str, ...] = ()) -> pd.DataFrame:

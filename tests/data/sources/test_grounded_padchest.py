@@ -12,6 +12,7 @@ from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.records import RELATIVE
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
+from medclip_debias.data.verify import changes
 from medclip_debias.errors import UserError
 
 EFFUSION = {
@@ -196,6 +197,28 @@ def test_another_sentence_is_another_content(archive, tmp_path):
     assert after.meta["manifest_hash"] == before.meta["manifest_hash"]
 
 
+def test_a_sentence_that_was_changed_in_the_set_is_seen(archive, tmp_path):
+    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert changes(made) == []
+    path = made.folder / "grounded_sentences.parquet"
+    table = made.annotations("grounded_sentences")
+    table.loc[0, "text"] = "No effusion."
+    table.to_parquet(path, index=False)
+    (said,) = changes(made)
+    assert said.startswith(f"{path}: was changed")
+
+
+def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):
+    settings = PrepareSettings(size=16)
+    prepare(archive, tmp_path / "o", settings, workers=1)
+    changed = json.loads(json.dumps(ENTRIES))
+    changed[0]["findings"][0]["extra_boxes"] = [[0, 0, 1, 1]]
+    write(archive, changed)
+    made = prepare(archive, tmp_path / "o", settings, workers=1, update=True)
+    boxes = made.annotations("grounded_sentences")["extra_boxes"].iloc[0]
+    assert [box.tolist() for box in boxes] == [[0, 0, 1, 1]]
+
+
 def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
     made = prepare(
         *(archive, tmp_path / "o", PrepareSettings(size=16)),
@@ -218,8 +241,8 @@ def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
         ({"findings": [{**EFFUSION, "extra_boxes": 3}]}, "'extra_boxes': must be boxes"),
         ({"findings": [{**EFFUSION, "boxes": [[0, 0, 1, float("nan")]]}]}, "'boxes': must be"),
         ({"findings": [{**EFFUSION, "labels": "x"}]}, "'labels': must be a list of words"),
-        ({"findings": [{**EFFUSION, "sentence_en": 3}]}, "'sentence_en' or 'abnormal' is broken"),
-        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, "'sentence_en' or 'abnormal' is broken"),
+        ({"findings": [{**EFFUSION, "sentence_en": 3}]}, "'sentence_en' or 'abnormal' is no"),
+        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, "'sentence_en' or 'abnormal' is no"),
     ],
 )
 def test_a_broken_entry_is_named(tmp_path, changes, sentence):

@@ -126,7 +126,8 @@ def test_stray_blanks_repeats_and_broken_lists_are_counted(archive):
 
 
 def test_labels_and_places_are_kept_by_sentence(archive):
-    (table,) = detect(archive).annotations()
+    table, methods = detect(archive).annotations()
+    assert list(methods.rows)[:2] == [("s1", "physician"), ("s2", "rnn_model")]
     assert list(table.rows)[:2] == [
         ("s1", 1, "pleural effusion", ["loc right", "loc basal"]),
         ("s1", 2, "laminar atelectasis", []),
@@ -158,7 +159,9 @@ def test_the_set_has_16_bit_images_sentences_labels_and_a_broken_image_aside(arc
     assert np.ptp(made.pixels[0]) > 200
     steps = {row["step"]: row for row in made.funnel}
     assert steps["study is in the set, of label rows in localizations"]["dropped"] == 3
-    with pytest.raises(UserError, match="had no table 'readers'; it had localizations"):
+    with pytest.raises(
+        UserError, match="had no table 'readers'; it had localizations, label_methods"
+    ):
         made.annotations("readers")
 
 
