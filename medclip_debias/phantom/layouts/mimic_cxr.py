@@ -52,8 +52,7 @@ class MimicCxr(Layout):
             self.missing_images(root, content, defects)
             self.truncated_images(root, content, defects)
         self.write_tables(root, content, defects)
-        defects.write(root)
-        return counts
+        return counts | defects.write(root)
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         """``files/p10/p10000032/s50414267/<dicom_id>.dcm``."""
