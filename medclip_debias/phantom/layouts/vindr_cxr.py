@@ -105,15 +105,18 @@ class VindrCxr(Layout):
         owners: dict[tuple[str, str, int], int] = {}
         for study, view in held:
             part, image = _part(study), self.image_id(study, view)
-            for reader, own in _readings(study, view):
+            marked = False
+            for number, (reader, own) in enumerate(_readings(study, view)):
                 owners["labels", part, len(labels[part])] = study.place
-                places.append((part, len(labels[part])))
+                if not number:  # a defect of an image is one reader's
+                    places.append((part, len(labels[part])))
                 labels[part].append([image, reader, *_cells(own)])
                 for finding, found in (own or {"No finding": [None]}).items():
                     for box in found:
                         owners["boxes", part, len(boxes[part])] = study.place
-                        if box is not None:
+                        if box is not None and not marked:
                             boxed.append((part, len(boxes[part])))
+                            marked = True
                         boxes[part].append([image, reader, finding, *_corners(box)])
         self.missing_images(root, content, defects)
         self.truncated_images(root, content, defects)
