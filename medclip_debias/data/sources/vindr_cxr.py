@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from medclip_debias.data.labels import label_name
 from medclip_debias.data.records import (
     Annotations,
     Box,
@@ -45,8 +46,8 @@ _LABELS, _BOXES = "image_labels_{}.csv", "annotations_{}.csv"
 _SIZES = "train_meta.csv"
 _FOLDERS = (".", "annotations")
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
-_SPELLED = {"other disease": "other diseases"}  # the test table lacks the letter
-_NO_FINDING = "no finding"
+_SPELLED = {"Other disease": "Other diseases"}  # the test table lacks the letter
+_NO_FINDING = "No finding"
 _ONLY_HERE = "Aortic enlargement"
 _VALUES = {"1": 1.0, "0": 0.0}
 _SUFFIXES = (".dcm", ".png", ".jpg", ".jpeg")
@@ -264,8 +265,9 @@ class VindrCxrSource(ArchiveSource):
             counts[image] += 1
             name = f"{image}/{counts[image]}"
             union = tuple(box for boxes in own.values() for box in boxes)
-            about = (image, finding, finding, union, sizes.get(image), self._split(image))
-            self.phrase_records.append(PhraseRecord(name, *about))
+            about = (image, label_name(finding) or finding, f"{finding}.", union)
+            phrase = PhraseRecord(name, *about, sizes.get(image), self._split(image))
+            self.phrase_records.append(phrase)
 
     def _read_sizes(self, folders: list[Path]) -> dict[str, tuple[int, int]]:
         """Read the pixels of the archive's images, which come with copies of another size."""
@@ -299,7 +301,7 @@ class VindrCxrSource(ArchiveSource):
         shown = ", ".join(f"{parts[part]} in {path.name}" for part, path in tables.items())
         self.said.insert(0, f"VinDr-CXR {self.root}: {len(self._parts)} images: {shown}.")
         self.said += [
-            "No reports. A phrase is the name of a finding.",
+            "No reports. A phrase is the name of a finding, as a sentence.",
             "No patient ids: every image counts as its own patient.",
             "No table of views: the archive says that every image is PA.",
             "Readers: a label is what most of an image's readers say, a phrase's boxes are those of"
@@ -329,7 +331,7 @@ def _read(path: Path, key: str, counted: list[Step], more: tuple[str, ...] = ())
 
 
 def _finding(name: str) -> str:
-    plain = " ".join(name.lower().split())
+    plain = " ".join(name.split())
     return _SPELLED.get(plain, plain)
 
 
