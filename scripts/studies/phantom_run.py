@@ -135,7 +135,7 @@ def trainer_of(
             "dim": train.dim,
             "similarity": {"aggregator": aggregator},
         },
-        "loss": resolve(loss, place, seed, scratch, train.steps),
+        "loss": resolve(loss, place, scratch, train.steps),
         "train": {
             **train.model_dump(
                 include={
@@ -187,7 +187,7 @@ def _size(place: PhantomFolder) -> int:
 
 
 def resolve(
-    loss: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path, steps: int
+    loss: Mapping[str, Any], place: PhantomFolder, scratch: Path, steps: int
 ) -> dict[str, Any]:
     """Settings of an objective with every place holder filled in; see `train_and_measure`."""
 
@@ -196,7 +196,7 @@ def resolve(
         if given.get("path") == "@eta_true":
             return write_eta(eta_true(place), table)
         if is_dose(given):
-            return dose(given, PreparedSet.open(place.prepared), table, seed=seed)
+            return dose(given, PreparedSet.open(place.prepared))
         return given
 
     def policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
