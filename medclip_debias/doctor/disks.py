@@ -15,7 +15,7 @@ _READS, _WRITE = 256, 64 * 2**20
 
 
 def read_speed(pixels: Path, row: int, rows: int) -> Finding:
-    """Random rows of ``images.bin``, one after the other, from the disk where that can be had."""
+    """Random rows of ``images.bin``, one after the other, from the disk where that is possible."""
     count = min(_READS, rows)
     order = np.random.default_rng(0).permutation(rows)[:count]
     handle = os.open(pixels, os.O_RDONLY)

@@ -2,8 +2,8 @@
 
 A method whose eta follows the sentence does two things at once: it corrects by some amount, and by
 more for some sentences than for others. Its controls correct by the same amount: ``mean_of`` gives
-every sentence the mean, ``shuffled`` deals the same values out anew over the distinct sentences.
-What the method gains over both is owed to the sentence.
+every sentence the mean, ``shuffled`` permutes the same values over the distinct sentences.
+Only what the method gains over both comes from the sentence.
 
 In the settings of an objective these stand where an eta stands, as
 ``eta: {kind: shuffled, a: 0.2, k: 0.35}``; `dose` turns them into an eta that training knows.
@@ -59,8 +59,8 @@ def dose(
     if eta["kind"] == "mean_of":
         mean = np.average(list(values.values()), weights=[counts[text] for text in values])
         return {"kind": "constant", "value": float(mean)}
-    dealt = np.random.default_rng([seed, 41]).permutation(list(values.values()))
-    return write_eta(dict(zip(values, dealt.tolist(), strict=True)), table)
+    permuted = np.random.default_rng([seed, 41]).permutation(list(values.values()))
+    return write_eta(dict(zip(values, permuted.tolist(), strict=True)), table)
 
 
 def write_eta(values: Mapping[str, float], path: Path) -> dict[str, Any]:

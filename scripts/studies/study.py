@@ -12,7 +12,6 @@ from medclip_debias.experiments.experiment import Experiment, Files
 from medclip_debias.experiments.page import changed
 from medclip_debias.registry import Registry
 
-
 STUDIES: Registry[type[Study]] = Registry("study", "studies")
 
 

@@ -412,7 +412,7 @@ def test_a_model_without_regions_is_not_asked_to_ground(
 
 
 @pytest.mark.parametrize("part", ["image_encoder.bn1.running_var", "image_projection.weight"])
-def test_a_model_that_gives_nan_is_told_and_writes_nothing(
+def test_a_model_that_gives_nan_is_reported_and_writes_nothing(
     small_prepared, small_model, tmp_path, capsys, part
 ):
     model = DualEncoder.load(small_model)

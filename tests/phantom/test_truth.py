@@ -13,14 +13,14 @@ def test_truth_of_the_phantom_agrees_with_its_own_reports(phantom_tree):
     import pandas as pd
 
     truth = Truth(phantom_tree)
-    told = pd.read_parquet(phantom_tree / "truth/sentences.parquet")
+    reported = pd.read_parquet(phantom_tree / "truth/sentences.parquet")
     shown = pd.read_parquet(phantom_tree / "truth/images.parquet").drop_duplicates("study_id")
     image = dict(zip(shown["study_id"], shown["dicom_id"], strict=True))
-    told = told[told["study_id"].isin(image)].head(200)
-    texts = told["text"].tolist()
-    found = truth.agreement(texts, [image[study] for study in told["study_id"]])
-    assert np.array_equal(found.diagonal(), told["agrees"].to_numpy())
-    assert truth.eta(texts) == pytest.approx(told["eta_true"].to_numpy())
+    reported = reported[reported["study_id"].isin(image)].head(200)
+    texts = reported["text"].tolist()
+    found = truth.agreement(texts, [image[study] for study in reported["study_id"]])
+    assert np.array_equal(found.diagonal(), reported["agrees"].to_numpy())
+    assert truth.eta(texts) == pytest.approx(reported["eta_true"].to_numpy())
 
 
 def test_truth_that_does_not_fit_is_refused(phantom_tree, tmp_path):

@@ -33,7 +33,7 @@ def test_the_verb_lists_runs_and_refuses(tmp_path, capsys):
     assert run(["study", "fine-grained", *SMALL, "--out", str(tmp_path / "s")]) == 0
     assert "finding: Example 1" in capsys.readouterr().out
     page = (tmp_path / "s/page.md").read_text()
-    assert "## What the figures say" in page
+    assert "## Findings" in page
     assert (tmp_path / "s/figure.png").stat().st_size > 10_000
     assert run(["study", "fine-graned"]) == 2
     assert "did you mean 'fine-grained'" in capsys.readouterr().err

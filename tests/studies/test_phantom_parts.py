@@ -30,7 +30,7 @@ from studies.long_tail_phantom import (
 )
 from studies.marker_run import Shown, best_threshold, figures
 from studies.phantom_data import PhantomFolder
-from studies.phantom_run import TrainDials
+from studies.phantom_run import PhantomTraining
 from studies.phantom_study import quick_settings
 from studies.spurious_marker import (
     CONTRASTIVE,
@@ -41,7 +41,7 @@ from studies.spurious_marker import (
     SpuriousMarkerSettings,
 )
 
-TRAIN = TrainDials(steps=2, batch_size=16, warmup_steps=1, dim=16)
+TRAIN = PhantomTraining(steps=2, batch_size=16, warmup_steps=1, dim=16)
 
 
 @pytest.fixture(scope="module")

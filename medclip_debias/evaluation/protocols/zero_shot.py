@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -31,13 +31,20 @@ from medclip_debias.evaluation.classification import (
     weighted_ece,
     weighted_f1,
 )
-from medclip_debias.evaluation.label_table import ClassList, Labels
+from medclip_debias.evaluation.label_table import (
+    ClassList,
+    Labels,
+    class_list,
+    labels_or_list,
+    threshold_labels,
+)
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     Protocol,
+    Request,
     Skipped,
     patients_of,
 )
@@ -260,6 +267,7 @@ class ZeroShot(Protocol):
 
     name: ClassVar[str] = "zero_shot"
     items_name: ClassVar[str] = "zero_shot"
+    counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
     def __init__(
         self,
@@ -279,6 +287,21 @@ class ZeroShot(Protocol):
             rows |= set(validation.rows)
         self.rows = frozenset(rows)
         self._scores: dict[int, NDArray[np.float32]] = {}
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        data, prompts = request.data, request.prompts
+        classes = list(prompts.classes)
+        listed = class_list(request.class_images, data, classes) if request.class_images else None
+        return cls(
+            data,
+            labels_or_list(request.labels, data, request.split, classes, listed),
+            prompts,
+            request.options.labels,
+            validation=threshold_labels(request.labels, data, request.split, classes),
+            listed=listed,
+        )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
@@ -315,6 +338,10 @@ class ZeroShot(Protocol):
             "multiclass": self._multiclass(draw),
         }
         return Measured(found, self._items(differences, patients))
+
+    def counts(self) -> dict[str, int]:
+        """See `Protocol.counts`."""
+        return {"labelled_images": len(self.labels.rows)}
 
     def _of(self, rows: Sequence[int]) -> Floats:
         return np.stack([self._scores[row] for row in rows]).astype(np.float64)
