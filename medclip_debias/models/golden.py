@@ -1,7 +1,7 @@
 """Golden samples: a model folder's own test that this machine computes what its author's did.
 
 ``golden.json`` holds the scores of a few generated images and fixed sentences, computed when the
-model was saved. Loading computes them again and warns when they moved. Three causes are distinguished:
+model was saved. Loading computes them again and warns when they moved. It tells three causes apart:
 
 - ``weights``: weights, tokenizer or settings are not those that were saved (their hash differs);
 - ``tokens``: the sentences are cut into other tokens, so the tokenizer library changed;

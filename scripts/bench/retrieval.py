@@ -1,7 +1,7 @@
 """Whole-study retrieval at full size: seconds of each step, and the memory it takes.
 
-Scores are generated, since their values do not change the time: 3,000 studies whose reports hold 1 to
-8 sentences of a pool in which few are frequent and most are rare, so that many reports share
+Scores are random, since their values do not change the time: 3,000 studies whose reports hold 1
+to 8 sentences of a pool in which few are frequent and most are rare, so that many reports share
 sentences and some are equal. Timed is everything after the encoding, with intervals.
 """
 

@@ -29,3 +29,18 @@ def test_truth_that_does_not_fit_is_refused(phantom_tree, tmp_path):
     truth = Truth(phantom_tree)
     with pytest.raises(UserError, match="1 of 1 images are not in the phantom's truth"):
         truth.agreement([], ["another"])
+
+
+@pytest.mark.parametrize("statement", ["{", "[]", "{}", '{"kind": "none", "clauses": [{}]}', None])
+def test_a_damaged_statement_is_one_sentence(phantom_tree, tmp_path, statement):
+    import pandas as pd
+
+    for name in ("images", "sentences"):
+        table = pd.read_parquet(phantom_tree / f"truth/{name}.parquet")
+        if name == "sentences":
+            table["statement"] = statement
+        else:
+            image = table["dicom_id"].iloc[0]
+        table.to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(UserError, match="statement is damaged; write the phantom again"):
+        Truth(tmp_path).agreement([str(table["text"].iloc[0])], [image])

@@ -1,4 +1,4 @@
-"""What the study of mismatched reports says of figures that are made up."""
+"""What the study of mismatched reports says of invented metrics."""
 
 from __future__ import annotations
 

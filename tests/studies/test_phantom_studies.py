@@ -274,7 +274,7 @@ def test_every_strength_has_three_candidates_and_controls_mirror_the_language_mo
             assert [c.label for c in method.candidates] == labels
 
 
-def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_figures():
+def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_metrics():
     def row(candidate, seed, good):
         values = {m: -good if of.lower_is_better else good for m, of in METRICS.items()}
         return {"candidate": candidate, "seed": seed, **values}

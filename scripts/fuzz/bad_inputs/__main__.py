@@ -3,7 +3,7 @@
     python scripts/fuzz/bad_inputs --out docs/reliability.md
 
 Everything runs in this one process, through the same entry as the console command, on inputs
-generated here from the phantom and from generated images. Exits with 1 when an answer is not what it should
+generated here, from the phantom and other images. Exits with 1 when an answer is not what it should
 be: a traceback, an ``internal error``, a sentence that is none, something left behind, a patient's
 name or id in what is said, or bad input taken without a message.
 """
