@@ -209,7 +209,7 @@ def _begin(_: int) -> None:
     torch.set_num_threads(1)
     for number in _OF_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
-    # A bus error shows in the exit code, not by torch's line on standard error.
+    # A bus error shows in the exit code, not in torch's line on standard error.
     signal.signal(signal.SIGBUS, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_PARENT)
     # Both only print a traceback, upon which the run would wait for ever.

@@ -89,7 +89,7 @@ class ReweightByText(NegativePolicy[ReweightByTextSettings]):
 
 
 class ResampleByTextSettings(PolicySettings):
-    """Settings of `ResampleByText`; ``keep_mass`` is on: each one sampled weighs N / sampled."""
+    """Settings of `ResampleByText`; ``keep_mass`` is on: each of the n sampled weighs N / n."""
 
     kind: Literal["resample_by_text"] = "resample_by_text"
     share: float = Field(0.5, gt=0, le=1)
@@ -113,7 +113,7 @@ class ResampleByText(NegativePolicy[ResampleByTextSettings]):
         (tensor([4., 4., 4., 4., 4.]), tensor([2, 2, 2, 2, 2]))
     """
 
-    formula: ClassVar[str] = "W = N / sampled on ceil(share N) negatives sampled by exp(-beta cos)"
+    formula: ClassVar[str] = "W = N / n on n = ceil(share N) negatives sampled by exp(-beta cos)"
     paper: ClassVar[str] = "Sample-specific debiasing (2023), table 1"
 
     @property
