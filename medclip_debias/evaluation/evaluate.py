@@ -152,7 +152,9 @@ def evaluate(
     prompt_set = prompt_set.only(classes)
 
     skipped: dict[str, str] = {}
-    request = Request(data, split, model, prompt_set, options, labels, class_images, phrases)
+    request = Request(
+        data, split, model, prompt_set, options, labels, class_images, phrases, Path(model_folder)
+    )
     protocols = _plan(request, skipped)
     if not protocols:
         raise UserError(_nothing(prepared, data, skipped))

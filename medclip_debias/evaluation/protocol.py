@@ -64,6 +64,7 @@ class Request:
         labels: table that takes the place of the set's labels.
         class_images: list of images for multi-class accuracy.
         phrases: box file that takes the place of the set's phrases.
+        model_folder: where the model was read from.
     """
 
     data: PreparedSet
@@ -74,6 +75,7 @@ class Request:
     labels: Path | None = None
     class_images: Path | None = None
     phrases: Path | None = None
+    model_folder: Path | None = None
     _shared: dict[Callable[[Request], Any], Any] = field(default_factory=dict)
 
     def once(self, compute: Callable[[Request], T]) -> T:
