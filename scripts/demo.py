@@ -1,7 +1,7 @@
 """The whole way on the phantom, one verb after the other: what `make demo` runs.
 
 Every line that starts with `$` is a command that you can type yourself. All run in this one
-process, because importing torch eight times would take a minute. Run again, it goes on where it
+process, because importing torch eight times would take a minute. Run again, it resumes where it
 stopped; `--fresh` starts over.
 """
 

@@ -2,9 +2,9 @@
 
 A method whose eta follows the sentence does two things at once: it corrects by some amount, and by
 more for some sentences than for others. Its controls correct by the same amount: ``mean_of`` gives
-every sentence the mean, ``shuffled`` deals each batch's values out anew over its sentences (over
-the distinct sentences, as it was before, the mean over what is said changes: docs/studies).
-What the method gains over both is owed to the sentence.
+every sentence the mean, ``shuffled`` permutes the values of each batch over its sentences (permuted
+over the distinct sentences, as earlier versions did, the mean over all occurrences changes).
+Only what the method gains over both comes from the sentence.
 
 In the settings of an objective these stand where an eta stands, as
 ``eta: {kind: shuffled, a: 0.2, k: 0.35}``; `dose` turns them into an eta that training knows.

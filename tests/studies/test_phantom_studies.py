@@ -27,7 +27,7 @@ from studies.phantom_data import PhantomData, PhantomFolder, class_prompts
 from studies.phantom_methods import ETA_GRID, LANGUAGE_MODEL, methods
 from studies.phantom_run import (
     METRICS,
-    TrainDials,
+    PhantomTraining,
     eta_true,
     resolve,
     train_and_measure,
@@ -56,7 +56,7 @@ STUDIES = (
     "training-length",
 )
 STEPS = 1000
-TRAIN = TrainDials(steps=3, batch_size=16, warmup_steps=1, dim=16)
+TRAIN = PhantomTraining(steps=3, batch_size=16, warmup_steps=1, dim=16)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_every_strength_has_three_candidates_and_controls_mirror_the_language_mo
             assert [c.label for c in method.candidates] == labels
 
 
-def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_figures():
+def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_metrics():
     def row(candidate, seed, good):
         values = {m: -good if of.lower_is_better else good for m, of in METRICS.items()}
         return {"candidate": candidate, "seed": seed, **values}
@@ -325,7 +325,7 @@ def test_the_sentence_says_which_way(gap, word):
     assert word in verdict(groups, "b", "a", ["auc"])
     # A calibration error that grows is worse.
     assert ("worse in ECE" if gap > 0 else "better in ECE") in verdict(groups, "b", "a", ["ece"])
-    assert "no difference that chance rules out" in verdict(groups, "c", "a", ["auc"])
+    assert "no statistically significant difference" in verdict(groups, "c", "a", ["auc"])
     one = by_method(made_rows(gap, seeds=1))
     assert "too few seeds" in verdict(one, "b", "a", ["auc"])
 
