@@ -90,3 +90,14 @@ def test_the_demo_is_the_row_of_the_language_model_in_a_folder_of_its_own():
     row = flat(changed(CONFIGS / "phantom" / "debiased_language_model.yaml"))
     differ = {key for key in demo | row if demo.get(key) != row.get(key)}
     assert differ == {"prepared", "out", "model.text.folder"}
+
+
+def test_the_objective_of_open_i_is_one_line_to_change():
+    path = CONFIGS / "openi" / "base.yaml"
+    content = resolved(path)
+    build_objective(loss_settings(content["loss"], str(path)))
+    assert content["loss"] == resolved(CONFIGS / "phantom" / "demo.yaml")["loss"]
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "losses/" in line]
+    assert [line for line in lines if not line.startswith("#")] == [
+        "extends: [../phantom/base.yaml, ../losses/debiased_language_model.yaml]"
+    ]
