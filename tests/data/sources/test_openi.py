@@ -403,6 +403,8 @@ def test_the_real_table_has_the_xml_s_reports_labels_and_images(shared_data, tmp
     theirs = {study.study_id: study for study in xml_.studies()}
     ours = list(table.studies())
     assert len(ours) == 3851
+    with_image = {image.study_id for image in xml_.images()}
+    assert with_image <= {study.study_id for study in ours}  # the 104 others name no image
     assert sum(study.report != theirs[study.study_id].report for study in ours) == 3
     assert all(study.labels == theirs[study.study_id].labels for study in ours)
     assert all(study.locations == theirs[study.study_id].locations for study in ours)
