@@ -9,7 +9,7 @@ from medclip_debias.errors import UserError
 
 ASIDE = (
     *("label rows", "test studies", "reports", "boxes", "projection rows", "index entries"),
-    *("locations", "cells", "studies of the split"),
+    *("locations", "cells", "image files", "studies of the split"),
 )
 """Units of steps that drop no image and no study."""
 

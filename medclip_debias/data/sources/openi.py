@@ -106,6 +106,7 @@ class OpeniSource:
         self._table: ReportTable | None = None
         self._projections: Projections | None = None
         self._named = 0  # projections that name an image of a report
+        self._files = self._used = 0  # image files there, and those of a report
         if found.suffix.lower() == ".csv":
             self._table = read_reports(found)
             self._reports = self._table.reports
@@ -176,6 +177,8 @@ class OpeniSource:
                 steps.append((f"row of {path} repeats no other", "projection rows", once, rows))
             name = f"file named in {path} is an image of a report"
             steps.append((name, "projection rows", self._named, once))
+        if self._used < self._files:
+            steps.append(("image file is of a report", "image files", self._used, self._files))
         mapping, count = openi_mapping(), len(self._reports)
         indexed = [index for index in self._indices if mapping.is_indexed(index)]
         steps.append(("report is indexed by people (MeSH)", "reports", len(indexed), count))
@@ -200,6 +203,11 @@ class OpeniSource:
             f" by a hash of their id with seed {self.seed}."
         )
         said.append(self._say_index())
+        if self._used < self._files:
+            said.append(
+                f"{self._files - self._used} of {self._files} image files have no report's name"
+                " and are left aside."
+            )
         there = sum(is_file(image.path) for image in self._images)
         if self._images:
             said.append(f"Images: {there} of {listed} are there.")
@@ -272,9 +280,11 @@ class OpeniSource:
                 for name in _file_names(report.report_id, image_id):
                     owners[name] = (report, image_id)
         found: dict[str, Path] = {}
+        self._files = len(files)
         for file in files:
             owner = owners.get(stem(file.name))
             if owner is not None:
+                self._used += 1
                 found[owner[1]] = _better(found.get(owner[1]), file)
         if not found:
             self._projections = None

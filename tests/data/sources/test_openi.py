@@ -338,7 +338,10 @@ def test_a_table_without_projections_finds_its_images_by_their_names(kaggle_tree
     picture(kaggle_tree / "images" / "77_IM-0001-0001.dcm.png")
     source = detect(kaggle_tree)
     assert [(i.study_id, i.view) for i in source.images()] == [("CXR1", "")] * 2 + [("CXR2", "")]
-    assert "No indiana_projections.csv" in " ".join(source.describe())
+    said = " ".join(source.describe())
+    assert "No indiana_projections.csv" in said
+    assert "1 of 4 image files have no report's name" in said
+    assert ("image file is of a report", "image files", 3, 4) in source.steps()
 
 
 def test_what_is_wrong_in_the_tables_is_counted(tmp_path):
