@@ -10,11 +10,10 @@ import argparse
 import shutil
 from pathlib import Path
 
-from medclip_debias.config import load_settings
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.resolve import load_run
 from stages import Stage, run_stages
 
 CONFIG = Path("configs/openi/base.yaml")
@@ -51,13 +50,16 @@ def judged_classes(prepared: Path, split: str = "test", least: int = LEAST) -> l
     return kept
 
 
-def stages(data: Path, out: Path, config: Path, steps: int | None, least: int) -> list[Stage]:
+def stages(
+    data: Path, out: Path, config: Path, steps: int | None, least: int, loss: str | None = None
+) -> list[Stage]:
     """Return every stage, in order."""
     prepared, lm, model = out / "prepared", out / "language_model", out / "model"
     overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
     overrides += [f"train.steps={steps}"] if steps else []
-    settings = load_settings(RunSettings, config, overrides)
+    settings = load_run(config, overrides, loss)
     size = settings.preprocessing.prepare.size
+    chosen = ["--loss", loss] if loss else []
     probes, scored = out / "probe", prepared / "scores.json"
 
     def evaluate() -> list[str]:
@@ -76,7 +78,7 @@ def stages(data: Path, out: Path, config: Path, steps: int | None, least: int) -
         Stage("prepare", ["prepare", f"{data}", f"{prepared}", "--size", f"{size}"], prepared),
         Stage("language_model", ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL], lm),
         Stage("score", ["score", f"{prepared}", "--language-model", f"{lm}"], scored),
-        Stage("train", ["train", f"{config}", *overrides]),
+        Stage("train", ["train", f"{config}", *chosen, *overrides]),
         Stage("evaluate", evaluate),
         Stage("probe", ["probe", f"{model}", f"{prepared}", "--out", f"{probes}"]),
         Stage("supervised", words, out / "supervised.json", supervised),
@@ -90,16 +92,15 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of Open-i (docs/openi.md)")
     parser.add_argument("--out", type=Path, default=Path("runs/openi"))
     parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--loss", help="preset of the objective; default the config's")
     parser.add_argument("--steps", type=int, help="training steps; default the config's")
     parser.add_argument("--least", type=int, default=LEAST, help="test images of a judged class")
     parser.add_argument("--fresh", action="store_true", help="remove what is there first")
     options = parser.parse_args()
     if options.fresh:
         shutil.rmtree(options.out, ignore_errors=True)
-    run_stages(
-        stages(options.data, options.out, options.config, options.steps, options.least),
-        options.out,
-    )
+    given = (options.data, options.out, options.config, options.steps, options.least, options.loss)
+    run_stages(stages(*given), options.out)
 
 
 if __name__ == "__main__":

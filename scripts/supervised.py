@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from medclip_debias.config import AugmentSettings, load_settings
+from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import augment, draw
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
@@ -28,6 +28,7 @@ from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.representations import auc_with_interval
 from medclip_debias.files import write_json
 from medclip_debias.models.image_encoder import build_image_encoder
+from medclip_debias.training.resolve import load_run
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings
 
@@ -216,7 +217,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    settings = load_settings(RunSettings, options.config, options.overrides)
+    settings = load_run(options.config, options.overrides)
     found = supervised(settings, options.out, steps=options.steps)
     print(f"mean AUC {found['mean_auc']:.3f} over {len(found['classes'])} classes")
 

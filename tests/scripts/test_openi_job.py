@@ -11,11 +11,11 @@ from PIL import Image
 
 import openi
 import supervised as reference
-from medclip_debias.config import PrepareSettings, load_settings
+from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc
-from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.resolve import load_run
 
 CONFIG = Path(__file__).parents[2] / "configs" / "openi" / "base.yaml"
 
@@ -42,7 +42,7 @@ def prepared(tmp_path_factory):
 
 def settings(prepared, *overrides):
     words = [f"prepared={prepared}", "train.batch_size=16", "model.image.arch=resnet_tiny"]
-    return load_settings(RunSettings, CONFIG, [*words, *overrides])
+    return load_run(CONFIG, [*words, *overrides])
 
 
 def test_classes_with_too_few_images_of_either_kind_are_left_out_and_said(prepared, capsys):
@@ -59,14 +59,15 @@ def test_classes_with_too_few_images_of_either_kind_are_left_out_and_said(prepar
 
 
 def test_the_stages_name_one_folder_and_the_config_s_size(tmp_path):
-    found = openi.stages(Path("data"), tmp_path, CONFIG, 7, 5)
+    found = openi.stages(Path("data"), tmp_path, CONFIG, 7, 5, "clip")
     names = [stage.name for stage in found]
     assert names == [
         *("prepare", "language_model", "score", "train"),
         *("evaluate", "probe", "supervised", "report"),
     ]
     assert found[0].words == ["prepare", "data", f"{tmp_path}/prepared", "--size", "72"]
-    assert "train.steps=7" in found[3].words
+    assert found[3].words[:4] == ["train", f"{CONFIG}", "--loss", "clip"]
+    assert {"train.steps=7", f"out={tmp_path}"} <= set(found[3].words)
 
 
 def test_the_supervised_reference_learns_what_the_images_show(prepared, tmp_path):
