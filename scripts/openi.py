@@ -59,6 +59,7 @@ def stages(
     overrides += [f"train.steps={steps}"] if steps else []
     settings = load_run(config, overrides, loss)
     size = settings.preprocessing.prepare.size
+    how = ["--kind", "openi", "--size", f"{size}"]
     chosen = ["--loss", loss] if loss else []
     probes, scored = out / "probe", prepared / "scores.json"
 
@@ -75,7 +76,7 @@ def stages(
     words = ["python", "scripts/supervised.py", f"{config}", *overrides]
     words += ["--out", f"{out}", "--steps", f"{settings.train.steps}"]
     return [
-        Stage("prepare", ["prepare", f"{data}", f"{prepared}", "--size", f"{size}"], prepared),
+        Stage("prepare", ["prepare", f"{data}", f"{prepared}", *how], prepared),
         Stage("language_model", ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL], lm),
         Stage("score", ["score", f"{prepared}", "--language-model", f"{lm}"], scored),
         Stage("train", ["train", f"{config}", *chosen, *overrides]),

@@ -65,7 +65,8 @@ def test_the_stages_name_one_folder_and_the_config_s_size(tmp_path):
         *("prepare", "language_model", "score", "train"),
         *("evaluate", "probe", "supervised", "report"),
     ]
-    assert found[0].words == ["prepare", "data", f"{tmp_path}/prepared", "--size", "72"]
+    how = ["--kind", "openi", "--size", "72"]
+    assert found[0].words == ["prepare", "data", f"{tmp_path}/prepared", *how]
     assert found[3].words[:4] == ["train", f"{CONFIG}", "--loss", "clip"]
     assert {"train.steps=7", f"out={tmp_path}"} <= set(found[3].words)
 
