@@ -115,6 +115,9 @@ def prepare(
     split_seed: Annotated[
         int | None, typer.Option(help="Split patients by this seed, not the source's split.")
     ] = None,
+    split_file: Annotated[
+        Path | None, typer.Option(help="Split file (split.csv of a prepared set) to split by.")
+    ] = None,
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
@@ -154,7 +157,9 @@ def prepare(
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(kind, phrases, reports, labels, split_seed, text, tables, text_only),
+        "reading": Reading(
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file)
+        ),
         "workers": workers,
         "say": None if as_json else note,
         "overwrite": overwrite,

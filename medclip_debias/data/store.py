@@ -15,6 +15,8 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
     IMAGE_COLUMNS,
+    LOCATION_COLUMNS,
+    LOCATIONS,
     MANIFEST,
     MANIFEST_COLUMNS,
     PHRASE_BOX_COLUMNS,
@@ -142,6 +144,17 @@ class PreparedSet:
             return None
         columns = list(PHRASE_BOX_COLUMNS)
         return read_parquet(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
+
+    @cached_property
+    def locations(self) -> pd.DataFrame | None:
+        """Where an index of the reports says that something is: `LOCATION_COLUMNS`, all text.
+
+        One row per entry and zone. ``None`` for a source without such an index.
+        """
+        if LOCATIONS not in self.meta.get("files", ()):
+            return None
+        columns = list(LOCATION_COLUMNS)
+        return read_parquet(self.folder / LOCATIONS, "run 'prepare' again", columns)
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import folder_cases
+import openi_cases  # noqa: F401
 import pixel_cases  # noqa: F401
 import settings_cases  # noqa: F401
 import table_cases  # noqa: F401
