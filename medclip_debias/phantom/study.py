@@ -57,6 +57,7 @@ class Study:
     views: tuple[View, ...]
     date: str
     time: str
+    female: bool
 
     @property
     def folder(self) -> str:
@@ -124,6 +125,7 @@ def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
         # MIMIC shifts dates into the future; these are as invented as the rest.
         date=f"{2110 + index % 90}{1 + index * 7 % 12:02d}{1 + index * 11 % 28:02d}",
         time=f"{index * 13 % 24:02d}{index * 17 % 60:02d}{index * 29 % 60:02d}.{index % 1000:03d}",
+        female=patient.female,
     )
 
 

@@ -101,6 +101,7 @@ class Row(NamedTuple):
     width: int
     hash: str
     stamp: str
+    mended: str = ""
 
 
 def wanted_images(
@@ -188,7 +189,10 @@ class Results:
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
-        step.stop_if_empty(len(left))
+        # An archive without any report still has images with labels or boxes to evaluate on.
+        silent = all(study.report == MISSING for study in self.studies)
+        step.stop_if_empty(len(left) or (len(self.images) if silent else 0))
+        step.start = 0 if left else len(funnel.rows)
         self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()
@@ -202,6 +206,9 @@ class Results:
         name = "study has a sentence, or labels or boxes for evaluation"
         funnel.step(name, "images", len(self.images), self._images_listed)
         funnel.step("image is readable", "images", len(self.rows), len(self.images))
+        mended = Counter(row.mended for row in self.rows if row.mended)
+        for what, count in sorted(mended.items()):
+            funnel.step(f"image is read though {what}", "images", count)
         step.stop_if_empty(len(self.rows))
         readable = {row.at for row in self.rows}
         wanted = [study for study in self.studies if study.images]
@@ -257,6 +264,7 @@ class _Steps:
     def __init__(self, funnel: Funnel, example: str) -> None:
         self.funnel = funnel
         self.example = example
+        self.start = 0  # the steps before it are not to blame for an empty set
 
     def __call__(
         self, studies: list[Study], name: str, test: Callable[[Study], Any]
@@ -266,7 +274,7 @@ class _Steps:
         return kept
 
     def stop_if_empty(self, count: int) -> None:
-        self.funnel.stop_if_empty(count, self.example)
+        self.funnel.stop_if_empty(count, self.example, self.start)
 
 
 def _blamed(head: dict[str, Any], study: Study) -> list[tuple[int, str, str]]:
@@ -287,6 +295,7 @@ def _rows(parts: Sequence[Part]) -> tuple[list[Row], list[tuple[int, str, str]]]
                 unreadable.append((at, image_id, entry["reason"]))
                 continue
             size = entry["height"], entry["width"]
-            rows.append(Row(at, number, row, *size, entry["hash"], stamp))
+            mended = entry.get("mended", "")
+            rows.append(Row(at, number, row, *size, entry["hash"], stamp, mended))
             row += 1
     return sorted(rows), unreadable
