@@ -132,6 +132,9 @@ def prepare(
     split_seed: Annotated[
         int | None, typer.Option(help="Split patients by this seed, not the source's split.")
     ] = None,
+    split_file: Annotated[
+        Path | None, typer.Option(help="Split file (split.csv of a prepared set) to split by.")
+    ] = None,
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
@@ -175,7 +178,8 @@ def prepare(
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
         "reading": Reading(
-            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, language)
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
+            language=language,
         ),
         "workers": workers,
         "say": None if as_json else note,
@@ -190,7 +194,7 @@ def prepare(
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
-        show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+        show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
 
 
 @app.command(rich_help_panel=DATA)
@@ -204,4 +208,4 @@ def merge(
     from medclip_debias.data.prepare.shards import merge as run
 
     prepared = run(parts, out, overwrite=overwrite)
-    show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+    show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)

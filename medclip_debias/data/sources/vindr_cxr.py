@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.data.labels import label_name
 from medclip_debias.data.records import (
@@ -37,6 +35,9 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARTS = ("train", "test")
 READERS, READER_BOXES = "reader_labels", "reader_boxes"
