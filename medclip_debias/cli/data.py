@@ -51,6 +51,7 @@ def phantom(
     from medclip_debias.config import apply_overrides, validate
     from medclip_debias.errors import UserError
     from medclip_debias.phantom import PhantomSettings, generate
+    from medclip_debias.phantom.layout import LAYOUTS
 
     content: dict[str, Any] = {"studies": studies, "seed": seed}
     if image_format is not None:
@@ -60,7 +61,8 @@ def phantom(
     settings = validate(
         PhantomSettings, apply_overrides(content, options or []), "the command line"
     )
-    if image_format is not None and settings.layout != "mimic_cxr":
+    archive = LAYOUTS.find(settings.layout, "the command line", "layout").source_kind
+    if image_format is not None and archive != "mimic_cxr":
         raise UserError(
             f"--format: is for MIMIC-CXR's layout; images of '{settings.layout}' have the format"
             " of that archive; leave it out."
@@ -144,6 +146,9 @@ def prepare(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Prepare the reports alone, without any image.")
     ] = False,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the sentences, where an archive has several.")
+    ] = None,
     shard: Annotated[
         str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
@@ -173,7 +178,8 @@ def prepare(
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
         "reading": Reading(
-            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file)
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
+            language,
         ),
         "workers": workers,
         "say": None if as_json else note,

@@ -126,8 +126,8 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def table_hashes(folder: Path) -> dict[str, str]:
-    """Hash of the file of each table in ``folder``, for ``meta.json``."""
-    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES]
+def table_hashes(folder: Path, others: Iterable[str] = ()) -> dict[str, str]:
+    """Hash of the file of each table in ``folder``, and of the others, for ``meta.json``."""
+    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES, *others]
     names += [name for name in (LOCATIONS,) if (folder / name).is_file()]
     return {name: file_hash(folder / name) for name in names}

@@ -6,13 +6,16 @@ everything after it (`medclip_debias.data.prepare`) knows nothing about layouts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
+
+RELATIVE = (1, 1)
+"""Size of an annotated image whose boxes are fractions of its sides, 0 to 1."""
 
 Step = tuple[str, str, int, int | None]
 """A step of the funnel: its name, the unit, how many are kept, and of how many (``None``: all)."""
@@ -100,7 +103,8 @@ class PhraseRecord:
         category: finding (or structure) the phrase is about.
         text: the phrase.
         boxes: in pixels of the annotated image.
-        annotated_size: width and height of the image when it was annotated, ``None`` unknown.
+        annotated_size: width and height of the image when it was annotated, ``None`` unknown;
+            `RELATIVE` for boxes in fractions of the image's sides.
         split: split of the annotations themselves (MS-CXR 1.1), one of `SPLITS`; ``""`` when they
             have none.
     """
@@ -112,6 +116,30 @@ class PhraseRecord:
     boxes: tuple[Box, ...]
     annotated_size: tuple[int, int] | None
     split: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """A table that an archive has beside images, labels and phrases; a file of its own in the set.
+
+    Rows about images or studies that the set lacks are left aside when it is made, and counted.
+
+    Attributes:
+        name: of the file in the prepared set, without suffix.
+        unit: what a row is, in the plural, for the funnel.
+        columns: name and type of each column: ``text``, ``number``, ``yes_no``, ``texts`` (a list)
+            or ``boxes`` (a list of four numbers each).
+        rows: as tuples or lists of JSON values, ``None`` where nothing is known.
+        images: columns that hold image ids.
+        study: column that holds the study id, if no column holds an image's.
+    """
+
+    name: str
+    unit: str
+    columns: tuple[tuple[str, str], ...]
+    rows: Sequence[Sequence[Any]]
+    images: tuple[str, ...] = ()
+    study: str = ""
 
 
 def file_stem(name: str) -> str:
@@ -151,6 +179,10 @@ class Source(Protocol):
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the grounded phrases; an empty list when the source has none."""
+        return []
+
+    def annotations(self) -> list[Annotations]:
+        """Return the archive's other tables, each to be a file of the prepared set."""
         return []
 
     def held_out_patients(self) -> frozenset[str]:

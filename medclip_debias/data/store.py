@@ -145,6 +145,25 @@ class PreparedSet:
         columns = list(PHRASE_BOX_COLUMNS)
         return read_parquet(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
 
+    @property
+    def annotation_names(self) -> tuple[str, ...]:
+        """Names of the archive's own tables in the set, as ``progression``."""
+        return tuple(self.meta.get("annotations", ()))
+
+    def annotations(self, name: str) -> pd.DataFrame:
+        """Return one of the archive's own tables.
+
+        Args:
+            name: one of `annotation_names`.
+
+        Raises:
+            UserError: the set has no such table.
+        """
+        if name not in self.annotation_names:
+            has = ", ".join(self.annotation_names) or "none"
+            raise UserError(f"{self.folder}: its archive had no table '{name}'; it had {has}.")
+        return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
+
     @cached_property
     def locations(self) -> pd.DataFrame | None:
         """Where an index of the reports says that something is: `LOCATION_COLUMNS`, all text.

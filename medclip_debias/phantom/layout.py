@@ -82,6 +82,13 @@ class Layout(ABC):
     def patient_id(self, study: ContentStudy) -> str:
         """The id that the source gives to the patient."""
 
+    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:  # noqa: ARG002
+        """Ids that the source gives to the study and the patient of an image.
+
+        Those of the phantom's study; other ones in archives that know images alone.
+        """
+        return self.study_id(study), self.patient_id(study)
+
     @abstractmethod
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
         """Write every file but the images, and put the defects in (images are there already)."""

@@ -23,8 +23,13 @@ from medclip_debias.data import layout
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
+from medclip_debias.data.prepare.annotations import (
+    file_name,
+    kept_annotations,
+    write_annotations,
+)
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
-from medclip_debias.data.records import PhraseRecord
+from medclip_debias.data.records import Annotations, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
@@ -48,6 +53,7 @@ class About:
         options: how the source was read.
         funnel: counts of the selection.
         phrases: grounded phrases of the source.
+        annotations: the archive's other tables.
         rejected: ``(image_id, reason)`` of files that the selection could not look at.
         missing: ``(image_id, path)`` of files that are not there.
         synthetic: the source is a phantom.
@@ -63,6 +69,7 @@ class About:
     options: dict[str, Any]
     funnel: list[dict[str, Any]]
     phrases: list[PhraseRecord]
+    annotations: list[Annotations]
     rejected: list[tuple[str, str]]
     missing: list[tuple[str, str]]
     synthetic: bool
@@ -95,6 +102,7 @@ class About:
             "settings": PrepareSettings.model_validate(values["settings"]),
             "selection": SelectionSettings.model_validate(values["selection"]),
             "phrases": [_phrase(phrase) for phrase in values["phrases"]],
+            "annotations": [_annotations(table) for table in values["annotations"]],
             "rejected": [(image_id, reason) for image_id, reason in values["rejected"]],
             "missing": [(image_id, path) for image_id, path in values["missing"]],
             "split": NamedSplit(*values["split"]) if values.get("split") else None,
@@ -107,6 +115,11 @@ def _phrase(values: dict[str, Any]) -> PhraseRecord:
     size = values["annotated_size"]
     boxes = tuple(tuple(box) for box in values["boxes"])
     return PhraseRecord(**(values | {"boxes": boxes, "annotated_size": size and tuple(size)}))
+
+
+def _annotations(values: dict[str, Any]) -> Annotations:
+    columns = tuple((name, kind) for name, kind in values["columns"])
+    return Annotations(**(values | {"columns": columns, "images": tuple(values["images"])}))
 
 
 def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
@@ -132,6 +145,8 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     }
     _count_boxes(fitted, funnel)
     locations = _locations(results.studies, studies, funnel)
+    ids = set(images["image_id"]), set(tables["studies"]["study_id"])
+    others = kept_annotations(about.annotations, *ids, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
     digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
@@ -141,10 +156,13 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     if locations is not None:
         digest.table("locations", locations)
         _write_parquet(folder / layout.LOCATIONS, locations, "locations")
+    for other in others:
+        digest.rows(other.name, [name for name, _ in other.columns], map(tuple, other.rows))
     digest.pixels(row.hash for row in results.rows)
     for name, table in tables.items():
         _write_parquet(folder / f"{name}.parquet", table, name)
     _write_parquet(folder / layout.PHRASE_BOXES, _phrase_boxes(fitted), "phrase_boxes")
+    write_annotations(folder, others)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
@@ -181,9 +199,10 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
             "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
         },
         "funnel": funnel.rows,
-        "files": files,
+        "annotations": [other.name for other in others],
+        "files": [*files, *map(file_name, others)],
         **named,
-        layout.HASHES: layout.table_hashes(folder),
+        layout.HASHES: layout.table_hashes(folder, map(file_name, others)),
         "source_stamp": about.source_stamp(results.heads),
         "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),

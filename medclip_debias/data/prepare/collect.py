@@ -125,6 +125,7 @@ class Preparation:
             options=self.reading.options(),
             funnel=self.plan.funnel.rows,
             phrases=self.plan.phrases,
+            annotations=self.plan.annotations,
             rejected=self.plan.rejected,
             missing=self.plan.missing,
             synthetic=is_phantom(self.source_path),

@@ -28,6 +28,7 @@ class Reading:
         text_only: prepare the reports alone.
         split_file: a named split that takes the place of the source's own.
         text: sections and sentences that are used.
+        language: which of its languages to read, where an archive has its sentences in several.
     """
 
     kind: str = "auto"
@@ -39,6 +40,7 @@ class Reading:
     tables: Path | None = None
     text_only: bool = False
     split_file: Path | None = None
+    language: str | None = None
 
     def source(self, path: Path) -> Source:
         """Open the source at ``path``."""
@@ -51,6 +53,7 @@ class Reading:
             split_seed=self.split_seed,
             tables=self.tables,
             text_only=self.text_only,
+            language=self.language,
         )
 
     def split(self, source: Source) -> NamedSplit | None:
@@ -78,9 +81,14 @@ class Reading:
         text = self.text.model_dump(mode="json")
         # Without such a file the options are those of every earlier set.
         named = {} if self.split_file is None else {"split": read_split(self.split_file).sha256}
-        return {
-            "labeller": self.labeller,
-            "split_seed": self.split_seed,
-            "text_only": self.text_only,
-            "reports": text,
-        } | named
+        asked = {} if self.language is None else {"language": self.language}
+        return (
+            asked
+            | {
+                "labeller": self.labeller,
+                "split_seed": self.split_seed,
+                "text_only": self.text_only,
+                "reports": text,
+            }
+            | named
+        )

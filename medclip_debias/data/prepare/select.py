@@ -12,7 +12,7 @@ from medclip_debias.config import SelectionSettings, json_hash
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.prepare.views import ReadViews, read_views
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
+from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
 from medclip_debias.data.splits import check_leak
 from medclip_debias.errors import UserError
 
@@ -33,6 +33,7 @@ class Plan:
         text_only: the source has reports and no images at all.
         held_out: patients who must leave training, for the studies of a source without images.
         missing: ``(image_id, path)`` of files that the source lists and that are not there.
+        annotations: the archive's other tables.
     """
 
     images: list[ImageRecord]
@@ -43,6 +44,7 @@ class Plan:
     text_only: bool = False
     held_out: frozenset[str] = frozenset()
     missing: list[tuple[str, str]] = field(default_factory=list)
+    annotations: list[Annotations] = field(default_factory=list)
 
     def listing(self) -> str:
         """Return a hash of what was selected; equal on two copies of the same source.
@@ -50,6 +52,8 @@ class Plan:
         Times of change are left out: they differ between copies.
         """
         digest = hashlib.sha256(repr([self.phrases, self.funnel.rows]).encode())
+        for table in self.annotations:
+            digest.update(repr(table).encode())
         for image, stamp in zip(self.images, self.stamps, strict=True):
             size = stamp.partition(":")[0]
             row = (image.image_id, image.study_id, image.patient_id, image.view, image.split, size)
@@ -88,10 +92,11 @@ def select(
         funnel.step(
             f"study is in the split {split.name}", "studies of the split", len(split.studies)
         )
-    phrases = source.phrases()
+    phrases, others = source.phrases(), source.annotations()
     if not listed:
         held_out = source.held_out_patients()
-        return Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
+        plan = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
+        return replace(plan, annotations=others)
     check_leak(listed)
     keep = _Keeper(funnel)
     rejected: list[tuple[str, str]] = []
@@ -123,7 +128,7 @@ def select(
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
     kept = [stamps[image.image_id] for image in images]
-    return Plan(images, kept, phrases, funnel, rejected, missing=missing)
+    return Plan(images, kept, phrases, funnel, rejected, missing=missing, annotations=others)
 
 
 def one_view(

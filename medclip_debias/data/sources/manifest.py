@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from medclip_debias.data.labels import Labels, label_columns, label_value, unread_columns
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
+from medclip_debias.data.records import (
+    ImageRecord,
+    PhraseRecord,
+    Source,
+    Step,
+    StudyRecord,
+    file_stem,
+)
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.registry import Given, Sure, source
@@ -39,7 +46,7 @@ _SHOWN = 10
     takes=("phrases", "split_seed", "text_only"),
     instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
 )
-class ManifestSource:
+class ManifestSource(Source):
     """A manifest in CSV (also gzipped) or Parquet.
 
     Args:

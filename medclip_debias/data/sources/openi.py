@@ -22,7 +22,7 @@ from typing import ClassVar
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.mesh import Entry, entries, openi_mapping
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import Ids, check_match
 from medclip_debias.data.sources.indiana_csv import (
@@ -62,7 +62,7 @@ _PACKED = ("NLMCXR_png.tgz", "NLMCXR_dcm.tgz")
     " holds sentences alone",
     takes=("phrases", "reports", "split_seed", "text_only"),
 )
-class OpeniSource:
+class OpeniSource(Source):
     """Open-i reports with the images that are beside them, and labels from their MeSH index.
 
     There are no patient ids, so every report is its own patient, and no official split, so they

@@ -47,6 +47,7 @@ class Given:
         labeller: whose automatic labels to read.
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
         text_only: the reports alone.
+        language: which of its languages to read, as ``es``; ``None`` for the format's own choice.
     """
 
     phrases: Path | None = None
@@ -55,6 +56,7 @@ class Given:
     labeller: Labeller = "chexpert"
     split_seed: int | None = None
     text_only: bool = False
+    language: str | None = None
 
 
 class _Readable(Source, Protocol):

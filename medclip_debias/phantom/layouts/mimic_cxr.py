@@ -47,10 +47,11 @@ class MimicCxr(Layout):
                 progress(len(written), len(tasks))
         counts = write_mimic_tables(root, settings, written)
         defects = Defects(settings.defects, settings.seed)
+        content = Content(settings, tuple(plan_content(settings)) if self._plans() else ())
         if settings.defects:
-            content = Content(settings, tuple(plan_content(settings)))
             self.missing_images(root, content, defects)
             self.truncated_images(root, content, defects)
+        self.write_tables(root, content, defects)
         return counts | defects.write(root)
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
@@ -80,6 +81,10 @@ class MimicCxr(Layout):
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
         """Do nothing: `generate` writes them from its own stream of studies."""
+
+    def _plans(self) -> bool:
+        """Whether the studies are planned once more, for what is written at the end."""
+        return bool(self.settings.defects)
 
 
 def _write_studies(
