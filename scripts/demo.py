@@ -1,7 +1,7 @@
 """The whole way on the phantom, one verb after the other: what `make demo` runs.
 
 Every line that starts with `$` is a command that you can type yourself (see stages.py). Run again,
-it goes on where it stopped; `--fresh` starts over.
+it resumes where it stopped; `--fresh` starts over.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def prepare(
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
-        show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+        show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
 
 
 @app.command(rich_help_panel=DATA)
@@ -187,4 +187,4 @@ def merge(
     from medclip_debias.data.prepare.shards import merge as run
 
     prepared = run(parts, out, overwrite=overwrite)
-    show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+    show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)

@@ -170,7 +170,7 @@ class PreparedSet:
         return list(read_json_value(self.folder / "funnel.json", "run 'prepare' again"))
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What two people compare first: the hashes, then the counts."""
         hashes = {name: self.meta[name] for name in ("content_hash", "manifest_hash")}
         return hashes | {"synthetic": self.meta["synthetic"]} | self.meta["counts"]
@@ -277,7 +277,7 @@ def read_scores(
 def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
     path = folder / "meta.json"
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' made.")
+        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' wrote.")
     if not path.is_file():
         raise UserError(
             f"{folder}: this is not a prepared set (it has no meta.json); run 'prepare' first."

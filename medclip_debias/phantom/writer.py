@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from medclip_debias.data.parallel import ordered
 from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_folder
 from medclip_debias.phantom.files import write_dicom, write_jpg
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.study import Study, View, phrases, plan_study, render_view
@@ -28,7 +28,7 @@ def generate(
 
     Args:
         out: folder to make; it may exist only when it is empty.
-        settings: the dials.
+        settings: of the phantom.
         progress: called with (studies done, all studies).
         workers: processes; the number of CPUs by default. It changes nothing but the time.
 
@@ -41,18 +41,11 @@ def generate(
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists already and is not an empty folder; choose another one.")
-    unfinished = out.parent / f".{out.name}.partial-{os.getpid()}"
     try:
-        unfinished.mkdir(parents=True)
-        counts = _generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
-        if out.exists():
-            out.rmdir()
-        unfinished.replace(out)
+        with atomic_folder(out) as unfinished:
+            return _generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}).") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return counts
 
 
 def _generate(

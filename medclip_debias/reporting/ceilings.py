@@ -12,12 +12,12 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.reporting.content import Table, check_own, dig, interval, number
+from medclip_debias.reporting.content import Rows, check_own, dig, interval, number
 
 LINEAR = "linear at 1"
 
 
-def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Table:
+def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Rows:
     """Per class: AUC of zero-shot, of a linear probe on all labels and of a supervised network.
 
     Files of another set or split than the results are left out: their AUCs are of other images.

@@ -29,7 +29,7 @@ from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
 INPUTS = "inputs.parquet"
-"""What each row and each report was made of, so that a later run knows what changed."""
+"""What each row and each report was read from, so that a later run knows what changed."""
 
 MISSING_IMAGES, UNUSED_REPORTS = "missing.csv", "unused_reports.csv"
 """Image files that are listed and not there; studies whose report gave no sentence, and why."""
@@ -81,7 +81,7 @@ class About:
         }
 
     def source_stamp(self, heads: Heads) -> str:
-        """Return a hash of what a set (or part) is made of: another file, another hash.
+        """Return a hash of what a set (or part) depends on: another file, another hash.
 
         Args:
             heads: of all entries in the journal of reports.
@@ -149,8 +149,8 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
-    told = [(name, without_patients(reason)) for name, reason in rejected]
-    _write_csv(folder / "rejected.csv", ("image_id", "reason"), told)
+    shown = [(name, without_patients(reason)) for name, reason in rejected]
+    _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
     _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), about.missing)
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
@@ -307,8 +307,8 @@ def _manifest(
     if rows:
         shown = images[["image_id", "study_id", "split"]].assign(row=range(len(rows)))
     else:
-        told = [("", study.study_id, study.split, -1) for study in studies]
-        shown = pd.DataFrame(told, columns=list(layout.MANIFEST_COLUMNS[:4]))
+        reports = [("", study.study_id, study.split, -1) for study in studies]
+        shown = pd.DataFrame(reports, columns=list(layout.MANIFEST_COLUMNS[:4]))
     return shown.assign(
         pixel_hash=[row.hash for row in rows] if rows else "",
         text_hash=[texts[study] for study in shown["study_id"]],

@@ -101,7 +101,7 @@ class Preparation:
         self._read_images(work, earlier)
 
     def stamp(self, shard: tuple[int, int] = (1, 1)) -> str:
-        """Return the hash that a set made of the source as it is now would have."""
+        """Return the hash that a set prepared from the source as it is now would have."""
         self._select(None)
         heads = Heads()
         for head, _ in self._report_jobs(self._images_by_study(shard), shard, None):
