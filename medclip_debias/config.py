@@ -86,7 +86,7 @@ class PrepareSettings(Settings):
     def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the settings that came later out while they are at their defaults.
 
-        So every set and model made before them keeps its content hash.
+        So every set and model written before them keeps its content hash.
         """
         content: dict[str, Any] = handler(self)
         for name in ("fit", "resample"):

@@ -78,5 +78,5 @@ def explained(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
         raise UserError(f"{sentence} ({type(error).__name__})") from error
 
 
-class ToldWarning(UserWarning):
+class ReportedWarning(UserWarning):
     """A warning that is one sentence for people; the command line shows it without its place."""

@@ -130,6 +130,9 @@ def prepare(
     split_seed: Annotated[
         int | None, typer.Option(help="Split patients by this seed, not the source's split.")
     ] = None,
+    split_file: Annotated[
+        Path | None, typer.Option(help="Split file (split.csv of a prepared set) to split by.")
+    ] = None,
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
@@ -169,7 +172,9 @@ def prepare(
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(kind, phrases, reports, labels, split_seed, text, tables, text_only),
+        "reading": Reading(
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file)
+        ),
         "workers": workers,
         "say": None if as_json else note,
         "overwrite": overwrite,
@@ -183,7 +188,7 @@ def prepare(
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
-        show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+        show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
 
 
 @app.command(rich_help_panel=DATA)
@@ -197,4 +202,4 @@ def merge(
     from medclip_debias.data.prepare.shards import merge as run
 
     prepared = run(parts, out, overwrite=overwrite)
-    show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+    show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)

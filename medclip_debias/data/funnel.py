@@ -7,7 +7,10 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 
-ASIDE = ("label rows", "label cells", "rows", "test studies", "reports", "boxes")
+ASIDE = (
+    *("label rows", "test studies", "reports", "boxes", "projection rows", "index entries"),
+    *("locations", "cells", "image files", "studies of the split", "label cells", "rows"),
+)
 """Units of steps that drop no image and no study."""
 
 

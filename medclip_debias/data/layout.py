@@ -39,11 +39,17 @@ PHRASE_BOX_COLUMNS = (
 )
 
 
+LOCATIONS = "locations.parquet"
+"""Weak location labels of the studies, where a source has an index: `LOCATION_COLUMNS`."""
+LOCATION_COLUMNS = ("study_id", "heading", "region", "side", "zone", "severity")
+
+
 class ContentHash:
     """Names the content of a prepared set: its settings, every table's values, every row.
 
     The values are hashed, not the Parquet bytes, which change with the library's version. Call
-    `table` (or `rows`) for each of `TABLES` in that order, then `pixels`.
+    `table` (or `rows`) for each of `TABLES` in that order, for the locations if there are any,
+    then `pixels`.
     """
 
     def __init__(self, settings: PrepareSettings, kind: str) -> None:
@@ -123,4 +129,5 @@ def _canonical(value: Any) -> bytes:
 def table_hashes(folder: Path) -> dict[str, str]:
     """Hash of the file of each table in ``folder``, for ``meta.json``."""
     names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES]
+    names += [name for name in (LOCATIONS,) if (folder / name).is_file()]
     return {name: file_hash(folder / name) for name in names}

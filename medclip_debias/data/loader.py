@@ -159,7 +159,7 @@ class Batch:
 
 
 class _Ragged:
-    """Lists of integers end to end, so that a batch of them is drawn without a loop."""
+    """Lists of integers end to end, so that a batch of them is sampled without a loop."""
 
     def __init__(self, lists: list[NDArray[np.int64]]) -> None:
         self.counts = np.array([len(one) for one in lists])
@@ -188,12 +188,12 @@ class _Ragged:
 class StepBatches(Dataset[Batch]):
     """Item k is this process's share of the batch of step k.
 
-    Studies are drawn without replacement within an epoch, the last incomplete batch is left
+    Studies are sampled without replacement within an epoch, the last incomplete batch is left
     out; of each study up to ``views_per_study`` images and up to ``sentences_per_study``
     sentences, without repeats. Among several images of a study each sentence belongs to one
-    drawn at random.
+    chosen at random.
 
-    Every number drawn is that of the whole batch, whatever the number of processes: the shares
+    Every random number is that of the whole batch, whatever the number of processes: the shares
     of all ranks, put together in order, are the batch of a single process, bit for bit (with
     two views: their first halves, then their second halves).
 
@@ -348,7 +348,7 @@ class StepBatches(Dataset[Batch]):
 
 
 def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:
-    """Yield the batches of steps ``start`` to ``stop - 1``, made by ``workers`` processes.
+    """Yield the batches of steps ``start`` to ``stop - 1``, read by ``workers`` processes.
 
     Raises:
         UserError: a worker died, or has too little shared memory or too few open files.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
@@ -46,6 +46,24 @@ class ImageRecord:
     view_in_header: bool = False
 
 
+class Location(NamedTuple):
+    """Where an index says that something is: a weak label, of the study and not of an image.
+
+    Attributes:
+        heading: what is there.
+        region: structure, as ``lung`` or ``ribs``; several are joined by commas, ``""`` unknown.
+        side: ``left``, ``right``, ``bilateral`` or ``""``.
+        zone: zone of the lung, as ``base`` or ``upper lobe``, or ``""``.
+        severity: words as ``mild`` or ``small``, joined by commas.
+    """
+
+    heading: str
+    region: str
+    side: str
+    zone: str
+    severity: str
+
+
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
     """One study: a report, and labels for the whole study.
@@ -59,6 +77,7 @@ class StudyRecord:
         origin: file (and row) the report came from, for messages.
         problem: why the report that is there cannot be used (``report`` is then ``None``), as
             one sentence naming the file; ``""`` when nothing is wrong with it.
+        locations: where an index of the report says that something is.
     """
 
     study_id: str
@@ -68,6 +87,7 @@ class StudyRecord:
     labels: dict[str, float | None] = field(default_factory=dict)
     origin: str = ""
     problem: str = ""
+    locations: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

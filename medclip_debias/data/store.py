@@ -15,6 +15,8 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
     IMAGE_COLUMNS,
+    LOCATION_COLUMNS,
+    LOCATIONS,
     MANIFEST,
     MANIFEST_COLUMNS,
     PHRASE_BOX_COLUMNS,
@@ -144,6 +146,17 @@ class PreparedSet:
         return read_parquet(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
 
     @cached_property
+    def locations(self) -> pd.DataFrame | None:
+        """Where an index of the reports says that something is: `LOCATION_COLUMNS`, all text.
+
+        One row per entry and zone. ``None`` for a source without such an index.
+        """
+        if LOCATIONS not in self.meta.get("files", ()):
+            return None
+        columns = list(LOCATION_COLUMNS)
+        return read_parquet(self.folder / LOCATIONS, "run 'prepare' again", columns)
+
+    @cached_property
     def pixels(self) -> NDArray[np.uint8]:
         """Memory-mapped uint8 images ``[n, size, size]``, read-only."""
         shape = (len(self), self.settings.size, self.settings.size)
@@ -157,7 +170,7 @@ class PreparedSet:
         return list(read_json_value(self.folder / "funnel.json", "run 'prepare' again"))
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What two people compare first: the hashes, then the counts."""
         hashes = {name: self.meta[name] for name in ("content_hash", "manifest_hash")}
         return hashes | {"synthetic": self.meta["synthetic"]} | self.meta["counts"]
@@ -264,7 +277,7 @@ def read_scores(
 def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
     path = folder / "meta.json"
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' made.")
+        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' wrote.")
     if not path.is_file():
         raise UserError(
             f"{folder}: this is not a prepared set (it has no meta.json); run 'prepare' first."

@@ -1,4 +1,4 @@
-"""The phantom's dials, validated (see docs/phantom.md)."""
+"""The phantom's settings, validated (see docs/phantom.md)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ REGIMES: dict[str, dict[str, float]] = {
 
 
 class PhantomSettings(Settings):
-    """How many studies, of which kind, seen and told how well.
+    """How many studies, of which kind, how well they are seen and reported.
 
-    A ``regime`` names a set of defaults; any dial that is given wins over it. ``easy`` is close
+    A ``regime`` names a set of defaults; any setting that is given wins over it. ``easy`` is close
     to a saturated benchmark, ``natural`` (the default) is harder, ``hospital`` denies effusion
     and pneumothorax in most reports and shows findings faintly.
 

@@ -91,7 +91,7 @@ def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
     """Decide everything about a study: the same arguments give the same study.
 
     Args:
-        settings: the dials.
+        settings: of the phantom.
         split: ``train``, ``validate`` or ``test``: the stream to draw from.
         index: number of the study in its stream.
     """
@@ -105,12 +105,12 @@ def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
     noisy = bool(rng.random() < settings.report_noise) and split != "test"
     marker = _marker(rng.random(), settings, split, present)
     views = _views(rng, settings, split, index)
-    told = other if noisy else present
+    reported = other if noisy else present
     language = np.random.default_rng([settings.seed, STREAMS[split], index, 1 << 20])
     ordinal = int(patient_ordinals(settings.seed, split, settings.counts()[split])[index])
     female = np.random.default_rng([settings.seed, STREAMS[split], ordinal, 1 << 21]).random() < 0.5
     patient = Patient(bool(female), views[0].position == "AP")
-    report = write_report(language, settings, told, patient)
+    report = write_report(language, settings, reported, patient)
     return Study(
         split=split,
         index=index,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_folder
 from medclip_debias.phantom.layout import LAYOUTS, Progress
 from medclip_debias.phantom.settings import PhantomSettings
 
@@ -21,7 +21,7 @@ def generate(
 
     Args:
         out: folder to make; it may exist only when it is empty.
-        settings: the dials.
+        settings: of the phantom.
         progress: called with (studies done, all studies).
         workers: processes; the number of CPUs by default. It changes nothing but the time.
 
@@ -36,15 +36,8 @@ def generate(
     layout = LAYOUTS.find(settings.layout, "the settings of the phantom", "layout")(settings)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists already and is not an empty folder; choose another one.")
-    unfinished = out.parent / f".{out.name}.partial-{os.getpid()}"
     try:
-        unfinished.mkdir(parents=True)
-        counts = layout.generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
-        if out.exists():
-            out.rmdir()
-        unfinished.replace(out)
+        with atomic_folder(out) as unfinished:
+            return layout.generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}).") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return counts

@@ -142,16 +142,17 @@ class Trainer:
         self.precision = Precision(train.precision, self.device)
         arrange(self.model, train)
         self.norms = norms
+        tokens = self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens)
         self.cached = CachedGradients(
-            self.model,
-            self.objective,
-            self.masked_lm,
-            self._fields(),
-            self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens),
-            norms,
-            self.precision,
-            self.ranks,
             train,
+            model=self.model,
+            objective=self.objective,
+            masked_lm=self.masked_lm,
+            fields=self._fields(),
+            tokens=tokens,
+            norms=norms,
+            precision=self.precision,
+            ranks=self.ranks,
         )
         self.train_mode()
 

@@ -53,8 +53,8 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     several = zero["multiclass"]
     # i00 to i03, i06 to i08 are of test or held out; i04 and i05 in training.
     assert several["images"] == 7
-    told = {"list": "5x200.csv", "rows": 10, "rows_not_in_set": 1, "images_in_training": 2}
-    assert several["source"].items() >= told.items()
+    reported = {"list": "5x200.csv", "rows": 10, "rows_not_in_set": 1, "images_in_training": 2}
+    assert several["source"].items() >= reported.items()
     assert found["grounding"]["phrases"] == 2
     assert found["grounding"]["other_annotation_splits"] == 1
     assert found["grounding"]["source"]["annotation_splits"] == {"test": 2, "validate": 1}
@@ -113,7 +113,7 @@ def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model
     ):
         command = ["evaluate", small_model, small_prepared.folder, "--out", out, *words]
         assert run([str(word) for word in command]) == 2
-        told = capsys.readouterr().err.splitlines()
-        assert sentence in told[-1]
-        assert not any("Traceback" in line for line in told)
+        reported = capsys.readouterr().err.splitlines()
+        assert sentence in reported[-1]
+        assert not any("Traceback" in line for line in reported)
     assert not out.exists()

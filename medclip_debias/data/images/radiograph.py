@@ -123,7 +123,7 @@ class Radiograph:
         """Clip at the percentiles ``settings.clip``, stretch to 0..255, equalise if asked.
 
         With ``equalize`` grey levels are cut, not rounded, and inverted after that, as in the
-        conversion that made MIMIC-CXR-JPG; ``clip: [0, 100]`` and ``window: none`` then give
+        conversion behind MIMIC-CXR-JPG; ``clip: [0, 100]`` and ``window: none`` then give
         its very grey levels.
 
         Raises:

@@ -22,13 +22,14 @@ from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
 from medclip_debias.data import layout
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
 from medclip_debias.data.records import PhraseRecord
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
 INPUTS = "inputs.parquet"
-"""What each row and each report was made of, so that a later run knows what changed."""
+"""What each row and each report was read from, so that a later run knows what changed."""
 
 MISSING_IMAGES, UNUSED_REPORTS = "missing.csv", "unused_reports.csv"
 """Image files that are listed and not there; studies whose report gave no sentence, and why."""
@@ -53,6 +54,7 @@ class About:
         text_only: the source has reports and no images.
         made_by: versions of what computed the rows and sentences.
         selected: hash of what was selected, times of change included.
+        split: the split of the source's studies, where it has a name.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class About:
     text_only: bool
     made_by: dict[str, str]
     selected: str
+    split: NamedSplit | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values that `from_json` takes."""
@@ -74,10 +77,11 @@ class About:
             **asdict(self),
             "settings": self.settings.model_dump(mode="json"),
             "selection": self.selection.model_dump(mode="json"),
+            "split": None if self.split is None else [self.split.name, dict(self.split.studies)],
         }
 
     def source_stamp(self, heads: Heads) -> str:
-        """Return a hash of what a set (or part) is made of: another file, another hash.
+        """Return a hash of what a set (or part) depends on: another file, another hash.
 
         Args:
             heads: of all entries in the journal of reports.
@@ -93,6 +97,7 @@ class About:
             "phrases": [_phrase(phrase) for phrase in values["phrases"]],
             "rejected": [(image_id, reason) for image_id, reason in values["rejected"]],
             "missing": [(image_id, path) for image_id, path in values["missing"]],
+            "split": NamedSplit(*values["split"]) if values.get("split") else None,
         }
         return cls(**(values | changed))
 
@@ -126,12 +131,16 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
+    locations = _locations(results.studies, studies, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
     digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
     digest.table("studies", tables["studies"])
     digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
     digest.table("phrases", tables["phrases"])
+    if locations is not None:
+        digest.table("locations", locations)
+        _write_parquet(folder / layout.LOCATIONS, locations, "locations")
     digest.pixels(row.hash for row in results.rows)
     for name, table in tables.items():
         _write_parquet(folder / f"{name}.parquet", table, name)
@@ -140,11 +149,18 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
-    told = [(name, without_patients(reason)) for name, reason in rejected]
-    _write_csv(folder / "rejected.csv", ("image_id", "reason"), told)
+    shown = [(name, without_patients(reason)) for name, reason in rejected]
+    _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
     _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), about.missing)
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
+    files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
+    files += [] if locations is None else [layout.LOCATIONS]
+    named = {}
+    if about.split is not None:
+        about.split.write(folder / SPLIT_FILE)
+        files.append(SPLIT_FILE)
+        named = {"split": {"name": about.split.name, "sha256": about.split.sha256}}
     meta = {
         "format_version": layout.FORMAT_VERSION,
         "kind": about.kind,
@@ -165,7 +181,8 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
             "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
         },
         "funnel": funnel.rows,
-        "files": [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS],
+        "files": files,
+        **named,
         layout.HASHES: layout.table_hashes(folder),
         "source_stamp": about.source_stamp(results.heads),
         "manifest_hash": layout.manifest_hash(manifest),
@@ -271,6 +288,18 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
     funnel.step("boxes lie in the image", "phrases", kept, len(alike))
 
 
+def _locations(
+    listed: Sequence[Study], studies: Sequence[Study], funnel: Funnel
+) -> pd.DataFrame | None:
+    """The locations of the studies of the set; ``None`` where the source names none at all."""
+    count = sum(len(study.locations) for study in listed)
+    if not count:
+        return None
+    rows = [(study.study_id, *told) for study in studies for told in study.locations]
+    funnel.step("location is of a study of the set", "locations", len(rows), count)
+    return pd.DataFrame(rows, columns=list(layout.LOCATION_COLUMNS), dtype=object)
+
+
 def _manifest(
     images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study], texts: dict[str, str]
 ) -> pd.DataFrame:
@@ -278,8 +307,8 @@ def _manifest(
     if rows:
         shown = images[["image_id", "study_id", "split"]].assign(row=range(len(rows)))
     else:
-        told = [("", study.study_id, study.split, -1) for study in studies]
-        shown = pd.DataFrame(told, columns=list(layout.MANIFEST_COLUMNS[:4]))
+        reports = [("", study.study_id, study.split, -1) for study in studies]
+        shown = pd.DataFrame(reports, columns=list(layout.MANIFEST_COLUMNS[:4]))
     return shown.assign(
         pixel_hash=[row.hash for row in rows] if rows else "",
         text_hash=[texts[study] for study in shown["study_id"]],
@@ -320,6 +349,8 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
     if name == "phrases":
         fields = [(column, pa.string()) for column in layout.PHRASE_COLUMNS[:-1]]
         schema = pa.schema([*fields, ("boxes", pa.list_(pa.list_(pa.float64())))])
+    elif name == "locations":
+        schema = pa.schema([(column, pa.string()) for column in layout.LOCATION_COLUMNS])
     elif name == "phrase_boxes":
         types = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
         schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, types, strict=True)))

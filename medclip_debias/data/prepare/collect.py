@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.parallel import chunks, ordered
 from medclip_debias.data.prepare.assemble import About
 from medclip_debias.data.prepare.journal import Job, Journal, Workspace
@@ -70,7 +71,8 @@ class Preparation:
 
     def __post_init__(self) -> None:
         self.done = self.total = 0
-        self.tell(*self.source.describe())
+        self.split: NamedSplit | None = self.reading.split(self.source)
+        self.tell(*self.source.describe(), self.split.describe() if self.split else "")
 
     def start(
         self, work: Workspace, *, earlier: Previous | None = None, shard: tuple[int, int] = (1, 1)
@@ -99,7 +101,7 @@ class Preparation:
         self._read_images(work, earlier)
 
     def stamp(self, shard: tuple[int, int] = (1, 1)) -> str:
-        """Return the hash that a set made of the source as it is now would have."""
+        """Return the hash that a set prepared from the source as it is now would have."""
         self._select(None)
         heads = Heads()
         for head, _ in self._report_jobs(self._images_by_study(shard), shard, None):
@@ -115,7 +117,7 @@ class Preparation:
                 images, stamps, journal=journal, workers=self.workers, advance=self._advance
             )
 
-        self.plan = select(self.source, self.selection, views)
+        self.plan = select(self.source, self.selection, views, self.split)
         self.about = About(
             kind=self.source.kind,
             settings=self.settings,
@@ -129,6 +131,7 @@ class Preparation:
             text_only=self.plan.text_only,
             made_by=self.made_by,
             selected=self.plan.stamp(),
+            split=self.split,
         )
 
     # -------------------------------------------------------------------------- reports
@@ -173,12 +176,17 @@ class Preparation:
                 yield _report_job(study, images[0].at, split, images, earlier)
             return
         owners: list[StudyRecord] = []
-        for at, study in enumerate(self.source.studies()):
+        for at, study in enumerate(self._split_studies()):
             owners.append(replace(study, report=None, labels={}))
             if at % shard[1] == shard[0] - 1:
                 moves = study.patient_id in self.plan.held_out and study.split in TRAINING
                 yield _report_job(study, at, "held_out" if moves else study.split, [], earlier)
         check_leak([_owner(study) for study in owners])
+
+    def _split_studies(self) -> Iterator[StudyRecord]:
+        for study in self.source.studies():
+            split = study.split if self.split is None else self.split.studies[study.study_id]
+            yield replace(study, split=split)
 
     # --------------------------------------------------------------------------- images
 
@@ -239,6 +247,8 @@ def _report_job(
         "stamp": stamp,
         "images": [list(image) for image in images],
     }
+    if study.locations:  # journals of sources without them stay as they were
+        head["locations"] = [list(location) for location in study.locations]
     known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
     return head, known or text
 

@@ -88,6 +88,7 @@ class Study(NamedTuple):
     labels: tuple[float | None, ...]
     dropped: dict[str, int]
     words: dict[str, Any]
+    locations: list[list[str]]
 
 
 class Row(NamedTuple):
@@ -137,7 +138,7 @@ class Results:
             images is named by its own id.
 
     Raises:
-        UserError: an earlier version made a part.
+        UserError: an earlier version wrote a part.
     """
 
     def __init__(self, parts: Sequence[Part], selection: SelectionSettings) -> None:
@@ -202,8 +203,8 @@ class Results:
             before = left_over
         if text_only:
             return left
-        told = "study has a sentence, or labels or boxes for evaluation"
-        funnel.step(told, "images", len(self.images), self._images_listed)
+        name = "study has a sentence, or labels or boxes for evaluation"
+        funnel.step(name, "images", len(self.images), self._images_listed)
         funnel.step("image is readable", "images", len(self.rows), len(self.images))
         mended = Counter(row.mended for row in self.rows if row.mended)
         for what, count in sorted(mended.items()):
@@ -232,8 +233,8 @@ class Results:
         moved = sum(study.split == "held_out" for study in known)
         if moved:
             before = moved + sum(study.split in TRAINING for study in known)
-            told = "patient has no boxes (others move to held_out)"
-            funnel.step(told, "train and validate studies", before - moved, before=before)
+            name = "patient has no boxes (others move to held_out)"
+            funnel.step(name, "train and validate studies", before - moved, before=before)
         return known
 
     def _study(
@@ -255,6 +256,7 @@ class Results:
             labels=tuple(head["labels"].get(name) for name in self.labels),
             dropped=entry["dropped"],
             words=entry["words"],
+            locations=head.get("locations", []),
         )
 
 

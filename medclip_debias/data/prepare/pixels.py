@@ -39,7 +39,7 @@ def write_rows(
     not done again.
 
     Args:
-        target: file to make or to go on with; row ``r`` is ``size x size`` bytes.
+        target: file to make or to continue; row ``r`` is ``size x size`` bytes.
         jobs: each with the path of an image file, or with height, width, row in ``previous`` and
             what was mended.
         count: number of the jobs.
@@ -101,7 +101,7 @@ def _read_rows(jobs: list[Job]) -> list[Result]:
 
 
 def _read_row(head: Any, origin: Path | tuple[int, int, int, str]) -> Result:
-    """Read one image, or copy the row that an earlier run made of the same file."""
+    """Read one image, or copy the row that an earlier run read from the same file."""
     assert _settings is not None
     entry: dict[str, Any] = {"head": head}
     if not isinstance(origin, Path):

@@ -10,6 +10,7 @@ from typing import Any
 
 from medclip_debias.config import SelectionSettings, json_hash
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.prepare.views import ReadViews, read_views
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
 from medclip_debias.data.splits import check_leak
@@ -60,13 +61,19 @@ class Plan:
         return json_hash([self.listing(), self.stamps, sorted(self.held_out)])
 
 
-def select(source: Source, settings: SelectionSettings, views: ReadViews = read_views) -> Plan:
+def select(
+    source: Source,
+    settings: SelectionSettings,
+    views: ReadViews = read_views,
+    split: NamedSplit | None = None,
+) -> Plan:
     """Select the images of ``source``.
 
     Args:
         source: where they are.
         settings: policies.
         views: reads the view positions that no table holds from the files' headers.
+        split: takes the place of the source's own; it names every study.
 
     Raises:
         UserError: a patient or study is in two splits, or no image is left.
@@ -76,6 +83,11 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     funnel.step("images listed", "images", len(listed))
     for counted in source.steps():
         funnel.step(*counted)
+    if split is not None:
+        listed = [replace(image, split=split.studies[image.study_id]) for image in listed]
+        funnel.step(
+            f"study is in the split {split.name}", "studies of the split", len(split.studies)
+        )
     phrases = source.phrases()
     if not listed:
         held_out = source.held_out_patients()

@@ -244,8 +244,8 @@ class ManifestSource:
     def _study(self, study_id: str, indices: list[int]) -> StudyRecord:
         first = self._images[indices[0]]
         reports = self._reports.texts
-        told = [index for index in indices if reports[index].strip()]
-        report_index = told[0] if told else indices[0]
+        with_text = [index for index in indices if reports[index].strip()]
+        report_index = with_text[0] if with_text else indices[0]
         for index in indices:
             image = self._images[index]
             if image.patient_id != first.patient_id:
@@ -253,7 +253,7 @@ class ManifestSource:
                     f"{image.origin}: its study belongs to another patient in row"
                     f" {self._rows[indices[0]]}; a study has one patient."
                 )
-            if index in told and reports[index] != reports[report_index]:
+            if index in with_text and reports[index] != reports[report_index]:
                 raise UserError(
                     f"{image.origin}: its study has another report in row"
                     f" {self._rows[report_index]};"

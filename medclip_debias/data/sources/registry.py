@@ -1,13 +1,12 @@
 """Formats of sources: a format is known because its file lies in this folder.
 
 A format is one class with the decorator `source`: how it is recognised, how it is opened, what it
-needs, and the words that the help, the messages and docs/data.md have for it.
+needs, and the words that the help, the messages and docs/data.md have for it. `formats` imports
+every module of this folder, so they import pandas and other large libraries inside functions.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from medclip_debias.data.records import Source
 from medclip_debias.errors import UserError
+from medclip_debias.registry import Registry
 
 if TYPE_CHECKING:
     from medclip_debias.data.labels import Labeller
@@ -126,7 +126,8 @@ class Format:
 
 
 _R = TypeVar("_R", bound=type[_Readable])
-_known: dict[str, Format] = {}
+
+FORMATS: Registry[Format] = Registry("format of a source", __package__)
 
 
 def source(
@@ -150,14 +151,9 @@ def source(
     """
 
     def add(reader: _R) -> _R:
-        kind = str(reader.kind)
-        other = _known.get(kind)
-        if other is not None and other.module != reader.__module__:
-            raise ValueError(f"two formats are called {kind!r}: {other.module} and {reader}")
-        _known[kind] = Format(
-            *(kind, title, looks, give, needs),
-            *(frozenset(takes), MappingProxyType(dict(instead or {})), reader),
-        )
+        words = (title, looks, give, needs, frozenset(takes))
+        known = Format(reader.kind, *words, MappingProxyType(dict(instead or {})), reader)
+        FORMATS.add(reader.kind, known, of=reader)
         return reader
 
     return add
@@ -165,7 +161,4 @@ def source(
 
 def formats() -> Mapping[str, Format]:
     """Return every format by its kind, in alphabetical order."""
-    package = importlib.import_module(__package__)
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{__package__}.{module.name}")
-    return MappingProxyType(dict(sorted(_known.items())))
+    return MappingProxyType(FORMATS.all())

@@ -1,4 +1,4 @@
-"""A small source, prepared set, model and run, made once; every case gets copies of its own."""
+"""A small source, prepared set, model and run, generated once; every case gets its own copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT, STUDY = "19876543", "59876543"
 
 
 class Base:
-    """What is made once for all cases, in ``folder``."""
+    """What is generated once for all cases, in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -86,7 +86,7 @@ class TestAfterAnEdit:
     def test_of_no_influence_an_interrupted_run_resumes(self, source, package, stopped):
         edit(package, OF_NO_INFLUENCE)
         said = self.resumed(source, stopped)
-        assert "going on with an interrupted run" in said
+        assert "resuming an interrupted run" in said
         assert "nothing is left to do" in self.resumed(source, stopped)
 
     def test_of_influence_an_interrupted_run_starts_over(self, source, package, stopped):

@@ -45,12 +45,14 @@ class Structure(Settings):
     """A part of the body and what its states claim.
 
     ``states`` lists the findings that a state of the lexicon claims present, ``denies`` those
-    that are absent where it is normal, and ``clear``, if it is there, where it is clear.
+    that are absent where it is in one of the ``fine`` states, and ``clear``, if it is there, what
+    is absent where it is clear.
     """
 
     terms: tuple[str, ...] = ()
     states: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     denies: tuple[str, ...] = ()
+    fine: tuple[str, ...] = ("normal", "clear")
     clear: tuple[str, ...] | None = None
 
 
@@ -219,6 +221,7 @@ def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
     for name, structure in lexicon.structures.items():
         place = f"structures.{name}"
         _known(where, f"{place}.states", structure.states, lexicon.states)
+        _known(where, f"{place}.fine", structure.fine[2:], lexicon.states)
         claimed = [f.removesuffix("?") for found in structure.states.values() for f in found]
         denied = (*structure.denies, *(structure.clear or ()))
         _known(where, place, (*claimed, *denied), lexicon.findings)

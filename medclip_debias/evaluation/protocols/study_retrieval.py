@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,11 @@ from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     Protocol,
+    Request,
     Skipped,
     rows_of_split,
 )
-from medclip_debias.evaluation.retrieval import (
+from medclip_debias.evaluation.protocols.retrieval import (
     chance,
     paired_ranks,
     rank_items,
@@ -107,6 +108,11 @@ class StudyRetrieval(Protocol):
         self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
         self._positive = _positive_labels(data, self.studies, options)
 
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        return cls(request.data, request.split, request.options)
+
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
@@ -161,7 +167,7 @@ class StudyRetrieval(Protocol):
             SENTENCE_WAYS[0]: first_relevant_rank(self._scores.T, says.T),
             SENTENCE_WAYS[1]: first_relevant_rank(self._scores, says),
         }
-        # A sentence that several patients share is drawn with the first of them.
+        # A sentence that several patients share is resampled with the first of them.
         owner = patients[says.argmax(axis=0)]
         pairs = list(patients[study])
         return {
@@ -264,12 +270,12 @@ def class_precision(
             above, level = row > bound, row == bound
             room = k - above.sum()
             shares[place, column] = (good[above].sum() + room * good[level].mean()) / k
-    drawn = [patients[query] for query in queries.tolist()]
+    owners = [patients[query] for query in queries.tolist()]
     names = [f"precision_at_{k}" for k in usable]
     intervals = (
         bootstrap_intervals(
             lambda weights: {n: weighted_mean(shares[:, i], weights) for i, n in enumerate(names)},
-            drawn,
+            owners,
             **draw.keywords,
         )
         if len(queries)

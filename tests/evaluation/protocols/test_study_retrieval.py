@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Skipped
-from medclip_debias.evaluation.retrieval import paired_ranks, summarise_modes
-from medclip_debias.evaluation.study_retrieval import (
+from medclip_debias.evaluation.protocols.retrieval import paired_ranks, summarise_modes
+from medclip_debias.evaluation.protocols.study_retrieval import (
     StudyRetrieval,
     class_precision,
     report_scores,

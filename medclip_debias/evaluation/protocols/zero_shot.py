@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -31,14 +31,27 @@ from medclip_debias.evaluation.classification import (
     weighted_ece,
     weighted_f1,
 )
-from medclip_debias.evaluation.label_table import ClassList, Labels
+from medclip_debias.evaluation.label_table import (
+    ClassList,
+    Labels,
+    class_list,
+    labels_or_list,
+    threshold_labels,
+)
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
-from medclip_debias.evaluation.offsets import Offsets, offset_rows, prompt_offsets
+from medclip_debias.evaluation.offsets import (
+    Offsets,
+    needed_scale,
+    offset_rows,
+    prompt_offsets,
+    read_offsets,
+)
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     Protocol,
+    Request,
     Skipped,
     patients_of,
 )
@@ -263,6 +276,7 @@ class ZeroShot(Protocol):
 
     name: ClassVar[str] = "zero_shot"
     items_name: ClassVar[str] = "zero_shot"
+    counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
     def __init__(
         self,
@@ -287,6 +301,23 @@ class ZeroShot(Protocol):
         rows |= set(self._unlabelled)
         self.rows = frozenset(rows)
         self._scores: dict[int, NDArray[np.float32]] = {}
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        data, prompts = request.data, request.prompts
+        classes = list(prompts.classes)
+        listed = class_list(request.class_images, data, classes) if request.class_images else None
+        return cls(
+            data,
+            labels_or_list(request.labels, data, request.split, classes, listed),
+            prompts,
+            request.options.labels,
+            validation=threshold_labels(request.labels, data, request.split, classes),
+            listed=listed,
+            offsets=request.options.offsets,
+            kept=_kept_offsets(request),
+        )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
@@ -326,6 +357,10 @@ class ZeroShot(Protocol):
             "multiclass": self._multiclass(draw),
         }
         return Measured(found, self._items(differences, patients))
+
+    def counts(self) -> dict[str, int]:
+        """See `Protocol.counts`."""
+        return {"labelled_images": len(self.labels.rows)}
 
     def _of(self, rows: Sequence[int]) -> Floats:
         """Scores ``[rows, texts]``, less the constant of each prompt once that is known."""
@@ -378,3 +413,13 @@ class ZeroShot(Protocol):
             values = self.labels.values.get(name, np.full(len(rows), np.nan))
             columns[f"label.{name}"] = self._policy.apply(values)
         return pd.DataFrame(table | columns)
+
+
+def _kept_offsets(request: Request) -> Floats | None:
+    """The constants that the model's folder keeps, where the options ask for them."""
+    asked = request.options.offsets
+    if asked != "none":
+        needed_scale(request.model)
+    if asked != "model" or request.model_folder is None:
+        return None
+    return read_offsets(request.model_folder, request.model.content_hash, request.prompts.texts)

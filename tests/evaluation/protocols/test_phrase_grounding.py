@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.phrase_grounding import score_phrase, summarise_phrases
+from medclip_debias.evaluation.protocols.phrase_grounding import score_phrase, summarise_phrases
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid

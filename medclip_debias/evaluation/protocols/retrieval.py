@@ -8,7 +8,7 @@ sentence ranks all boxes and each box ranks all sentences, one candidate for eac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -20,9 +20,9 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_median,
 )
 from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
-from medclip_debias.evaluation.phrase_grounding import phrases_of_images
-from medclip_debias.evaluation.phrase_selection import Phrases
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
+from medclip_debias.evaluation.phrase_selection import Phrases, phrases_of
+from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
+from medclip_debias.evaluation.protocols.phrase_grounding import phrases_of_images
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.models.finite import finite
 
@@ -198,6 +198,11 @@ class BoxRetrieval(Protocol):
         self.features: dict[int, NDArray[np.float32]] = {}
         self._left_out = len(phrases.phrases) - len(self.phrases)
         self._of_image = phrases_of_images(self.phrases)
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        return cls(request.once(phrases_of))
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""

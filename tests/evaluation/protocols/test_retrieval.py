@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.evaluation.retrieval import pair_scores, retrieval
+from medclip_debias.evaluation.protocols.retrieval import pair_scores, retrieval
 
 PATIENTS = [str(i) for i in range(200)]
 TEXTS = [f"sentence {i}" for i in range(200)]

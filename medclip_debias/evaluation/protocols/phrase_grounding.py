@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,9 @@ from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
+from medclip_debias.evaluation.phrase_selection import Phrase, Phrases, phrases_of
+from medclip_debias.evaluation.pictures import write_heatmaps
+from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import as_boxes, visible_boxes
 from medclip_debias.models.finite import finite
@@ -25,6 +27,7 @@ from medclip_debias.models.region_grid import RegionGrid
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
@@ -196,6 +199,7 @@ class PhraseGrounding(Protocol):
 
     name: ClassVar[str] = "grounding"
     items_name: ClassVar[str] = "phrases"
+    counted: ClassVar[tuple[str, ...]] = ("phrases",)
 
     def __init__(self, phrases: Phrases, *, smoothing: float = 0.0, rule: BoxRule) -> None:
         self.selected = phrases
@@ -205,6 +209,12 @@ class PhraseGrounding(Protocol):
         self.metrics: dict[int, dict[str, float]] = {}
         self._smoothing, self._rule = smoothing, rule
         self._of_image = phrases_of_images(phrases.phrases)
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        options = request.options
+        return cls(request.once(phrases_of), smoothing=options.smoothing, rule=options.boxes)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
@@ -246,6 +256,23 @@ class PhraseGrounding(Protocol):
         )
         results["not_groundable"] = self._summary(no, draw) if no else {"phrases": 0}
         return Measured(results, self._items())
+
+    def counts(self) -> dict[str, int]:
+        """See `Protocol.counts`."""
+        return {"phrases": len(self.selected.phrases)}
+
+    def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
+        """See `Protocol.write_pictures`; the maps of some phrases, in ``heatmaps/``."""
+        write_heatmaps(
+            out / "heatmaps",
+            data,
+            self.selected.phrases,
+            self.grids,
+            self.metrics,
+            count,
+            self._model.grid,
+            smoothing=self._smoothing,
+        )
 
     def _summary(self, numbers: Sequence[int], draw: Draw) -> dict[str, Any]:
         phrases = [self.selected.phrases[number] for number in numbers]
