@@ -81,6 +81,10 @@ def held(layout: Layout, truth: list[ContentStudy]) -> list[tuple[ContentStudy, 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryLayout:
+    def test_has_a_row_in_the_docs(self, kind):
+        docs = Path(__file__).parents[2] / "docs" / "phantom.md"
+        assert f"| `{kind}` | " in docs.read_text(encoding="utf-8")
+
     def test_is_recognised_as_its_own_source(self, kind, tree):
         made = tree(kind)
         assert made.source.kind == made.layout.source_kind

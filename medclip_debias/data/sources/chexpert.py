@@ -50,7 +50,6 @@ _NEEDED = ("Path", "No Finding")
     needs="the JPG files that the tables name; there are no reports, so validation and test images"
     " are kept for evaluation",
     takes=("split_seed",),
-    instead={"text_only": "CheXpert has no reports; CheXpert Plus has"},
 )
 class CheXpertSource(ArchiveSource):
     """A CheXpert folder.
