@@ -71,6 +71,24 @@ class StudyRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """Which pixels of an image a phrase covers, as COCO writes it.
+
+    ``medclip_debias.data.masks`` reads and makes them.
+
+    Attributes:
+        height: rows of the image that was annotated.
+        width: columns of that image.
+        counts: lengths of runs of pixels outside and inside, in turns, column by column, in
+            COCO's compressed form.
+    """
+
+    height: int
+    width: int
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseRecord:
     """One phrase grounded in one image: the union of its boxes.
 
@@ -83,6 +101,7 @@ class PhraseRecord:
         annotated_size: width and height of the image when it was annotated, ``None`` unknown.
         split: split of the annotations themselves (MS-CXR 1.1), one of `SPLITS`; ``""`` when they
             have none.
+        mask: the pixels themselves, where the source has them, at the annotated size.
     """
 
     phrase_id: str
@@ -92,6 +111,7 @@ class PhraseRecord:
     boxes: tuple[Box, ...]
     annotated_size: tuple[int, int] | None
     split: str = ""
+    mask: Mask | None = None
 
 
 def file_stem(name: str) -> str:

@@ -34,6 +34,8 @@ class Sure(IntEnum):
     """A file was put there to say what the folder is, as a manifest does."""
     RELEASE = 4
     """There are files or folders under the very names of a public release."""
+    EXTENSION = 5
+    """There are those of a release that comes with the images and tables of another one."""
 
 
 @dataclass(frozen=True)
