@@ -29,7 +29,7 @@ class Expected:
     Attributes:
         shown: where.
         what: name of the funnel's step; words of the sentence, which holds the number of the
-            defects that name it; the image's id in ``rejected.csv`` and ``missing.csv``.
+            defects that name it; in the other cases the image's id.
     """
 
     shown: Shown

@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
 from medclip_debias.data.parallel import ordered
+from medclip_debias.data.splits import seeded_split
 from medclip_debias.phantom.content import (
     Content,
     ContentStudy,
@@ -172,6 +174,15 @@ LAYOUTS: Registry[type[Layout]] = Registry(
 def owner_study(item: tuple[ContentStudy, ContentView]) -> int:
     """The study of an image, as `Defects.choose` wants an owner."""
     return item[0].place
+
+
+def id_in_split(name: Callable[[int], str], split: str) -> str:
+    """Return the first of ``name(0)``, ``name(1)`` ... that falls into a split by its hash.
+
+    For archives without splits of their own: patients get ids that the default split
+    (`medclip_debias.data.splits.seeded_split`) puts where the phantom has them.
+    """
+    return next(found for n in count() if seeded_split(found := name(n)) == split)
 
 
 def one_thread() -> None:

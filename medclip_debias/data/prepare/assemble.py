@@ -296,7 +296,7 @@ def _manifest(
 
 
 def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study]) -> pd.DataFrame:
-    parts = (
+    parts: tuple[dict[str, Any], ...] = (
         {"what": "image", "id": images["image_id"], "stamp": [row.stamp for row in rows]},
         {
             "what": "report",
@@ -307,6 +307,9 @@ def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study])
         },
     )
     columns = ["what", "id", "stamp", "dropped", "words"]
+    if any(row.mended for row in rows):
+        parts[0]["mended"] = [row.mended for row in rows]
+        columns.append("mended")
     frames = [pd.DataFrame(part, columns=columns) for part in parts]
     return pd.concat(frames, ignore_index=True).fillna("").astype("str")
 

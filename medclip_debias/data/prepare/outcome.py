@@ -100,6 +100,7 @@ class Row(NamedTuple):
     width: int
     hash: str
     stamp: str
+    mended: str = ""
 
 
 def wanted_images(
@@ -202,6 +203,9 @@ class Results:
         told = "study has a sentence, or labels or boxes for evaluation"
         funnel.step(told, "images", len(self.images), self._images_listed)
         funnel.step("image is readable", "images", len(self.rows), len(self.images))
+        mended = Counter(row.mended for row in self.rows if row.mended)
+        for what, count in sorted(mended.items()):
+            funnel.step(f"image is read though {what}", "images", count)
         step.stop_if_empty(len(self.rows))
         readable = {row.at for row in self.rows}
         wanted = [study for study in self.studies if study.images]
@@ -286,6 +290,7 @@ def _rows(parts: Sequence[Part]) -> tuple[list[Row], list[tuple[int, str, str]]]
                 unreadable.append((at, image_id, entry["reason"]))
                 continue
             size = entry["height"], entry["width"]
-            rows.append(Row(at, number, row, *size, entry["hash"], stamp))
+            mended = entry.get("mended", "")
+            rows.append(Row(at, number, row, *size, entry["hash"], stamp, mended))
             row += 1
     return sorted(rows), unreadable

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from medclip_debias.data.labels import Labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources.ids import is_blank
-from medclip_debias.data.sources.tree import is_file
+from medclip_debias.data.sources.texts import read_report
+from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,8 +37,13 @@ class ArchiveSource(Source):
 
     A subclass fills the lists in its ``__init__``.
 
+    Args:
+        root: folder that was given.
+        text_only: yield the reports alone.
+
     Attributes:
         root: folder that was given.
+        text_only: there are no images for `prepare`, whatever is in ``image_records``.
         image_records: every image that the archive lists.
         study_records: every study, in the order of its first image.
         phrase_records: grounded phrases.
@@ -45,8 +51,9 @@ class ArchiveSource(Source):
         said: sentences on what was found and what is missing.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, text_only: bool = False) -> None:
         self.root = root
+        self.text_only = text_only
         self.image_records: list[ImageRecord] = []
         self.study_records: list[StudyRecord] = []
         self.phrase_records: list[PhraseRecord] = []
@@ -54,8 +61,8 @@ class ArchiveSource(Source):
         self.said: list[str] = []
 
     def images(self) -> list[ImageRecord]:
-        """Return every image that the archive lists."""
-        return self.image_records
+        """Return every image that the archive lists; none of reports alone."""
+        return [] if self.text_only else self.image_records
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first image."""
@@ -198,6 +205,26 @@ def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict
         counted.append((f"line of {path.name} is a JSON object", "rows", good, total))
 
 
+# --------------------------------------------------------------------------------- reports
+
+
+def report_of(sections: Mapping[str, str]) -> str:
+    """Return a report that has these sections under their headings; ``""`` when all are blank.
+
+    >>> report_of({"findings": "Clear.", "impression": "nan"})
+    'FINDINGS: Clear.'
+    """
+    read = {name: read_report(text)[0].strip() for name, text in sections.items()}
+    return "\n \n".join(f"{name.upper()}: {text}" for name, text in read.items() if text)
+
+
+def split_said(seed: int | None) -> list[str]:
+    """Return the sentence on a split of patients by a seed, if one was asked for."""
+    if seed is None:
+        return []
+    return [f"Split: patients 80/10/10 by a hash of their id with seed {seed}."]
+
+
 # ---------------------------------------------------------------------------------- labels
 
 
@@ -250,6 +277,15 @@ def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
 
 
 # ---------------------------------------------------------------------------------- images
+
+
+LEFTOVER = ".azDownload-"
+"""Names of files that an interrupted download with Microsoft's azcopy leaves begin so."""
+
+
+def leftovers(folder: Path) -> int:
+    """Return how many files below a folder are leftovers of interrupted downloads."""
+    return sum(path.name.startswith(LEFTOVER) for path in walk_files(folder))
 
 
 class ImagePlaces:

@@ -8,18 +8,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import Labels, label_columns
-from medclip_debias.data.records import ImageRecord, file_stem
+from medclip_debias.data.records import ImageRecord, Step, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     ImagePlaces,
     LabelCells,
     find_table,
     header_of,
+    split_said,
     without_repeats,
 )
 from medclip_debias.data.sources.ids import is_blank
@@ -40,6 +42,7 @@ TABLES = {
 
 _FOLDERS = ("", "CheXpert-v1.0", "CheXpert-v1.0-small", "CheXpert")
 _NEEDED = ("Path", "No Finding")
+_PATH = re.compile(r"([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)$", re.IGNORECASE)
 
 
 @source(
@@ -85,8 +88,7 @@ class CheXpertSource(ArchiveSource):
             f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
             "No reports: there are no sentences to train on.",
         ]
-        if seed is not None:
-            self.said.append(f"Split: patients 80/10/10 by a hash of their id with seed {seed}.")
+        self.said += split_said(seed)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -102,7 +104,7 @@ class CheXpertSource(ArchiveSource):
         """Read one table: add its images, return their labels."""
         table = read_table(path, required=_NEEDED)
         table = without_repeats(path, table, "Path", self.counted, self.said)
-        table = self._named(path, table)
+        table = named_rows(path, table, "Path", self.counted)
         cells = LabelCells(path)
         columns = label_columns(path, table.columns)
         values = {label: [cells.read(cell) for cell in table[c]] for c, label in columns.items()}
@@ -111,7 +113,7 @@ class CheXpertSource(ArchiveSource):
         unstated = 0
         rows = zip(table.index.tolist(), table["Path"], _views(table), strict=True)
         for at, (row, name, view) in enumerate(rows):
-            patient, study = name.replace("\\", "/").split("/")[-3:-1]
+            patient, study = study_of(name)
             image_id = f"{patient}/{study}/{file_stem(name)}"
             unstated += view == "FRONTAL"
             its_split = split if seed is None else seeded_split(patient, seed)
@@ -127,13 +129,27 @@ class CheXpertSource(ArchiveSource):
         self.counted += cells.steps()
         return labels
 
-    def _named(self, path: Path, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows whose path names patient, study and file."""
-        good = table["Path"].map(lambda name: name.replace("\\", "/").count("/") >= 2)
-        if not good.all():
-            step = f"path of {path.name} names patient, study and image"
-            self.counted.append((step, "rows", int(good.sum()), len(table)))
-        return table[good]
+
+def named_rows(path: Path, table: pd.DataFrame, column: str, counted: list[Step]) -> pd.DataFrame:
+    """Return the rows whose ``column`` names patient, study and image file; count the others."""
+    good = table[column].map(lambda name: _PATH.search(name) is not None)
+    if good.all():
+        return table
+    name = f"path of {path.name} names patient, study and image"
+    counted.append((name, "rows", int(good.sum()), len(table)))
+    return table[good]
+
+
+def study_of(name: str) -> tuple[str, str]:
+    """Return patient and study that the path of an image names.
+
+    >>> study_of("CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg")
+    ('patient00001', 'study1')
+    """
+    found = _PATH.search(name)
+    if found is None:
+        raise ValueError("rows without such a path are left aside by named_rows")
+    return found[1], found[2]
 
 
 def _tables(root: Path) -> dict[str, Path]:
@@ -155,11 +171,18 @@ def _views(table: pd.DataFrame) -> list[str]:
     sides = table["Frontal/Lateral"].tolist() if "Frontal/Lateral" in table else blank
     ways = table["AP/PA"].tolist() if "AP/PA" in table else blank
     return [
-        _view(side, way, name) for side, way, name in zip(sides, ways, table["Path"], strict=True)
+        view_of(side, way, name) for side, way, name in zip(sides, ways, table["Path"], strict=True)
     ]
 
 
-def _view(side: str, way: str, name: str) -> str:
+def view_of(side: str, way: str, name: str) -> str:
+    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``.
+
+    Args:
+        side: ``Frontal`` or ``Lateral``; the image's name says it where this is blank.
+        way: ``AP``, ``PA``, or blank.
+        name: as ``view1_frontal.jpg``.
+    """
     if is_blank(side):
         side = file_stem(name).rpartition("_")[2]
     if side.lower() == "lateral":
