@@ -39,7 +39,9 @@ def generate(
     unfinished = out.parent / f".{out.name}.partial-{os.getpid()}"
     try:
         unfinished.mkdir(parents=True)
-        counts = layout.generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
+        counts = layout.generate(
+            unfinished, layout.settings, progress, workers or os.cpu_count() or 1
+        )
         if out.exists():
             out.rmdir()
         unfinished.replace(out)

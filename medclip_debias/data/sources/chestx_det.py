@@ -137,25 +137,16 @@ class ChestXDetSource(ArchiveSource):
             counts["known"] += sum(name in self.classes for name in findings)
             self._add_boxes(image_id, findings, entry, counts)
         once = len(self._seen & {name for _, name, _ in fresh})
-        self.counted += [
-            (f"entry of {path.name} has a name and its lists", "rows", len(good), len(content)),
-            (f"entry of {path.name} is no repeat", "rows", once, len(good)),
-            (
-                f"finding of {path.name} is one of the archive's",
-                *("label cells", counts["known"], counts["classes"]),
-            ),
-            (
-                f"finding of {path.name} has a box of its own",
-                *("boxes", counts["paired"], counts["boxes"]),
-            ),
-            (
-                f"box of {path.name} is four numbers",
-                *("boxes", counts["read"], counts["paired"]),
-            ),
-        ]
-        if counts["lines"]:
-            step = f"outline of {path.name} has three points or more"
-            self.counted.append((step, "rows", counts["whole"], counts["lines"]))
+        name = path.name
+        self.count(f"entry of {name} has a name and its lists", "rows", len(good), len(content))
+        self.count(f"entry of {name} is no repeat", "rows", once, len(good))
+        step = f"finding of {name} is one of the archive's"
+        self.count(step, "label cells", counts["known"], counts["classes"])
+        step = f"finding of {name} has a box of its own"
+        self.count(step, "boxes", counts["paired"], counts["boxes"])
+        self.count(f"box of {name} is four numbers", "boxes", counts["read"], counts["paired"])
+        step = f"outline of {name} has three points or more"
+        self.count(step, "rows", counts["whole"], counts["lines"])
 
     def _add_boxes(
         self, image_id: str, findings: list[str], entry: dict[str, Any], counts: dict[str, int]

@@ -127,10 +127,11 @@ class ChestXray14Source(ArchiveSource):
             ids = (image_id, image_id, patient)
             self.image_records.append(ImageRecord(*ids, place, view, split, where))
         named, alone = counts["named"], len(table) - counts["both"]
-        self.counted += [
-            ("finding is one of the archive's", "label cells", named - counts["unknown"], named),
-            (f"'{NONE}' stands alone (else the finding counts)", "label rows", alone, len(table)),
-        ]
+        self.count(
+            "finding is one of the archive's", "label cells", named - counts["unknown"], named
+        )
+        step = f"'{NONE}' stands alone (else the finding counts)"
+        self.count(step, "label rows", alone, len(table))
         return labels
 
     def _read_boxes(self) -> None:
@@ -150,10 +151,9 @@ class ChestXray14Source(ArchiveSource):
             listed += file_stem(name) in images
             found.add(file_stem(name), finding_name(finding), [box])
         self.phrase_records = found.phrases()
-        self.counted += [
-            (f"row of {BOXES} has a finding and four numbers", "boxes", readable, len(table)),
-            (f"box of {BOXES} has its image in the table", "boxes", listed, readable),
-        ]
+        step = f"row of {BOXES} has a finding and four numbers"
+        self.count(step, "boxes", readable, len(table))
+        self.count(f"box of {BOXES} has its image in the table", "boxes", listed, readable)
         self.said.append(f"Boxes: {len(table)} in {BOXES}, {len(self.phrase_records)} phrases.")
 
 

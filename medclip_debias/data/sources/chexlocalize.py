@@ -101,16 +101,11 @@ class CheXlocalizeSource(CheXpertSource):
                 name = finding_name(finding)
                 boxes.add(image_id, name, found)
                 masks[image_id, name] = mask
-        self.counted += [
-            (f"image of {path.name} is in CheXpert's tables", "rows", known, len(content)),
-            (f"mask of {path.name} can be read", "rows", readable, listed),
-            (
-                f"mask of {path.name} has a pixel (the finding is present)",
-                "rows",
-                present,
-                readable,
-            ),
-        ]
+        file = path.name
+        self.count(f"image of {file} is in CheXpert's tables", "rows", known, len(content))
+        self.count(f"mask of {file} can be read", "rows", readable, listed)
+        step = f"mask of {file} has a pixel (the finding is present)"
+        self.count(step, "rows", present, readable)
 
 
 def _files(root: Path) -> list[Path]:

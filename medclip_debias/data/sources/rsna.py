@@ -116,8 +116,8 @@ class RsnaSource(ArchiveSource):
             if is_blank(name) or target is None:
                 continue
             good += 1
-            listed += target == 1
             box = box_of(sides)
+            listed += bool(target) and box is not None
             blank = all(is_blank(side) for side in sides)
             # An image with a box has the finding, whatever another of its rows says.
             known = labels.setdefault(name, {FINDING: target})
@@ -129,12 +129,11 @@ class RsnaSource(ArchiveSource):
                 boxes[name].append(box)
         boxes = {name: own for name, own in boxes.items() if own}
         held = sum(len(own) for own in boxes.values())
-        self.counted += [
-            (f"row of {path.name} has an id and a target", "label rows", good, len(table)),
-            ("image has one target in all its rows", "label rows", agree, good),
-            ("row has a box where its target is 1, and none where it is 0", "rows", whole, good),
-            ("target 1 has a box that no row above has", "boxes", held, listed),
-        ]
+        self.count(f"row of {path.name} has an id and a target", "label rows", good, len(table))
+        self.count("image has one target in all its rows", "label rows", agree, good)
+        step = "row has a box where its target is 1, and none where it is 0"
+        self.count(step, "rows", whole, good)
+        self.count("target 1 has a box that no row above has", "boxes", held, listed)
         return labels, boxes
 
     def _read_classes(self, path: Path, labels: dict[str, Labels]) -> None:
@@ -151,11 +150,11 @@ class RsnaSource(ArchiveSource):
             blank: Labels = {"No Finding": None, "Lung Opacity": None}
             labels[name] |= _OF_CLASS[one[name]] if name in one else blank
         fits = sum(labels[n]["Lung Opacity"] == labels[n][FINDING] for n in one)
-        self.counted += [
-            (f"row of {path.name} names an image and a class", "label rows", known, len(table)),
-            ("image has one class", "label rows", len(one), len(classes)),
-            ("class 'Lung Opacity' where the target is 1 alone", "label rows", fits, len(one)),
-        ]
+        step = f"row of {path.name} names an image and a class"
+        self.count(step, "label rows", known, len(table))
+        self.count("image has one class", "label rows", len(one), len(classes))
+        step = "class 'Lung Opacity' where the target is 1 alone"
+        self.count(step, "label rows", fits, len(one))
 
     def _people(self, images: set[str]) -> dict[str, str]:
         """Return the person of each image in ChestX-ray14, where the mapping is there."""
@@ -174,5 +173,5 @@ class RsnaSource(ArchiveSource):
             image = entry.get("img_id") if isinstance(entry, dict) else None
             if isinstance(image, str) and isinstance(name, str) and name in images:
                 people[name] = plain_id(image.partition("_")[0])
-        self.counted.append((f"image is in {MAPPING}", "rows", len(people), len(images)))
+        self.count(f"image is in {MAPPING}", "rows", len(people), len(images))
         return people

@@ -76,7 +76,7 @@ class SiimSource(ArchiveSource):
         self._read_masks(path, cells, headers)
         unlisted = sum(name.removesuffix(".dcm") not in cells for name in files)
         step = f"file of {folder.name} has a row in {path.name}"
-        self.counted.append((step, "rows", len(files) - unlisted, len(files)))
+        self.count(step, "rows", len(files) - unlisted, len(files))
         people = len({image.patient_id for image in self.image_records})
         self.said += [
             f"SIIM-ACR Pneumothorax {path}: {len(cells)} images of {people} patients,"
@@ -111,10 +111,9 @@ class SiimSource(ArchiveSource):
         both = [name for name, own in cells.items() if NOTHING in own and len(own) > 1]
         for name in both:
             cells[name].remove(NOTHING)
-        self.counted += [
-            (f"row of {path.name} has an id and a mask or {NOTHING}", "rows", good, len(table)),
-            (f"{NOTHING} stands alone (else the mask counts)", "rows", good - len(both), good),
-        ]
+        step = f"row of {path.name} has an id and a mask or {NOTHING}"
+        self.count(step, "rows", good, len(table))
+        self.count(f"{NOTHING} stands alone (else the mask counts)", "rows", good - len(both), good)
         return cells
 
     def _read_images(
@@ -129,7 +128,8 @@ class SiimSource(ArchiveSource):
             patient = header.patient or name
             split = seeded_split(patient, self.seed)
             ids = (name, name, patient)
-            self.image_records.append(ImageRecord(*ids, place, header.view, split, str(path)))
+            view = header.view or "FRONTAL"  # as all of the challenge are
+            self.image_records.append(ImageRecord(*ids, place, view, split, str(path)))
         if unknown:
             self.said.append(
                 f"{path}: {unknown} images have no header that names a patient; each counts as"
@@ -161,7 +161,7 @@ class SiimSource(ArchiveSource):
                 masks[name, FINDING] = encode(pixels)
         self.phrase_records = found.phrases(masks)
         step = f"mask of {path.name} can be read and fits its image"
-        self.counted.append((step, "rows", readable, listed))
+        self.count(step, "rows", readable, listed)
 
 
 def relative_runs(cell: str) -> list[int]:
