@@ -2,14 +2,15 @@
 
 A setting that is unknown, of the wrong type or out of range is one sentence that names the
 key and the file. ``extends: other.yaml`` (relative to the file) inherits another file, a list
-several of them, the later over the earlier.
+several of them, the later over the earlier. What has a name instead of a file, as the presets of
+the loss (``loss:NAME``), is given to the reader as `Named`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -35,6 +36,10 @@ class Settings(BaseModel):
 
 
 S = TypeVar("S", bound=BaseModel)
+
+Named = Mapping[str, Callable[[Mapping[str, Any], str, str], dict[str, Any]]]
+"""Word before the colon in ``extends: WORD:NAME`` to a function of what stands before it, the
+name, and the file; it returns what stands before with what is named over it."""
 
 
 # --------------------------------------------------------------------------- preprocessing
@@ -208,17 +213,49 @@ class AugmentSettings(Settings):
 # -------------------------------------------------------------------------------- reading
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
+def load_yaml(path: Path, named: Named | None = None) -> dict[str, Any]:
     """Read one YAML mapping, following ``extends``.
+
+    Args:
+        path: of the file.
+        named: what ``extends`` may name beside files.
 
     Raises:
         UserError: the file is missing, is not YAML, has a key twice, is not a mapping, or extends
             itself, or is larger or deeper than settings are (`medclip_debias.yaml_text`).
     """
-    return _load_yaml(Path(path), ())
+    return _load_yaml(Path(path), named, ())
 
 
-def _load_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def inherited(
+    parents: Any, path: Path, named: Named | None = None, seen: tuple[Path, ...] = ()
+) -> dict[str, Any]:
+    """What ``extends: PARENTS`` in the file ``path`` inherits.
+
+    Args:
+        parents: name of a file relative to ``path``, ``WORD:NAME``, or a list of such.
+        path: of the file.
+        named: what may be named beside files.
+        seen: files that extend ``path``, which it cannot extend.
+
+    Raises:
+        UserError: as `load_yaml`; or a parent is not a name.
+    """
+    base: dict[str, Any] = {}
+    for parent in parents if isinstance(parents, list) else [parents]:
+        if not isinstance(parent, str):
+            names = ", ".join(["names of files", *(f"{word}:NAME" for word in named or ())])
+            raise UserError(f"{path}: 'extends' takes {names} (no blank after a colon).")
+        word, colon, name = parent.partition(":")
+        if colon and named and word in named:
+            base = named[word](base, name, str(path))
+        else:
+            above = _load_yaml(path.parent / parent, named, (*seen, path.resolve()))
+            base = merge(base, above)
+    return base
+
+
+def _load_yaml(path: Path, named: Named | None, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise UserError(f"{path}: 'extends' goes round in a circle; remove one of its links.")
     try:
@@ -244,10 +281,7 @@ def _load_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     parent = content.pop("extends", None)
     if parent is None:
         return content
-    base: dict[str, Any] = {}
-    for name in parent if isinstance(parent, list) else [parent]:
-        base = merge(base, _load_yaml(path.parent / str(name), (*seen, path.resolve())))
-    return merge(base, content)
+    return merge(inherited(parent, path, named, seen), content)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,13 +404,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models_in(part)]
-
-
-def load_settings(model: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
-    """Read, override and validate the settings in the YAML file ``path``."""
-    content = apply_overrides(load_yaml(path), overrides)
-    where = f"{path} (with the settings on the command line)" if overrides else str(path)
-    return validate(model, content, where)
 
 
 def settings_hash(settings: BaseModel) -> str:

@@ -5,17 +5,19 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: scripts/train_mimic_cxr.sh SOURCE LANGUAGE_MODEL [CONFIG [key=value ...]]
+usage: scripts/train_mimic_cxr.sh SOURCE LANGUAGE_MODEL [CONFIG] [--loss NAME] [key=value ...]
 
   SOURCE          MIMIC-CXR or MIMIC-CXR-JPG folder of PhysioNet (only read)
   LANGUAGE_MODEL  folder of CXR-BERT (config.json, weights, vocabulary); scores sentences and
                   is what the text encoder starts from
-  CONFIG          a row of configs/mimic_cxr; default the paper's method
+  CONFIG          file of the run; default configs/mimic_cxr/base.yaml with the paper's method,
+                  --loss debiased_language_model
+  --loss NAME     preset over CONFIG; `medclip-debias losses` lists them, Table 1's rows first
   key=value       settings over CONFIG, as train.steps=50000
 
 Environment:
   PREPARED   prepared set            default data/mimic_cxr_512
-  OUT        folder of the run       default CONFIG's own
+  OUT        folder of the run       default CONFIG's own, and below it the preset's name
   REPORTS    folder or archive of the reports, if not below SOURCE
   PHRASES    MS-CXR's file of boxes, if not in SOURCE
   PROCESSES  training processes      default one a visible GPU, or 1 without a GPU
@@ -31,12 +33,15 @@ if [ $# -lt 2 ]; then
 fi
 source_folder=$1 language_model=$2
 shift 2
-config=configs/mimic_cxr/debiased_language_model.yaml
-if [ $# -gt 0 ] && [[ $1 != *=* ]]; then
-    config=$1
+config=configs/mimic_cxr/base.yaml usual=(--loss debiased_language_model)
+if [ $# -gt 0 ] && [[ $1 != *=* && $1 != -* ]]; then
+    config=$1 usual=()
     shift
 fi
-settings=("$@")
+for word in "$@"; do
+    case $word in --loss | --loss=*) usual=() ;; esac
+done
+settings=("${usual[@]}" "$@")
 
 say() { printf '\n# %s\n' "$*" >&2; }
 run() {

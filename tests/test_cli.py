@@ -134,9 +134,11 @@ def test_phantom_prepare_and_losses_print_their_results(figures, tmp_path):
     prepared = figures("prepare", tmp_path / "tree", tmp_path / "set", "--size", 32)
     assert prepared["images"] == len(PreparedSet.open(tmp_path / "set"))
     assert prepared["funnel"] == json.loads((tmp_path / "set" / "funnel.json").read_text())
-    listing = figures("losses")["losses"]
+    listed = figures("losses")
+    listing = listed["losses"]
     assert {"debiased", "infonce"} <= {entry["kind"] for entry in listing}
     assert all(entry["formula"] and entry["paper"] for entry in listing)
+    assert "debiased_language_model" in {entry["name"] for entry in listed["presets"]}
 
 
 def test_ground_writes_a_picture_and_a_map_for_each_sentence(trained, figures, tmp_path):

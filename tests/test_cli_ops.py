@@ -10,30 +10,30 @@ import pytest
 import yaml
 
 from medclip_debias.cli import run
-from medclip_debias.config import load_settings
 from medclip_debias.doctor.findings import GIB
 from medclip_debias.doctor.machine import shared_memory
-from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.resolve import load_run
 
-CONFIG = Path(__file__).parents[1] / "configs" / "mimic_cxr" / "sogclr.yaml"
+CONFIG = Path(__file__).parents[1] / "configs" / "mimic_cxr" / "base.yaml"
+PRESET = ["--loss", "sogclr"]
 
 
 def shown(capsys, *words):
     capsys.readouterr()
-    assert run(["config", "show", str(CONFIG), *words]) == 0
+    assert run(["config", "show", str(CONFIG), *PRESET, *words]) == 0
     return capsys.readouterr().out
 
 
 def test_config_show_prints_settings_that_are_the_run(capsys, tmp_path):
     out = shown(capsys, "train.lr=3e-4", "train.seed=7")
     (tmp_path / "again.yaml").write_text(out, encoding="utf-8")
-    again = load_settings(RunSettings, tmp_path / "again.yaml", [])
-    asked = load_settings(RunSettings, CONFIG, ["train.lr=3e-4", "train.seed=7"])
+    again = load_run(tmp_path / "again.yaml")
+    asked = load_run(CONFIG, ["train.lr=3e-4", "train.seed=7"], "sogclr")
     assert again.train == asked.train
     assert again.train.lr == 3e-4
     assert again.model == asked.model
-    assert again.loss["kind"] == asked.loss["kind"]
-    assert again.loss.items() >= asked.loss.items()  # and the objective's defaults
+    assert again.loss == asked.loss
+    assert (again.loss["kind"], again.out) == ("sogclr", Path("runs/mimic_cxr/sogclr"))
 
 
 def test_config_show_in_json_says_the_same(capsys):
@@ -45,6 +45,32 @@ def test_config_show_only_changed_leaves_the_defaults_out(capsys):
     assert "seed" in whole["train"]
     assert "seed" not in part["train"]
     assert yaml.safe_load(shown(capsys, "--only-changed", "train.seed=7"))["train"]["seed"] == 7
+
+
+def test_a_folder_that_is_given_is_taken_as_it_is(capsys):
+    assert yaml.safe_load(shown(capsys, "out=here"))["out"] == "here"
+
+
+@pytest.mark.parametrize("verb", ["train", "doctor", "config show"])
+def test_a_preset_that_is_not_there_ends_a_verb_with_one_sentence(capsys, verb):
+    capsys.readouterr()
+    assert run([*verb.split(), str(CONFIG), "--loss", "sogclrr"]) == 2
+    *_, sentence = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("medclip-debias: --loss: there is no preset 'sogclrr'")
+    assert "did you mean 'sogclr'" in sentence
+
+
+def test_the_doctor_takes_a_preset_only_for_a_run(capsys):
+    assert run(["doctor", *PRESET]) == 2
+    assert "--loss sogclr: is for a run" in capsys.readouterr().err
+
+
+def test_losses_lists_the_presets_with_the_rows_of_the_paper(capsys):
+    capsys.readouterr()
+    assert run(["losses"]) == 0
+    out = capsys.readouterr().out
+    assert "debiased_0.05 (row 7, debiased, eta 0.05)\n  Debiased contrastive loss" in out
+    assert "xclr (not in the table)" in out
 
 
 @pytest.mark.parametrize("words", [["train.lr=fast"], ["train.rate=1"], ["loss.kind=nothing"]])

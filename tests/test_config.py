@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from medclip_debias.config import (
     apply_overrides,
-    load_settings,
     load_yaml,
     merge,
     settings_hash,
 )
 from medclip_debias.errors import UserError
-from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.resolve import load_run
+from medclip_debias.training.settings import TrainSettings
 
 MINIMAL = "prepared: p\nout: o\nmodel: {text: {folder: lm}}\n"
 
@@ -29,23 +29,23 @@ def write(tmp_path):
     return _write
 
 
-def sentence(path, *overrides, model=RunSettings):
+def sentence(path, *overrides):
     with pytest.raises(UserError) as caught:
-        load_settings(model, path, overrides)
+        load_run(path, overrides)
     text = str(caught.value)
     assert "\n" not in text
     return text
 
 
 def test_a_minimal_file_takes_the_papers_defaults(write):
-    run = load_settings(RunSettings, write(MINIMAL))
+    run = load_run(write(MINIMAL))
     assert (run.preprocessing.prepare.size, run.preprocessing.input_size) == (512, 480)
     assert (run.train.lr, run.train.batch_size, run.train.warmup_steps) == (1e-5, 64, 2000)
     assert run.model.similarity.initial_scale == 14
 
 
 def test_overrides_win_and_read_scientific_notation(write):
-    run = load_settings(RunSettings, write(MINIMAL), ["train.lr=3e-4", "model.image.arch=resnet50"])
+    run = load_run(write(MINIMAL), ["train.lr=3e-4", "model.image.arch=resnet50"])
     assert run.train.lr == 3e-4
     assert run.model.image.arch == "resnet50"
 
@@ -53,7 +53,7 @@ def test_overrides_win_and_read_scientific_notation(write):
 def test_a_file_may_extend_another(write):
     write("train: {lr: 1e-3, steps: 7}\n", "base.yaml")
     path = write("extends: base.yaml\ntrain: {steps: 9}\n" + MINIMAL)
-    run = load_settings(RunSettings, path)
+    run = load_run(path)
     assert (run.train.lr, run.train.steps) == (1e-3, 9)
 
 
@@ -62,7 +62,7 @@ def test_a_file_may_extend_several_others_the_later_over_the_earlier(write):
         "train: {lr: 1e-3, steps: 7}\nloss: {kind: debiased, direction: symmetric}\n", "base.yaml"
     )
     write("loss: {kind: infonce}\n", "loss.yaml")
-    run = load_settings(RunSettings, write("extends: [base.yaml, loss.yaml]\n" + MINIMAL))
+    run = load_run(write("extends: [base.yaml, loss.yaml]\n" + MINIMAL))
     assert run.loss == {"kind": "infonce"}
     assert run.train.steps == 7
 

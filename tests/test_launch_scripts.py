@@ -173,3 +173,26 @@ def test_a_job_is_requeued_only_so_often(tmp_path, more, again):
     assert told == ("requeue 7" if again else "")
     assert done.returncode == (0 if again else SAVED)
     assert ("submit it again" in done.stderr) != again
+
+
+# --------------------------------------------------------------------- train_mimic_cxr.sh
+
+
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        ([], ["configs/mimic_cxr/base.yaml", "--loss debiased_language_model"]),
+        (["train.steps=9"], ["base.yaml", "--loss debiased_language_model", "train.steps=9"]),
+        (["--loss", "xclr"], ["configs/mimic_cxr/base.yaml", "--loss xclr"]),
+        (["configs/phantom/demo.yaml"], ["config show configs/phantom/demo.yaml prepared="]),
+        (["configs/phantom/base.yaml", "--loss", "fnc"], ["phantom/base.yaml", "--loss fnc"]),
+    ],
+)
+def test_the_whole_way_trains_the_papers_method_unless_another_is_given(tmp_path, words, run):
+    program(tmp_path / "medclip-debias", f'echo "$*" >>{tmp_path}/words; exit 3')
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [SCRIPTS / "train_mimic_cxr.sh", tmp_path, tmp_path, *words]
+    subprocess.run(command, env=environment, cwd=SCRIPTS.parent, capture_output=True, timeout=30)
+    said = (tmp_path / "words").read_text().splitlines()[0]
+    assert all(part in said for part in run)
+    assert said.count("--loss") == sum("--loss" in part for part in run)

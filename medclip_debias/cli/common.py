@@ -27,6 +27,10 @@ LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same bytes.", min=0)]
+Loss = Annotated[
+    str | None,
+    typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 

@@ -1,4 +1,4 @@
-"""Verbs that measure: evaluate, report."""
+"""Verbs that measure: evaluate, offsets, report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, note, progress, show, words
+from medclip_debias.errors import UserError
 
 
 def say_if_training(*folders: Path) -> None:
@@ -91,6 +92,32 @@ def evaluate(
     from medclip_debias.evaluation.evaluate import headline
 
     show({"results": str(out / "results.json"), **headline(results)}, as_json)
+
+
+@app.command(rich_help_panel=EVALUATION)
+def offsets(
+    model: Annotated[Path, typer.Argument(help="Model folder; offsets.json is written there.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set; its labels are not read.")],
+    split: Annotated[str, typer.Option(help="Whose images: train or validate.")] = "validate",
+    prompts: Annotated[str, typer.Option(help="Prompt set: a name or a YAML file.")] = "chex5",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Set one constant per prompt from unlabelled images, and keep it with the model."""
+    from medclip_debias.data.prompts import load_prompts
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.offsets import FILE, save_offsets
+    from medclip_debias.grounding.preparation import check_preparation
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
+
+    if split not in ("train", "validate"):
+        raise UserError(f"--split is '{split}'; it is train or validate.")
+    data, texts = PreparedSet.open(prepared), load_prompts(prompts).texts
+    loaded = load_model(model, best_device(device))
+    check_preparation(loaded.preprocessing, data)
+    found = save_offsets(model, loaded, data, texts, split)
+    show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
 
 
 @app.command(rich_help_panel=EVALUATION)

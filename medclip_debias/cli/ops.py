@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, app
+from medclip_debias.cli.common import TRAINING, AsJson, Loss, app
 
 config_app = typer.Typer(help="Settings of a run.", no_args_is_help=True, add_completion=False)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
@@ -21,6 +21,7 @@ Words = Annotated[
 def config_show(
     config: Annotated[Path, typer.Argument(help="YAML file of a run.")],
     settings: Words = None,
+    loss: Loss = None,
     only_changed: Annotated[
         bool, typer.Option("--only-changed", help="Leave out what is as by default.")
     ] = False,
@@ -33,7 +34,7 @@ def config_show(
 
     from medclip_debias.training.resolve import changed, resolved
 
-    content = (changed if only_changed else resolved)(config, settings or [])
+    content = (changed if only_changed else resolved)(config, settings or [], loss)
     if as_json:
         typer.echo(json.dumps(content))
     else:
@@ -46,6 +47,7 @@ def doctor(
         Path | None, typer.Argument(help="YAML file of a run; without, the machine alone.")
     ] = None,
     settings: Words = None,
+    loss: Loss = None,
     as_json: AsJson = False,
 ) -> None:
     """Check machine, data and settings before a long run, and estimate what it will take."""
@@ -63,10 +65,10 @@ def doctor(
         typer.echo(lines(finding))
 
     if as_json:
-        findings = examine(config, settings or [])
+        findings = examine(config, settings or [], loss=loss)
         typer.echo(json.dumps({"checks": [finding.as_dict() for finding in findings]}))
     else:
-        findings = examine(config, settings or [], note, tell)
+        findings = examine(config, settings or [], note, tell, loss)
         typer.echo(summary(findings))
     if any(finding.state == STOPS for finding in findings):
         raise typer.Exit(EXIT_CODE)

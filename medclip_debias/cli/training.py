@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, app, note, progress, show
+from medclip_debias.cli.common import TRAINING, AsJson, Loss, app, note, progress, show
 
 
 @app.command("language-model", rich_help_panel=TRAINING)
@@ -67,6 +67,7 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
     ] = None,
+    loss: Loss = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; drop checkpoints.")] = False,
     allow_changed_data: Annotated[
         bool, typer.Option("--allow-changed-data", help="Resume although the data has changed.")
@@ -78,16 +79,15 @@ def train(
 
     # Before the imports, which take longer than a container is given to stop.
     with stop_signals(at_once=True):
-        from medclip_debias.config import load_settings
         from medclip_debias.evaluation.validation import validator_of
         from medclip_debias.training.place import Place, one_error_a_machine
+        from medclip_debias.training.resolve import load_run
         from medclip_debias.training.run import train as run
-        from medclip_debias.training.settings import RunSettings
 
         place = Place.from_environment()
         first = place.rank == 0
         with one_error_a_machine(place):
-            chosen = load_settings(RunSettings, config, settings or [])
+            chosen = load_run(config, settings or [], loss)
             limit = chosen.train.validate_images
             validator = validator_of(chosen.prepared, limit) if first else None
         try:
@@ -122,14 +122,22 @@ def train(
 
 @app.command(rich_help_panel=TRAINING)
 def losses(as_json: AsJson = False) -> None:
-    """List every objective: what it computes, where it comes from, its settings."""
+    """List objectives and policies (formula, paper, settings), and the presets of `--loss`."""
     from medclip_debias.losses.objective import describe
+    from medclip_debias.losses.presets import TABLE_1, describe_presets
 
-    listing = describe()
+    listing, presets = describe(), describe_presets()
     if as_json:
-        show({"losses": listing}, as_json)
+        show({"losses": listing, "presets": presets}, as_json)
         return
     for entry in listing:
         typer.echo(f"{entry['kind']} ({entry['role']})\n  {entry['formula']}\n  {entry['paper']}")
         for name, default in entry["settings"].items():
             typer.echo(f"    {name} = {default}")
+    typer.echo(f"\nPresets, for --loss NAME; rows are those of {TABLE_1}")
+    for entry in presets:
+        row = entry["table_1"]
+        place = "not in the table" if row is None else f"row {row['row']}, {row['name']}"
+        typer.echo(f"{entry['name']} ({place})\n  {entry['about']}\n  {entry['paper']}")
+        if entry["advice"]:
+            typer.echo(f"  {entry['advice']}")

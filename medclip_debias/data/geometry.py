@@ -86,11 +86,6 @@ class SquareGeometry:
         box = _floats(box, 4)
         return np.concatenate([self.to_model(box[..., :2]), box[..., 2:] * self.scale], axis=-1)
 
-    def box_to_original(self, box: ArrayLike) -> Floats:
-        """Map boxes ``[..., 4]`` of the network's input to the original image."""
-        box = _floats(box, 4)
-        return np.concatenate([self.to_original(box[..., :2]), box[..., 2:] / self.scale], axis=-1)
-
     @property
     def _pad(self) -> Floats:
         return np.array([self.pad_x, self.pad_y], dtype=np.float64)

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from medclip_debias.config import load_settings
 from medclip_debias.doctor import machine
 from medclip_debias.doctor.findings import Examination, Finding, Say, Tell
 from medclip_debias.errors import UserError
-from medclip_debias.training.settings import RunSettings
 
 
 def examine(
@@ -20,6 +18,7 @@ def examine(
     overrides: Sequence[str],
     say: Say | None = None,
     tell: Tell | None = None,
+    loss: str | None = None,
 ) -> list[Finding]:
     """Look at the machine and, with a config, at everything that the run needs.
 
@@ -28,15 +27,19 @@ def examine(
         overrides: ``key.path=value`` words.
         say: called with what is being looked at now.
         tell: called with each finding when there is one.
+        loss: name of a preset over the config.
 
     Raises:
         UserError: the settings themselves are wrong.
     """
     from medclip_debias.losses.objective import loss_settings
+    from medclip_debias.training.resolve import load_run
 
     if config is None and overrides:
         raise UserError(f"'{overrides[0]}' is a setting of a run; name the run's file before it.")
-    run = None if config is None else load_settings(RunSettings, config, overrides)
+    if config is None and loss is not None:
+        raise UserError(f"--loss {loss}: is for a run; name the run's file.")
+    run = None if config is None else load_run(config, overrides, loss)
     if run is not None:
         loss_settings(run.loss, str(config))
     found = Examination(say, tell)

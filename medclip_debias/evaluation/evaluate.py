@@ -22,6 +22,7 @@ from medclip_debias.evaluation.label_table import (
     set_labels,
     table_labels,
 )
+from medclip_debias.evaluation.offsets import needed_scale, read_offsets
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.phrase_selection import select_phrases
@@ -43,6 +44,9 @@ from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
@@ -160,7 +164,16 @@ def evaluate(
 
     skipped: dict[str, str] = {}
     protocols = _plan(
-        data, split, model, prompt_set, options, skipped, labels, class_images, phrases
+        data,
+        split,
+        model,
+        prompt_set,
+        options,
+        skipped,
+        labels,
+        class_images,
+        phrases,
+        Path(model_folder),
     )
     if not protocols:
         raise UserError(_nothing(prepared, data, skipped))
@@ -237,6 +250,7 @@ def _plan(
     labels: Path | None,
     class_images: Path | None,
     phrases: Path | None,
+    model_folder: Path,
 ) -> list[Protocol]:
     """Every protocol that the set allows; the reasons against the others go to ``skipped``."""
     protocols: list[Protocol] = []
@@ -258,6 +272,8 @@ def _plan(
                 options.labels,
                 validation=_validation(labels, data, split, prompts),
                 listed=listed,
+                offsets=options.offsets,
+                kept=_kept_offsets(model_folder, model, prompts, options),
             )
         ]
 
@@ -309,6 +325,17 @@ def _validation(
         return _labels(table, data, "validate", prompts)
     except Skipped as reason:
         return f"no threshold can be chosen: {reason}"
+
+
+def _kept_offsets(
+    folder: Path, model: ImageTextModel, prompts: PromptSet, options: EvaluationOptions
+) -> NDArray[np.float64] | None:
+    """The constants that the model's folder keeps, where the options ask for them."""
+    if options.offsets != "none":
+        needed_scale(model)
+    if options.offsets != "model":
+        return None
+    return read_offsets(folder, model.content_hash, prompts.texts)
 
 
 def _model_prompts(model: ImageTextModel) -> PromptSet:

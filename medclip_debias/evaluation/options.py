@@ -10,6 +10,7 @@ from pydantic import Field
 from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.offsets import Offsets
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.
@@ -40,6 +41,9 @@ class EvaluationOptions(Settings):
         report_score: a report's score with an image; the ``mean`` or ``max`` of its sentences'.
         precision_match: when a retrieved study counts for precision@K: it has ``all`` of the
             query's positive labels, or ``any`` of them.
+        offsets: whose unlabelled images set one constant per prompt of zero-shot classification:
+            ``none``, those ``evaluated``, the split ``validate`` or ``train``, or the constants
+            that the ``model`` folder keeps (`medclip_debias.evaluation.offsets`).
         most_studies: studies taken for whole-study retrieval (a function of their ids).
     """
 
@@ -49,6 +53,7 @@ class EvaluationOptions(Settings):
     annotation_split: Literal["as_split", "all"] = "as_split"
     report_score: Literal["mean", "max"] = "mean"
     precision_match: Literal["all", "any"] = "all"
+    offsets: Offsets = "none"
     most_studies: int = Field(3000, ge=2)
 
 

@@ -147,6 +147,14 @@ class MultiClass(Part):
     source: Any = Field(None, description="Where the images and their classes come from.")
 
 
+class UsedOffsets(Part):
+    """Constants that were taken off the scores of each prompt."""
+
+    whose: str = Field(alias="from", description="Whose unlabelled images set them.")
+    images: int = Field(description="How many images; 0 where the model's folder kept them.")
+    of_prompt: dict[str, float] = Field(description="Constant of each prompt, a cosine.")
+
+
 class ZeroShot(ZeroShotMetrics):
     """Zero-shot classification; the metrics are means over the classes."""
 
@@ -157,6 +165,7 @@ class ZeroShot(ZeroShotMetrics):
     patients: int | None = Field(None, description="Their patients.")
     scale: float | None = Field(None, description="g2, from difference to logit; null for none.")
     source: Any = Field(None, description="Where the labels come from.")
+    offsets: UsedOffsets | None = Field(None, description="One constant per prompt, if any.")
     multiclass: MultiClass | None = Field(None, description="Multi-class accuracy.")
 
 

@@ -1,7 +1,7 @@
 """Is a difference real? Paired bootstrap, DeLong, seeds, Holm's correction, average ranks.
 
 Two sources of chance stand behind a difference between two trained models: which patients were
-in the test set, and which seed the training had. `paired_bootstrap` and `delong` speak of the
+in the test set, and which seed the training had. `difference` and `delong` speak of the
 first, `paired_seeds` of the second, `medclip_debias.evaluation.crossed` of both.
 """
 
@@ -48,34 +48,6 @@ class Difference:
     difference: float
     interval: Interval | None
     p: float | None
-
-
-def paired_bootstrap(
-    run: Statistics,
-    baseline: Statistics,
-    patients: Sequence[str],
-    *,
-    resamples: int = 2000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> dict[str, Difference]:
-    """Differences of all statistics that two runs share, on the same resampled patients.
-
-    Interval and p-value are those of `difference`.
-
-    Args:
-        run: from weights ``[b, items]`` to named replicates ``[b]``.
-        baseline: the same of the other run, its items in the same order.
-        patients: patient of each item.
-        resamples: how often patients are resampled; 0 for no intervals.
-        seed: equal seeds give equal results.
-        level: nominal coverage.
-    """
-    resampled = replicates(
-        {"run": run, "baseline": baseline}, patients, resamples=resamples, seed=seed
-    )
-    shared = [name for name in resampled["run"] if name in resampled["baseline"]]
-    return {n: difference(resampled["run"][n], resampled["baseline"][n], level) for n in shared}
 
 
 @dataclass(frozen=True)

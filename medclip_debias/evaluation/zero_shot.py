@@ -34,6 +34,7 @@ from medclip_debias.evaluation.classification import (
 from medclip_debias.evaluation.label_table import ClassList, Labels
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
+from medclip_debias.evaluation.offsets import Offsets, offset_rows, prompt_offsets
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
@@ -256,6 +257,8 @@ class ZeroShot(Protocol):
             none.
         listed: the images of the multi-class protocol; None for the images of ``labels`` with
             exactly one positive class.
+        offsets: whose images set one constant per prompt (`medclip_debias.evaluation.offsets`).
+        kept: ``[texts]`` those constants, for ``offsets="model"``.
     """
 
     name: ClassVar[str] = "zero_shot"
@@ -270,6 +273,8 @@ class ZeroShot(Protocol):
         *,
         validation: Labels | str,
         listed: ClassList | None = None,
+        offsets: Offsets = "none",
+        kept: Floats | None = None,
     ) -> None:
         self._data, self.labels, self._prompts = data, labels, prompts
         self._policy, self._validation, self._listed = policy, validation, listed
@@ -277,6 +282,9 @@ class ZeroShot(Protocol):
         rows = set(labels.rows) | set(listed.classes if listed else ())
         if not isinstance(validation, str):
             rows |= set(validation.rows)
+        self._offsets, self._kept = offsets, kept
+        self._unlabelled = offset_rows(data, offsets, labels.rows)
+        rows |= set(self._unlabelled)
         self.rows = frozenset(rows)
         self._scores: dict[int, NDArray[np.float32]] = {}
 
@@ -293,8 +301,10 @@ class ZeroShot(Protocol):
         """See `Protocol.measure`."""
         rows = self.labels.rows
         patients = patients_of(self._data, rows)
-        differences = prompt_differences(self._of(rows), self._prompts)
         scale = self._model.learned_scale
+        if self._unlabelled and scale is not None:
+            self._kept = prompt_offsets(self._of(self._unlabelled), scale)
+        differences = prompt_differences(self._of(rows), self._prompts)
         try:
             found = zero_shot(
                 differences,
@@ -312,12 +322,22 @@ class ZeroShot(Protocol):
             "patients": len(set(patients)),
             "scale": scale,
             "source": self.labels.source,
+            "offsets": self._described(),
             "multiclass": self._multiclass(draw),
         }
         return Measured(found, self._items(differences, patients))
 
     def _of(self, rows: Sequence[int]) -> Floats:
-        return np.stack([self._scores[row] for row in rows]).astype(np.float64)
+        """Scores ``[rows, texts]``, less the constant of each prompt once that is known."""
+        scores = np.stack([self._scores[row] for row in rows]).astype(np.float64)
+        return scores if self._kept is None else scores - self._kept
+
+    def _described(self) -> dict[str, Any] | None:
+        """Whose images set the constants, how many, and what they are; None without any."""
+        if self._kept is None:
+            return None
+        found = dict(zip(self.texts, self._kept.tolist(), strict=True))
+        return {"from": self._offsets, "images": len(self._unlabelled), "of_prompt": found}
 
     def _validated(self) -> Validation | str:
         if isinstance(self._validation, str):

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, apply_overrides, load_yaml, merge, validate
+from medclip_debias.config import Settings, apply_overrides, inherited, load_yaml, merge, validate
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.experiments.doses import is_dose, with_etas, with_policies, with_start
 from medclip_debias.losses.objective import loss_settings
+from medclip_debias.losses.presets import NAMED
 from medclip_debias.training.settings import RunSettings
 
 ONLY = "all"
@@ -103,7 +104,8 @@ def read_grid(path: Path, words: Sequence[str] = ()) -> GridSettings:
     """Read a grid file.
 
     ``base``, and each entry of ``settings`` and ``methods``, is a mapping, which may have an
-    ``extends`` of its own, or the name of a YAML file; names are relative to the grid file.
+    ``extends`` of its own, or what could stand there: the name of a YAML file, relative to the
+    grid file, or ``loss:NAME``, a preset.
 
     Args:
         path: of the file.
@@ -112,7 +114,7 @@ def read_grid(path: Path, words: Sequence[str] = ()) -> GridSettings:
     Raises:
         UserError: it cannot be read, or a setting of the grid is unknown or wrong.
     """
-    content = {"name": path.stem} | load_yaml(path)
+    content = {"name": path.stem} | load_yaml(path, NAMED)
     if "base" in content:
         content["base"] = _extended(content["base"], path)
     for key in ("settings", "methods"):
@@ -152,19 +154,15 @@ def _check(grid: GridSettings, where: str) -> None:
 
 
 def _extended(value: Any, path: Path) -> Any:
-    """A part of the grid with the files that it names or extends."""
+    """A part of the grid with what it names or extends."""
     if value is None:
         return {}
     if isinstance(value, str):
-        return load_yaml(path.parent / value)
+        return inherited(value, path, NAMED)
     if not isinstance(value, Mapping) or "extends" not in value:
         return value
     own = {key: part for key, part in value.items() if key != "extends"}
-    base: dict[str, Any] = {}
-    names = value["extends"]
-    for name in names if isinstance(names, list) else [names]:
-        base = merge(base, load_yaml(path.parent / str(name)))
-    return merge(base, own)
+    return merge(inherited(value["extends"], path, NAMED), own)
 
 
 def runs(grid: GridSettings) -> Iterator[Run]:

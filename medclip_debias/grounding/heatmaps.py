@@ -98,11 +98,6 @@ def smooth(grid_map: Floats, sigma: float) -> NDArray[np.float64]:
     return blurred
 
 
-def region_centres(geometry: SquareGeometry, grid: RegionGrid) -> NDArray[np.float64]:
-    """Centres of the regions in original coordinates: ``[rows, columns, 2]`` of (x, y)."""
-    return np.asarray(geometry.to_original(grid.centres()), dtype=np.float64)
-
-
 def axis_places(
     geometry: SquareGeometry, axis: str, grid: RegionGrid
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -41,7 +41,8 @@ def threshold_regions(
     """Connected regions of ``heatmap >= threshold``, highest mean score first.
 
     Regions of equal mean come in reading order of their first pixel, so that the same map always
-    gives the same list.
+    gives the same list. Coordinates are continuous: pixel (row i, column j) covers
+    ``[j, j + 1] x [i, i + 1]``, so the box of that one pixel is ``(j, i, 1, 1)``.
 
     Args:
         heatmap: ``[height, width]`` in original pixels; NaN belongs to no region.
@@ -51,6 +52,10 @@ def threshold_regions(
 
     Raises:
         UserError: the threshold is no number, or the connectivity is neither 4 nor 8.
+
+    >>> (one,) = threshold_regions(np.array([[0.0, 0.9, 0.8], [np.nan, 0.0, 0.0]]), 0.5)
+    >>> one.box, one.area
+    ((1.0, 0.0, 2.0, 1.0), 2)
     """
     from scipy.ndimage import find_objects, label
 
@@ -74,22 +79,3 @@ def threshold_regions(
         found.append(ScoredRegion(box, float(scores.mean()), float(scores.max()), scores.size))
     # Labels are given in reading order, and sorting keeps the order of equals.
     return sorted(found, key=lambda region: -region.mean)
-
-
-def threshold_boxes(
-    heatmap: NDArray[np.floating],
-    threshold: float,
-    *,
-    min_area: float = 1.0,
-    connectivity: Connectivity = 8,
-) -> list[list[float]]:
-    """Boxes of `threshold_regions`: lists of x, y, width, height in original pixels.
-
-    Coordinates are continuous: pixel (row i, column j) covers ``[j, j + 1] x [i, i + 1]``, so the
-    box of that one pixel is ``[j, i, 1, 1]``.
-
-    >>> threshold_boxes(np.array([[0.0, 0.9, 0.8], [np.nan, 0.0, 0.0]]), 0.5)
-    [[1.0, 0.0, 2.0, 1.0]]
-    """
-    regions = threshold_regions(heatmap, threshold, min_area=min_area, connectivity=connectivity)
-    return [list(region.box) for region in regions]

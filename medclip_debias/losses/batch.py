@@ -30,7 +30,7 @@ from medclip_debias.losses.anchors import (
 
 Axis = Literal["image", "text", "pair", "whole"]
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,12 @@ class ContrastiveBatch:
         graph: ``[T, T]`` any other similarity of the samples, for X-CLR's ``given`` graph.
         agreement: ``[I, X]`` bool, whether each image is known to agree with each of the run's X
             distinct sentences; sentence j of the batch has column ``text_ids[j]``.
+        stated: ``[I, P]`` what the report of each image states about the run's P propositions, in
+            hundredths: 100 certainly true, -100 certainly false, 0 unknown.
+        claims: ``[T, L]`` claims of each sentence: ``p + 1`` where it states proposition p true,
+            ``-(p + 1)`` where it states it false, 0 for none.
         seed: what random choices of this step derive from (`generator`).
+        done: share of the run's steps that lie before this one, for whatever has a schedule.
     """
 
     similarity: Tensor
@@ -160,7 +165,10 @@ class ContrastiveBatch:
     label_names: tuple[str, ...] | None = _along("whole", holds="value")
     graph: Tensor | None = _along("pair")
     agreement: Tensor | None = _along("image", holds="truth", columns="X")
+    stated: Tensor | None = _along("image", holds="integers", columns="P")
+    claims: Tensor | None = _along("text", holds="integers", columns="L")
     seed: int | None = _along("whole", holds="value")
+    done: float | None = _along("whole", holds="value")
 
     def __post_init__(self) -> None:
         for name in ("similarity", "scale"):
@@ -186,6 +194,10 @@ class ContrastiveBatch:
         self._check_range("image_of_sentence", images, "images")
         if self.agreement is not None:
             self._check_range("text_ids", self.agreement.shape[1], "columns of agreement")
+        if self.claims is not None and self.stated is not None and self.claims.numel():
+            last, count = int(self.claims.abs().max()), self.stated.shape[1]
+            if last > count:
+                raise ValueError(f"claims holds {last}, but stated has {count} propositions")
 
     def _check_range(self, name: str, count: int, what: str) -> None:
         value = getattr(self, name)

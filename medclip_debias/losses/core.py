@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from medclip_debias.losses.anchors import Anchors, Direction
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.objective import LossSettings, Objective
+from medclip_debias.losses.objective import LossOutput, LossSettings, Objective
 from medclip_debias.losses.policy import NegativePolicy, Negatives, policies
 
 
@@ -38,8 +38,27 @@ class ContrastiveCore(Objective[C]):
 
     @property
     def requires(self) -> frozenset[str]:
-        """What the policies read."""
-        return frozenset().union(*(policy.requires for policy in self._policies))
+        """What the policies read, and ``done`` where one has a schedule."""
+        scheduled = any(policy.settings.schedule is not None for policy in self._policies)
+        own = frozenset({"done"}) if scheduled else frozenset()
+        return own.union(*(policy.requires for policy in self._policies))
+
+    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+        """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
+        sets, diagnostics = self.anchors(batch)
+        return self.over(sets, diagnostics, batch)
+
+    def over(
+        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
+    ) -> LossOutput:
+        """Losses of the anchors that the policies left: what a core is.
+
+        Args:
+            sets: one set of anchors, or two for ``symmetric``.
+            diagnostics: of `anchors`, to be passed on.
+            batch: that the anchors are of.
+        """
+        raise NotImplementedError
 
     def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
         """The batch's anchors in the settings' direction, before any policy."""

@@ -41,10 +41,15 @@ class LanguageModelEta(Settings):
 
 
 class TableEta(Settings):
-    """eta of each distinct sentence from a CSV or Parquet file with columns text, eta."""
+    """eta of each distinct sentence from a CSV or Parquet file with columns text, eta.
+
+    ``factor`` multiplies it: training is stable only below a quarter to a half of the true
+    probability (docs/theory.md).
+    """
 
     kind: Literal["table"] = "table"
     path: Path | None = None
+    factor: float = Field(1.0, gt=0, le=1)
 
 
 EtaSettings = Annotated[
@@ -78,4 +83,4 @@ def eta_of(settings: ConstantEta | LanguageModelEta | TableEta, batch: Contrasti
         case TableEta():
             if batch.eta is None:
                 raise ValueError("eta 'table' needs the eta of every sentence")
-            return batch.eta.to(like.dtype)
+            return batch.eta.to(like.dtype) * settings.factor

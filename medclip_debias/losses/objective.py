@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from medclip_debias.config import Settings, validate
 from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.pair_evidence import evidence_kinds, evidence_settings
 from medclip_debias.losses.policy import policies, policy_settings
 from medclip_debias.registry import Chosen, Registry
 
@@ -87,7 +88,7 @@ class Objective(Chosen[L], nn.Module):
     """
 
     registry: ClassVar[Registry[Any]] = OBJECTIVES
-    positive_alone: ClassVar[bool] = False
+    positive_alone: bool = False
 
     def __call__(self, batch: ContrastiveBatch) -> LossOutput:
         """Per-anchor losses of one batch."""
@@ -153,7 +154,7 @@ def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.")
 
 
 def _parts(content: Mapping[str, Any], where: str, prefix: str) -> Mapping[str, Any]:
-    """Validate ``negatives`` and ``core`` first, so that a message can name their own keys."""
+    """Validate parts that have a kind first, so that a message can name their own keys."""
     result = dict(content)
     entries, core = content.get("negatives"), content.get("core")
     if isinstance(entries, list | tuple):
@@ -163,6 +164,8 @@ def _parts(content: Mapping[str, Any], where: str, prefix: str) -> Mapping[str, 
         )
     if isinstance(core, Mapping):
         result["core"] = loss_settings(core, where, f"{prefix}core.")
+    if "evidence" in content:
+        result["evidence"] = evidence_settings(content["evidence"], where, f"{prefix}evidence.")
     return result
 
 
@@ -172,14 +175,16 @@ def build_objective(settings: LossSettings) -> Objective[Any]:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every objective, then every policy on negatives: formula, paper, default settings.
+    """Every objective, policy on negatives and kind of evidence: formula, paper, settings.
 
-    ``role`` is ``objective`` (a ``loss.kind``) or ``policy`` (a kind in ``loss.negatives``).
+    ``role`` is ``objective`` (a ``loss.kind``), ``policy`` (a kind in ``loss.negatives``) or
+    ``evidence`` (a kind in the ``evidence`` of an objective or a policy).
     """
     entries: list[dict[str, Any]] = []
     known: dict[str, Mapping[str, type[Chosen[Any]]]] = {
         "objective": objectives(),
         "policy": policies(),
+        "evidence": evidence_kinds(),
     }
     for role, classes in known.items():
         entries.extend(

@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from medclip_debias.config import Settings, validate
 from medclip_debias.losses.anchors import Anchors
+from medclip_debias.losses.annealing import Schedule
 from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.pair_evidence import evidence_settings
 from medclip_debias.registry import Chosen, Registry
 
 
@@ -30,11 +32,13 @@ class PolicySettings(Settings):
     """Base of every policy's settings; each subclass names its ``kind``.
 
     ``keep_mass`` rescales the weights so that removal does not shrink the denominator: the
-    mean over what is kept, times the number there was.
+    mean over what is kept, times the number there was. ``schedule`` fades the policy: at strength
+    c of the schedule a weight W counts as ``1 - c (1 - W)``.
     """
 
     kind: str = ""
     keep_mass: bool = False
+    schedule: Schedule | None = None
 
 
 P = TypeVar("P", bound=PolicySettings)
@@ -69,6 +73,13 @@ class NegativePolicy(Chosen[P], nn.Module):
     def apply_to(self, anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
         """The anchors with this policy's weights multiplied in and removed negatives gone."""
         weights = self(anchors, batch).detach()
+        schedule = self.settings.schedule
+        if schedule is not None:
+            strength = schedule.strength(batch.needed("done", f"{self.kind}: schedule"))
+            if strength == 0:
+                return anchors
+            if strength < 1:
+                weights = 1 + strength * (weights.to(anchors.logits.dtype) - 1)
         if weights.dtype == torch.bool and anchors.weights is None and not self.settings.keep_mass:
             return replace(anchors, negatives=anchors.negatives & weights)  # all weights stay 1
         weights = weights.to(anchors.logits.dtype)
@@ -117,6 +128,9 @@ def policy_settings(content: Any, where: str, prefix: str) -> PolicySettings:
     if not isinstance(content, Mapping):
         raise POLICIES.unknown(content, where, f"{prefix}kind")
     policy = POLICIES.find(content.get("kind"), where, f"{prefix}kind")
+    content = dict(content)
+    if "evidence" in content:
+        content["evidence"] = evidence_settings(content["evidence"], where, f"{prefix}evidence.")
     settings: PolicySettings = validate(policy.settings_class, content, where, prefix)
     return settings
 

@@ -35,8 +35,8 @@ class SampleTable(nn.Module, KnowsRun):
     Example:
         >>> table = SampleTable({"average": 0.0, "visits": 0}, samples=3)
         >>> table.reserve(torch.tensor([2]))
-        >>> table.bytes_per_sample, table["average"]
-        (8, tensor([0., 0., 0.]))
+        >>> table["average"]
+        tensor([0., 0., 0.])
     """
 
     steps: Tensor
@@ -53,11 +53,6 @@ class SampleTable(nn.Module, KnowsRun):
     def __getitem__(self, column: str) -> Tensor:
         """One column, to read and to write into."""
         return self.get_buffer(column)
-
-    @property
-    def bytes_per_sample(self) -> int:
-        """Memory of one row."""
-        return sum(self[name].element_size() for name in self.columns)
 
     def __len__(self) -> int:
         return len(self[next(iter(self.columns))])

@@ -26,15 +26,17 @@ from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.eta import LanguageModelEta, TableEta
+from medclip_debias.losses.evidence.known import Known
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
 from medclip_debias.losses.objectives.keyword_supervision import KeywordSettings
+from medclip_debias.losses.objectives.multi_positive import MultiPositiveSettings
 from medclip_debias.losses.policies.known import RemoveKnown
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 
 class Core(NamedTuple):
-    """The objective inside all keyword supervision.
+    """The objective inside all keyword supervision and multiple positives.
 
     Attributes:
         eta: where its class probability comes from, None if it has none.
@@ -76,11 +78,13 @@ class RunData:
 
     @property
     def core(self) -> Core:
-        """What stands inside all keyword supervision."""
+        """What stands inside all keyword supervision and multiple positives."""
         settings, place = self.settings, "loss."
         words: str | Path | None = None
-        while isinstance(settings, KeywordSettings):
-            words, settings, place = settings.words, settings.core, place + "core."
+        while isinstance(settings, KeywordSettings | MultiPositiveSettings):
+            if isinstance(settings, KeywordSettings):
+                words = settings.words
+            settings, place = settings.core, place + "core."
         return Core(getattr(settings, "eta", None), place, words)
 
     @property
@@ -95,6 +99,8 @@ class RunData:
 
 
 Reader = Callable[[RunData], Any]
+OF_STEP = frozenset({"seed", "done"})
+"""Fields that the step gives, not the run's data."""
 READERS: dict[str, Reader] = {}
 """The reader of each field; None from one leaves the field out."""
 
@@ -121,28 +127,30 @@ class BatchFields:
     """
 
     def __init__(self, run: RunData) -> None:
-        unknown = run.wanted - {*READERS, "seed"}
+        unknown = run.wanted - {*READERS, *OF_STEP}
         if unknown:
             raise ValueError(f"the field '{min(unknown)}' has no reader in {__name__}")
         self.device = run.device
-        self.with_seed = "seed" in run.wanted
+        self.of_step = run.wanted & OF_STEP
         self.values: dict[str, Any] = {}
         for name, read in READERS.items():
             value = read(run) if name in run.wanted else None
             if value is not None:
                 self.values[name] = value.to(run.device) if isinstance(value, Tensor) else value
 
-    def of(self, batch: Batch, seed: int) -> dict[str, Any]:
+    def of(self, batch: Batch, seed: int, done: float = 0.0) -> dict[str, Any]:
         """The fields of one process's share, as `gather_batch` and `gather_views` take them.
 
         Args:
             batch: the share; with two views its fields have one entry an image.
             seed: of the step.
+            done: share of the run's steps that lie before it.
         """
         texts, studies = batch.texts.to(self.device), batch.studies.to(self.device)
         if batch.two_view:
             studies = studies[: len(studies) // 2]
-        fields: dict[str, Any] = {"seed": seed} if self.with_seed else {}
+        step = {"seed": seed, "done": done}
+        fields: dict[str, Any] = {name: step[name] for name in sorted(self.of_step)}
         for name, values in self.values.items():
             match FIELDS[name].axis:
                 case "text":
@@ -242,13 +250,14 @@ def _agreement(run: RunData) -> Tensor:
     """Rows of the training studies, columns of their distinct sentences; all tables joined."""
     names = study_ids(run.prepared, run.studies)
     known = np.zeros((len(names), len(run.studies.texts)), dtype=bool)
-    for policy in run.objective.modules():
-        if isinstance(policy, RemoveKnown):
-            if policy.settings.path is None:
+    for part in run.objective.modules():
+        if isinstance(part, RemoveKnown | Known):
+            what = "policy" if isinstance(part, RemoveKnown) else "evidence"
+            if part.settings.path is None:
                 raise UserError(
-                    f"{run.where}: the policy '{policy.kind}' needs a 'path'; name its table."
+                    f"{run.where}: the {what} '{part.kind}' needs a 'path'; name its table."
                 )
-            known |= read_agreement(policy.settings.path, run.studies.texts, names)
+            known |= read_agreement(part.settings.path, run.studies.texts, names)
     return torch.from_numpy(known)
 
 
@@ -262,7 +271,7 @@ def _graph(run: RunData) -> None:
 
 OF_SENTENCES = {name for name in READERS if FIELDS[name].axis in ("text", "pair")}
 """What a two-view batch, which has no sentences, cannot give to an objective."""
-OF_SENTENCES |= {"agreement"}  # of images and sentences
+OF_SENTENCES |= {"agreement", "stated"}  # of images and sentences
 OF_SENTENCES -= {"graph"}  # of whatever the samples are; its reader says that no run can give it
 
 

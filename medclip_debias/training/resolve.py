@@ -8,39 +8,64 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from medclip_debias.config import load_settings
+from medclip_debias.config import apply_overrides, load_yaml, validate
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
+from medclip_debias.losses.presets import NAMED, with_preset
 from medclip_debias.training.settings import RunSettings
 
 _NOTHING = object()
 
 
-def resolved(config: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def load_run(config: Path, overrides: Sequence[str] = (), loss: str | None = None) -> RunSettings:
+    """Read, override and validate the settings of a run; its ``loss`` is not looked into yet.
+
+    Args:
+        config: YAML file of the run; ``extends`` is followed.
+        overrides: ``key.path=value`` words, over the preset.
+        loss: name of a preset over the file (`medclip_debias.losses.presets.with_preset`).
+
+    Raises:
+        UserError: there is no such preset, or a setting is unknown, missing or wrong.
+    """
+    content, given = load_yaml(config, NAMED), []
+    if loss is not None:
+        content = with_preset(content, loss, "--loss")
+        given = [f"--loss {loss}"]
+    if overrides:
+        given.append("the settings on the command line")
+    where = f"{config} (with {' and '.join(given)})" if given else str(config)
+    return validate(RunSettings, apply_overrides(content, overrides), where)
+
+
+def resolved(
+    config: Path, overrides: Sequence[str] = (), loss: str | None = None
+) -> dict[str, Any]:
     """Everything a run would use, as plain values.
 
     Args:
         config: YAML file of the run; ``extends`` is followed.
         overrides: ``key.path=value`` words.
+        loss: name of a preset over the file.
 
     Raises:
         UserError: a setting is unknown, missing or wrong.
     """
-    run, loss = _read(config, overrides)
-    return run.model_dump(mode="json") | {"loss": loss.model_dump(mode="json")}
+    run, objective = _read(config, overrides, loss)
+    return run.model_dump(mode="json") | {"loss": objective.model_dump(mode="json")}
 
 
-def changed(config: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def changed(config: Path, overrides: Sequence[str] = (), loss: str | None = None) -> dict[str, Any]:
     """The part of `resolved` that differs from the defaults; ``loss.kind`` is always there."""
-    run, loss = _read(config, overrides)
-    objective = objectives()[loss.kind].settings_class()
-    kind = {"kind": loss.kind}
-    return _differing(run) | {
-        "loss": kind | _difference(loss.model_dump(mode="json"), objective.model_dump(mode="json"))
-    }
+    run, objective = _read(config, overrides, loss)
+    usual = objectives()[objective.kind].settings_class().model_dump(mode="json")
+    own = _difference(objective.model_dump(mode="json"), usual)
+    return _differing(run) | {"loss": {"kind": objective.kind} | own}
 
 
-def _read(config: Path, overrides: Sequence[str]) -> tuple[RunSettings, LossSettings]:
-    run = load_settings(RunSettings, config, overrides)
+def _read(
+    config: Path, overrides: Sequence[str], loss: str | None
+) -> tuple[RunSettings, LossSettings]:
+    run = load_run(config, overrides, loss)
     return run, loss_settings(run.loss, str(config))
 
 

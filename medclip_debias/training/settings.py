@@ -138,3 +138,12 @@ class RunSettings(Settings):
     preprocessing: Preprocessing = Preprocessing()
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _no_name(cls, loss: Any) -> Any:
+        if isinstance(loss, str):
+            raise ValueError(
+                f"a preset is named as --loss {loss}, or in the file as extends: loss:{loss}"
+            )
+        return loss

@@ -107,7 +107,7 @@ class CachedGradients:
 
         Args:
             batch: this process's share.
-            words: seed of the step.
+            words: seed of the step: of the run, and the number of the step.
 
         Returns:
             ``loss`` of the batch of all processes, ``scale``, and diagnostics.
@@ -242,13 +242,15 @@ class CachedGradients:
         self, embeddings: Embeddings, batch: Batch, words: Sequence[int]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         scale = self.model.similarity.scale
-        output = self.objective(self._gathered(embeddings, batch, scale, step_seed(words)))
+        done = words[-1] / self.settings.steps
+        batch_of_all = self._gathered(embeddings, batch, scale, step_seed(words), done)
+        output = self.objective(batch_of_all)
         return output.loss, {"scale": scale.detach(), **output.diagnostics}
 
     def _gathered(
-        self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int
+        self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int, done: float
     ) -> ContrastiveBatch:
-        given = self.fields.of(batch, seed)
+        given = self.fields.of(batch, seed, done)
         first, second = embeddings
         if batch.two_view:
             return gather_views(first, second, scale, self.ranks, **given)

@@ -6,7 +6,7 @@
 
 Verbs: ``agree`` (the losses of engine and plain loop on one batch), ``speed``, ``memory``,
 ``wait`` (loader alone, step alone, share of the time that a step waits), ``share`` (of the
-measured matrix-multiply peak), ``precision`` (bf16 against fp32, every configs/losses), ``soak``,
+measured matrix-multiply peak), ``precision`` (bf16 against fp32, every preset), ``soak``,
 ``predict`` (8 GPUs, from one), ``all`` (all but soak; precision only with a GPU). Makes its own
 phantom in a temporary folder; the text encoder is a BERT of random weights. Writes Markdown.
 """
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -35,9 +34,9 @@ from train_ways import HALF, Scale, make_data, settings, ways
 
 from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.errors import UserError
+from medclip_debias.losses.presets import presets
 from medclip_debias.training.trainer import Trainer
 
-LOSSES = Path(__file__).parents[2] / "configs" / "losses"
 MIB = 2**20
 AGREE, HALF_ERROR = 1e-4, 1e-2
 SOAK_EVERY = 1000
@@ -288,28 +287,27 @@ def gradient_of(
 
 
 def precision(folder: Path, scale: Scale, only: list[str]) -> dict[str, tuple[float, ...]]:
-    """bf16 against fp32 of every file in configs/losses: loss, gradient norm and vector."""
+    """bf16 against fp32 of the loss of every preset: loss, gradient norm and vector."""
     head("bf16 against fp32", "loss", "loss", "gradient norm", "gradient vector", "within 1e-2")
     found: dict[str, tuple[float, ...]] = {}
-    for path in sorted(LOSSES.glob("*.yaml")):
-        if only and path.stem not in only:
+    for name, preset in sorted(presets().items()):
+        if only and name not in only:
             continue
-        loss = yaml.safe_load(path.read_text(encoding="utf-8"))["loss"]
         try:
-            exact, whole = gradient_of(folder, scale, loss, "fp32")
+            exact, whole = gradient_of(folder, scale, preset.loss, "fp32")
         except UserError:  # as a list of words that no sentence of the phantom holds
-            row(path.stem, "-", "-", "-", "left out: the phantom lacks what it reads")
+            row(name, "-", "-", "-", "left out: the phantom lacks what it reads")
             continue
-        half, part = gradient_of(folder, scale, loss, "bf16")
+        half, part = gradient_of(folder, scale, preset.loss, "bf16")
         norm = float(whole.norm())
         errors = (
             abs(half - exact) / max(abs(exact), 1e-12),
             abs(float(part.norm()) - norm) / norm,
             float((part - whole).norm()) / norm,
         )
-        found[path.stem] = errors
+        found[name] = errors
         good = "yes" if max(errors) <= HALF_ERROR else "no"
-        row(path.stem, *(f"{error:.1e}" for error in errors), good)
+        row(name, *(f"{error:.1e}" for error in errors), good)
     return found
 
 
@@ -426,7 +424,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=5, help="of a round, or of the soak")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", nargs="*", default=[], help="precision: names in configs/losses")
+    parser.add_argument("--only", nargs="*", default=[], help="precision: names of presets")
     parser.add_argument("--world", type=int, default=8, help="predict: GPUs")
     parser.add_argument("--bandwidth", type=float, default=100.0, help="predict: GB/s of a link")
     parser.add_argument("--way", default="engine", help=argparse.SUPPRESS)

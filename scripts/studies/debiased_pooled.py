@@ -96,10 +96,12 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
         pools = {"pair": set[str](), "text": {"text_similarity"}, "running": {"text_ids"}}
         return found | pools[self.settings.pool]
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def over(
+        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
+    ) -> LossOutput:
         """Losses of the batch's sentences ``[T]``."""
         s = self.settings
-        (anchors,), diagnostics = self.anchors(batch)
+        (anchors,) = sets
         eta, clipped = clip_eta(s.shrink * eta_of(s.eta, batch))
         log_v, pooled = self._log_mean(anchors, batch)
         loss, floored = debiased_per_anchor(anchors, eta, log_v, live_floor=s.floor == "live")

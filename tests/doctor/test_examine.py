@@ -26,10 +26,10 @@ def root(prepared_phantom, tmp_path_factory):
     return root
 
 
-def words(root, *more):
-    config = str(REPO / "configs" / "phantom" / "debiased_language_model.yaml")
+def words(root, *more, loss="debiased_language_model"):
+    config = [str(REPO / "configs" / "phantom" / "base.yaml"), "--loss", loss]
     settings = [f"prepared={root}/prepared", f"out={root}/run", f"model.text.folder={root}/lm"]
-    return ["doctor", config, *settings, "train.batch_size=8", "train.workers=0", *more, "--json"]
+    return ["doctor", *config, *settings, "train.batch_size=8", "train.workers=0", *more, "--json"]
 
 
 def checks(capsys, command, code):
@@ -108,9 +108,7 @@ def test_missing_scores_are_one_fault_where_the_objective_reads_them(copy, capsy
 
 def test_missing_scores_are_no_fault_where_nothing_reads_them(copy, capsys):
     (copy / "prepared" / "scores.json").unlink()
-    config = str(REPO / "configs" / "phantom" / "no_correction.yaml")
-    command = [config if word.endswith(".yaml") else word for word in words(copy)]
-    found, _ = checks(capsys, command, 0)
+    found, _ = checks(capsys, words(copy, loss="no_correction"), 0)
     assert "reads none" in found["scores"]["told"]
 
 

@@ -14,9 +14,10 @@ from medclip_debias.evaluation.bootstrap import weighted_auc, weighted_mean
 from medclip_debias.evaluation.statistics import (
     average_ranks,
     delong,
+    difference,
     holm,
-    paired_bootstrap,
     paired_seeds,
+    replicates,
     seed_summary,
     structural_components,
 )
@@ -131,12 +132,20 @@ def test_delong_on_degenerate_scores():
 # -------------------------------------------------------------------------- the bootstrap
 
 
+def paired(run, baseline, patients, *, resamples, seed=0):
+    """The difference of each statistic that two runs share."""
+    both = {"run": run, "baseline": baseline}
+    found = replicates(both, patients, resamples=resamples, seed=seed)
+    mine, other = found["run"], found["baseline"]
+    return {name: difference(mine[name], other[name]) for name in mine if name in other}
+
+
 def covered(rng, images, statistic, truth, trials, resamples):
     """How often the interval of a difference holds its true value."""
     hits = 0
     for trial in range(trials):
         patients, statistics = statistic(rng, images)
-        found = paired_bootstrap(*statistics, patients, resamples=resamples, seed=trial)["d"]
+        found = paired(*statistics, patients, resamples=resamples, seed=trial)["d"]
         hits += found.interval[0] <= truth <= found.interval[1]
     return hits / trials
 
@@ -181,7 +190,7 @@ def test_intervals_of_differences_of_aucs_hold_the_truth_95_times_in_100(images)
 def test_both_runs_see_the_same_patients():
     rng = np.random.default_rng(0)
     hard = 10 * rng.normal(size=40)  # differs between patients far more than between the runs
-    found = paired_bootstrap(
+    found = paired(
         lambda w: {"d": weighted_mean(hard + 0.5, w), "only": weighted_mean(hard, w)},
         lambda w: {"d": weighted_mean(hard, w)},
         [str(i) for i in range(40)],
@@ -194,7 +203,7 @@ def test_both_runs_see_the_same_patients():
 
 
 def test_two_patients_show_nothing_even_when_both_agree_exactly():
-    found = paired_bootstrap(
+    found = paired(
         lambda w: {"d": weighted_mean([1.0, 2.0], w)},
         lambda w: {"d": weighted_mean([0.5, 1.5], w)},
         ["a", "b"],
@@ -208,7 +217,7 @@ def test_a_run_against_itself_is_no_difference():
     def statistics(w):
         return {"d": weighted_mean(np.arange(10), w)}
 
-    found = paired_bootstrap(statistics, statistics, list("aabbccddee"), resamples=50)["d"]
+    found = paired(statistics, statistics, list("aabbccddee"), resamples=50)["d"]
     assert (found.difference, found.interval, found.p) == (0, (0, 0), 1)
 
 
@@ -217,7 +226,7 @@ def test_without_resamples_or_with_one_patient_there_is_no_interval():
         return {"d": weighted_mean(np.arange(4), w)}
 
     for patients, resamples in ((list("abcd"), 0), (["a"] * 4, 100)):
-        found = paired_bootstrap(statistics, statistics, patients, resamples=resamples)["d"]
+        found = paired(statistics, statistics, patients, resamples=resamples)["d"]
         assert found.value == 1.5
         assert found.interval is None
         assert found.p is None
@@ -228,7 +237,7 @@ def test_a_difference_of_means_is_the_paired_t_test(patients):
     """But for the noise of the resamples, where the fourth moment is a normal one or lower."""
     gaps = stats.norm.ppf((np.arange(patients) + 0.5) / patients)
     gaps += 2.2 * stats.sem(gaps)
-    found = paired_bootstrap(
+    found = paired(
         lambda w: {"d": weighted_mean(gaps, w)},
         lambda w: {"d": weighted_mean(gaps * 0, w)},
         [str(i) for i in range(patients)],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.grid import read_grid, runs
@@ -38,10 +40,19 @@ def test_each_packaged_grid_is_valid(path):
     }
 
 
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_a_grid_written_out_names_no_preset_and_is_the_same(path, tmp_path):
+    grid, again = read_grid(path), tmp_path / "settings.yaml"
+    content = grid.model_dump(mode="json")
+    again.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert not re.search(r"loss:\w|extends", again.read_text())
+    assert list(runs(read_grid(again))) == list(runs(grid))
+
+
 @pytest.mark.parametrize("method", ROWS)
 def test_table_1_as_a_grid_trains_the_rows_of_the_paper(method):
     grid = read_grid(CONFIGS / "experiments/table1_mimic_cxr.yaml")
-    row = resolved(CONFIGS / f"mimic_cxr/{ROWS[method]}.yaml")
+    row = resolved(CONFIGS / "mimic_cxr/base.yaml", loss=ROWS[method])
     del row["out"]
     for run in runs(grid):
         if run.method == method:
@@ -95,6 +106,18 @@ def test_a_file_that_extends_itself_in_a_part_is_refused(tmp_path):
     (tmp_path / "grid.yaml").write_text("base: a.yaml\nmethods: {x: {}}\nseeds: [0]\nbaseline: x\n")
     with pytest.raises(UserError, match="goes round in a circle"):
         read_grid(tmp_path / "grid.yaml")
+
+
+def test_a_preset_as_a_method_leaves_nothing_of_the_bases_loss(tmp_path):
+    base = "{prepared: p, model: {text: {folder: m}}, loss: {kind: clip, negatives: [{kind: fnc}]}}"
+    methods = (
+        "{a: loss:clip, b: {extends: loss:clip, loss: {negatives: [{kind: fnc, alpha: 0.2}]}}}"
+    )
+    path = tmp_path / "grid.yaml"
+    path.write_text(f"base: {base}\nmethods: {methods}\nseeds: [0]\nbaseline: a\n")
+    found = {run.method: run.content["loss"]["negatives"] for run in runs(read_grid(path))}
+    assert found["a"] == []
+    assert [policy["alpha"] for policy in found["b"]] == [0.2]
 
 
 # ------------------------------------------------------------------------ what names a cell

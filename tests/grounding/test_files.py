@@ -16,7 +16,7 @@ from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.find import find_images
-from medclip_debias.grounding.regions import threshold_boxes
+from medclip_debias.grounding.regions import threshold_regions
 
 
 @pytest.fixture
@@ -98,9 +98,8 @@ def test_found_boxes_are_those_of_the_map(model, film, tmp_path):
         "sentences"
     ]
     heatmap = np.load(tmp_path / "plain" / "01_left-lung.npy")
-    assert [found["box"] for found in row["boxes"]] == threshold_boxes(
-        heatmap, threshold, min_area=3
-    )
+    regions = threshold_regions(heatmap, threshold, min_area=3)
+    assert [found["box"] for found in row["boxes"]] == [list(region.box) for region in regions]
     assert row["map"] is None
     assert not list((tmp_path / "out").glob("*.npy"))
 

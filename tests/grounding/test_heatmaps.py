@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import to_square
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.heatmaps import region_centres, smooth, upsample_to_original
+from medclip_debias.grounding.heatmaps import smooth, upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
 
 SHAPES = [(37, 61), (61, 37), (40, 40), (3, 5), (1, 1), (150, 20)]
@@ -68,7 +68,7 @@ def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place)
     row, column = (1 + int(p * (cells - 3)) for p in place)
     # The grid of a ResNet: the first region's centre is the first pixel's.
     grid = RegionGrid(cells, cells, geometry.input_size / cells, 0.5)
-    x, y = region_centres(geometry, grid)[row, column]
+    x, y = geometry.to_original(grid.centres())[row, column]
     cell = grid.stride / geometry.scale
     if not (cell <= x <= width - cell and cell <= y <= height - cell):
         return  # the tent of this cell reaches beyond the image
@@ -87,7 +87,7 @@ def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place)
 def test_a_linear_field_comes_back_exactly_between_the_outer_centres():
     geometry = SquareGeometry(90, 120, 64, 56)
     grid = RegionGrid.patches(7, 7, 56)
-    centres = region_centres(geometry, grid)
+    centres = geometry.to_original(grid.centres())
     heat = upsample_to_original(2 * centres[..., 0] - 3 * centres[..., 1], geometry, grid)
     rows, columns = np.mgrid[:90, :120] + 0.5
     inside = (columns > centres[0, 0, 0]) & (columns < centres[0, -1, 0])

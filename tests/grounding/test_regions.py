@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.boxes import box_mask
-from medclip_debias.grounding.regions import threshold_boxes, threshold_regions
+from medclip_debias.grounding.regions import threshold_regions
 
 # Few distinct scores, so that regions of many shapes, equal means and NaN all occur.
 scores = st.sampled_from([np.nan, -1.0, 0.0, 0.25, 0.5, 0.75, 1.0])
@@ -35,6 +35,10 @@ def flood(heatmap, threshold, connectivity):
     return found
 
 
+def boxes(heatmap, threshold, **options):
+    return [list(region.box) for region in threshold_regions(heatmap, threshold, **options)]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     heatmap=maps,
@@ -55,14 +59,12 @@ def test_regions_equal_a_flood_fill(heatmap, threshold, connectivity, min_area):
         expected.append((sum(values) / len(values), max(values), len(values), box))
     expected.sort(key=lambda region: -region[0])
     assert [(r.mean, r.peak, r.area, r.box) for r in found] == expected
-    boxes = threshold_boxes(heatmap, threshold, min_area=min_area, connectivity=connectivity)
-    assert boxes == [list(region.box) for region in found]
 
 
 @given(heatmap=maps, threshold=st.sampled_from([0.1, 0.5]))
 def test_the_union_of_the_boxes_holds_every_pixel_above_the_threshold(heatmap, threshold):
     above = heatmap >= threshold
-    assert (box_mask(threshold_boxes(heatmap, threshold), *heatmap.shape) | ~above).all()
+    assert (box_mask(boxes(heatmap, threshold), *heatmap.shape) | ~above).all()
 
 
 @given(
@@ -75,24 +77,24 @@ def test_a_drawn_box_comes_back_exactly(shape, corner, extent):
     x, y = int(corner[0] * (width - 1)), int(corner[1] * (height - 1))
     w, h = 1 + int(extent[0] * (width - x - 1)), 1 + int(extent[1] * (height - y - 1))
     drawn = box_mask([[x, y, w, h]], height, width).astype(np.float32)
-    assert threshold_boxes(drawn, 0.5) == [[x, y, w, h]]
+    assert boxes(drawn, 0.5) == [[x, y, w, h]]
 
 
 def test_pixels_that_touch_at_a_corner_are_one_region_only_when_eight_connected():
     diagonal = np.eye(3)
-    assert threshold_boxes(diagonal, 0.5) == [[0, 0, 3, 3]]
-    assert threshold_boxes(diagonal, 0.5, connectivity=4) == [[i, i, 1, 1] for i in range(3)]
+    assert boxes(diagonal, 0.5) == [[0, 0, 3, 3]]
+    assert boxes(diagonal, 0.5, connectivity=4) == [[i, i, 1, 1] for i in range(3)]
 
 
 def test_the_region_of_highest_mean_comes_first():
     heatmap = np.array([[0.6, 0.0, 0.9, 0.0, 0.7], [1.0, 0.0, 0.0, 0.0, 0.7]])
-    assert threshold_boxes(heatmap, 0.5) == [[2, 0, 1, 1], [0, 0, 1, 2], [4, 0, 1, 2]]
-    assert threshold_boxes(heatmap, 0.5, min_area=2) == [[0, 0, 1, 2], [4, 0, 1, 2]]
+    assert boxes(heatmap, 0.5) == [[2, 0, 1, 1], [0, 0, 1, 2], [4, 0, 1, 2]]
+    assert boxes(heatmap, 0.5, min_area=2) == [[0, 0, 1, 2], [4, 0, 1, 2]]
 
 
 def test_nothing_above_the_threshold_gives_no_box():
-    assert threshold_boxes(np.full((4, 4), np.nan), -1) == []
-    assert threshold_boxes(np.zeros((4, 4)), 0.1) == []
+    assert boxes(np.full((4, 4), np.nan), -1) == []
+    assert boxes(np.zeros((4, 4)), 0.1) == []
 
 
 def test_bad_thresholds_and_shapes_are_refused():

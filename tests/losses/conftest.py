@@ -45,7 +45,10 @@ def fields(seed: int, images: int, sentences: int, dtype: torch.dtype) -> dict[s
         "graph": torch.rand(sentences, sentences, generator=g, dtype=torch.float64).to(dtype),
         "keywords": torch.randint(0, 4, (sentences,), generator=g),
         "agreement": torch.rand(images, sentences, generator=g) < 0.4,
+        "stated": torch.randint(-100, 101, (images, 3), generator=g, dtype=torch.int8),
+        "claims": torch.randint(-3, 4, (sentences, 2), generator=g),
         "seed": seed,
+        "done": 0.4,
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.boxes import same_shape, scale_boxes
 from medclip_debias.data.prepare import prepare
@@ -215,6 +216,18 @@ def test_an_unknown_layout_is_named_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"did you mean 'chexpert'.*known layouts: "):
         generate(tmp_path / "x", PhantomSettings(**SETTINGS, layout="chexprt"))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_a_layout_with_its_defects(tmp_path: Path) -> None:
+    small = ["--studies", "24", "--workers", "1", "--set", "min_side=64", "--set", "max_side=80"]
+    out = tmp_path / "tree"
+    assert (
+        run(["phantom", str(out), "--layout", "chexpert-plus", "--set", "defects=0.02", *small])
+        == 0
+    )
+    assert (out / "df_chexpert_plus_240401.csv").is_file()
+    assert json.loads((out / "truth" / "defects.json").read_text())
+    assert json.loads((out / "truth" / "meta.json").read_text())["settings"]["defects"] == 0.02
 
 
 def test_defects_never_share_an_owner() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from medclip_debias.config import load_settings
 from medclip_debias.errors import UserError
-from medclip_debias.training.resolve import changed, resolved
-from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.resolve import changed, load_run, resolved
 
 MINIMAL = "prepared: p\nout: o\nmodel: {text: {folder: lm}}\n"
 
@@ -49,7 +47,7 @@ def test_a_minimal_file_changes_nothing_but_what_it_must_name(tmp_path):
         "model": {"text": {"folder": "lm"}},
         "loss": {"kind": "debiased"},
     }
-    assert load_settings(RunSettings, path).train.steps == resolved(path)["train"]["steps"]
+    assert load_run(path).train.steps == resolved(path)["train"]["steps"]
 
 
 def test_a_wrong_loss_is_named(config):

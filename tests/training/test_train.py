@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from medclip_debias.config import (
     ModelSettings,
     Preprocessing,
     TextEncoderSettings,
-    load_settings,
-    load_yaml,
 )
 from medclip_debias.data.loader import StepBatches, TrainingStudies, iterate, training_corpus
 from medclip_debias.data.store import PreparedSet, write_scores
@@ -31,7 +28,6 @@ from medclip_debias.language.masked_lm import (
     train_masked_lm,
 )
 from medclip_debias.language.scoring import score_prepared
-from medclip_debias.losses.objective import loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from medclip_debias.training.run import train
@@ -246,18 +242,6 @@ def test_bfloat16_training_stays_close_to_float32(settings, tmp_path):
     assert train(changed(half, steps=2, precision="bf16")).loss == pytest.approx(
         full.loss, rel=0.02
     )
-
-
-def test_every_published_config_is_valid(scored):
-    root = Path(__file__).parents[2] / "configs"
-    for path in root.rglob("*.yaml"):
-        if path.parent.name in ("studies", "experiments"):  # they have tests of their own
-            continue
-        if path.parent.name == "losses":  # a part, for `extends: [run.yaml, loss.yaml]`
-            content = load_yaml(path)["loss"]
-        else:
-            content = load_settings(RunSettings, path).loss
-        loss_settings(content, str(path))
 
 
 def test_settings_that_do_not_fit_the_prepared_set_are_refused(settings):

@@ -188,8 +188,10 @@ class Results:
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
-        # An archive without reports still has images with labels or boxes to evaluate on.
-        step.stop_if_empty(len(left) or len(self.images))
+        # An archive without any report still has images with labels or boxes to evaluate on.
+        silent = all(study.report == MISSING for study in self.studies)
+        step.stop_if_empty(len(left) or (len(self.images) if silent else 0))
+        step.start = 0 if left else len(funnel.rows)
         self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()
@@ -260,6 +262,7 @@ class _Steps:
     def __init__(self, funnel: Funnel, example: str) -> None:
         self.funnel = funnel
         self.example = example
+        self.start = 0  # the steps before it are not to blame for an empty set
 
     def __call__(
         self, studies: list[Study], name: str, test: Callable[[Study], Any]
@@ -269,7 +272,7 @@ class _Steps:
         return kept
 
     def stop_if_empty(self, count: int) -> None:
-        self.funnel.stop_if_empty(count, self.example)
+        self.funnel.stop_if_empty(count, self.example, self.start)
 
 
 def _blamed(head: dict[str, Any], study: Study) -> list[tuple[int, str, str]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from medclip_debias.config import FRONTAL_VIEWS, SelectionSettings, json_hash
+from medclip_debias.config import SelectionSettings, json_hash
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.prepare.views import ReadViews, read_views
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
@@ -115,15 +115,6 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     images = _hold_out(images, source.held_out_patients(), funnel)
     kept = [stamps[image.image_id] for image in images]
     return Plan(images, kept, phrases, funnel, rejected, missing=missing)
-
-
-def is_frontal(view: str, views: Iterable[str] = FRONTAL_VIEWS) -> bool:
-    """Tell whether a view position counts as frontal.
-
-    >>> is_frontal("AP Supine"), is_frontal("LATERAL"), is_frontal("")
-    (True, False, False)
-    """
-    return _plain(view) in {_plain(name) for name in views}
 
 
 def one_view(

@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import Labels, label_columns
-from medclip_debias.data.records import ImageRecord, Step, file_stem
+from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     ImagePlaces,
@@ -24,8 +23,8 @@ from medclip_debias.data.sources.archive import (
     split_said,
     without_repeats,
 )
-from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
+from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
@@ -42,7 +41,6 @@ TABLES = {
 
 _FOLDERS = ("", "CheXpert-v1.0", "CheXpert-v1.0-small", "CheXpert")
 _NEEDED = ("Path", "No Finding")
-_PATH = re.compile(r"([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)$", re.IGNORECASE)
 
 
 @source(
@@ -130,28 +128,6 @@ class CheXpertSource(ArchiveSource):
         return labels
 
 
-def named_rows(path: Path, table: pd.DataFrame, column: str, counted: list[Step]) -> pd.DataFrame:
-    """Return the rows whose ``column`` names patient, study and image file; count the others."""
-    good = table[column].map(lambda name: _PATH.search(name) is not None)
-    if good.all():
-        return table
-    name = f"path of {path.name} names patient, study and image"
-    counted.append((name, "rows", int(good.sum()), len(table)))
-    return table[good]
-
-
-def study_of(name: str) -> tuple[str, str]:
-    """Return patient and study that the path of an image names.
-
-    >>> study_of("CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg")
-    ('patient00001', 'study1')
-    """
-    found = _PATH.search(name)
-    if found is None:
-        raise ValueError("rows without such a path are left aside by named_rows")
-    return found[1], found[2]
-
-
 def _tables(root: Path) -> dict[str, Path]:
     """Return CheXpert's tables by split, all in one folder."""
     for name in _FOLDERS:
@@ -173,20 +149,3 @@ def _views(table: pd.DataFrame) -> list[str]:
     return [
         view_of(side, way, name) for side, way, name in zip(sides, ways, table["Path"], strict=True)
     ]
-
-
-def view_of(side: str, way: str, name: str) -> str:
-    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``.
-
-    Args:
-        side: ``Frontal`` or ``Lateral``; the image's name says it where this is blank.
-        way: ``AP``, ``PA``, or blank.
-        name: as ``view1_frontal.jpg``.
-    """
-    if is_blank(side):
-        side = file_stem(name).rpartition("_")[2]
-    if side.lower() == "lateral":
-        return "LATERAL"
-    if not is_blank(way):
-        return way
-    return "FRONTAL" if side.lower() == "frontal" else ""

@@ -28,7 +28,7 @@ from medclip_debias.data.text.headings import (
     is_title_only,
     kind_of,
 )
-from medclip_debias.data.text.sentences import split_sentences_counted
+from medclip_debias.data.text.sentences import split_sentences
 
 NOTE = "note"
 """Name of the one section of a text without known headers."""
@@ -238,7 +238,7 @@ def report_sentences_counted(text: str, settings: ReportSettings = _DEFAULTS) ->
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
     for name in wanted:
-        sentences, counts = split_sentences_counted(found[name])
+        sentences, counts = split_sentences(found[name])
         dropped += counts
         for sentence in sentences:
             reason = _drop_reason(sentence, settings, seen)

@@ -62,22 +62,15 @@ _PLAIN_END = re.compile(r"(?<=[A-Za-z]\.) ")
 _ROUGH_END = re.compile(r"(?<=[a-z)\]_][.!?])\s+(?=[A-Z_])")
 
 
-def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a section, white space joined.
+def split_sentences(text: str) -> tuple[list[str], Counter[str]]:
+    """Return the sentences of a section, white space joined, and how many were dropped and why.
 
     Items of a list are sentences of their own, without their numbers. Sentences without a word
-    (list numbers, ``___`` or ``XXXX`` alone) are dropped.
+    (list numbers, ``___`` or ``XXXX`` alone) are dropped, and so are signatures.
 
-    >>> split_sentences("1. No acute disease. 2. Stable 1.5 cm nodule.")
+    >>> split_sentences("1. No acute disease. 2. Stable 1.5 cm nodule.")[0]
     ['No acute disease.', 'Stable 1.5 cm nodule.']
-    """
-    return split_sentences_counted(text)[0]
-
-
-def split_sentences_counted(text: str) -> tuple[list[str], Counter[str]]:
-    """Return the sentences as `split_sentences` does, and how many were dropped and why.
-
-    >>> split_sentences_counted("1. Clear. ___. 2.")
+    >>> split_sentences("1. Clear. ___. 2.")
     (['Clear.'], Counter({'de-identified only': 1, 'list number only': 1}))
     """
     found: list[str] = []

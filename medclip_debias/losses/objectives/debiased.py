@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from medclip_debias.losses.anchors import Anchors, masked_logsumexp, same_study
+from medclip_debias.losses.annealing import Schedule
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.core import ContrastiveCore, CoreSettings
 from medclip_debias.losses.eta import (
@@ -104,10 +105,14 @@ class DebiasedCore(ContrastiveCore[D]):
     Attributes:
         eta: where the class probability of each anchor comes from.
         positives: whose candidates are the ``v_m``: see `DebiasedSettings`.
+        schedule: of the correction, likewise.
+        weigh_anchors: likewise.
     """
 
     eta: ConstantEta | LanguageModelEta | TableEta = ConstantEta(value=0.0)
     positives: Literal["pair", "study"] = "pair"
+    schedule: Schedule | None = None
+    weigh_anchors: bool = False
 
     @property
     def requires(self) -> frozenset[str]:
@@ -115,6 +120,8 @@ class DebiasedCore(ContrastiveCore[D]):
         found = super().requires
         if self.positives == "study":
             found |= {"sample_ids"}
+        if self.schedule is not None:
+            found |= {"done"}
         match self.eta:
             case LanguageModelEta():
                 found |= {"log_prob"}
@@ -129,14 +136,17 @@ class DebiasedCore(ContrastiveCore[D]):
             return sets
         return [with_study_positives(anchors, batch) for anchors in sets]
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def over(
+        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
+    ) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         eta, clipped = clip_eta(eta_of(self.eta, batch))
-        sets, diagnostics = self.anchors(batch)
+        if self.schedule is not None:
+            eta = eta * self.schedule.strength(batch.needed("done", f"{self.kind}: schedule"))
         losses, clamped = [], []
         for anchors in sets:
             loss, floored = debiased_per_anchor(anchors, eta)
-            losses.append(loss)
+            losses.append(loss * (1 - eta) if self.weigh_anchors else loss)
             clamped.append(floored.to(loss.dtype))
         with torch.no_grad():
             diagnostics |= {
@@ -158,11 +168,16 @@ class DebiasedSettings(CoreSettings):
 
     ``positives: study`` corrects with every image and sentence of the anchor's own study in the
     batch (M > 1 ``v_m`` of equation 8) instead of the pair alone; none of them is a negative.
+    ``schedule`` multiplies eta by its strength. ``weigh_anchors`` multiplies each anchor's loss by
+    ``1 - eta``: at the start of training the corrected loss pulls on an anchor with 1 / (1 - eta),
+    so that what is true of nearly everyone takes nearly all the gradient (docs/theory.md).
     """
 
     kind: Literal["debiased"] = "debiased"
     eta: EtaSettings = LanguageModelEta()
     positives: Literal["pair", "study"] = "pair"
+    schedule: Schedule | None = None
+    weigh_anchors: bool = False
 
 
 class DebiasedContrastive(DebiasedCore[DebiasedSettings]):
@@ -190,8 +205,10 @@ class DebiasedContrastive(DebiasedCore[DebiasedSettings]):
         {},
         {"eta": {"kind": "table"}, "direction": "symmetric"},
         {"eta": {"kind": "table"}, "direction": "symmetric", "positives": "study"},
+        {"schedule": {"end": 0.8, "shape": "linear"}, "weigh_anchors": True},
     )
 
     def __init__(self, settings: DebiasedSettings | None = None) -> None:
         super().__init__(settings)
         self.eta, self.positives = self.settings.eta, self.settings.positives
+        self.schedule, self.weigh_anchors = self.settings.schedule, self.settings.weigh_anchors

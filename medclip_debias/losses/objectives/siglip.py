@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from medclip_debias.losses.anchors import Anchors
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.core import ContrastiveCore, CoreSettings
 from medclip_debias.losses.objective import LossOutput
@@ -43,15 +44,20 @@ class SigLIP(ContrastiveCore[SigLIPSettings]):
     formula: ClassVar[str] = "-log sigmoid(s+ + b) - sum_n log sigmoid(-(s_n + b))"
     paper: ClassVar[str] = "Sigmoid loss, Zhai et al. (2023), eq. 1"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"initial_bias": -1.0},)
-    positive_alone: ClassVar[bool] = True
+    positive_alone: bool = True
 
     def __init__(self, settings: SigLIPSettings | None = None) -> None:
         super().__init__(settings)
         self.bias = nn.Parameter(torch.tensor(float(self.settings.initial_bias)))
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def over(
+        self,
+        sets: list[Anchors],
+        diagnostics: dict[str, Tensor],
+        batch: ContrastiveBatch,  # noqa: ARG002
+    ) -> LossOutput:
         """Losses ``[T]``, one a sentence: its pair and its unpaired images."""
-        (anchors,), diagnostics = self.anchors(batch)
+        (anchors,) = sets
         bias = self.bias.to(anchors.logits.dtype)
         paired = _log_one_plus_exp(-(anchors.positive + bias))
         each = _log_one_plus_exp(anchors.logits + bias)

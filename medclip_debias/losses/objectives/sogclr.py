@@ -159,9 +159,10 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
             for log_tau in self.log_tau.values():
                 log_tau.clamp_(math.log(self.settings.tau_min), 0.0)
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def over(
+        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
+    ) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
-        sets, diagnostics = self.anchors(batch)
         parts = [self._side(anchors, batch) for anchors in sets]
         for name in parts[0][1]:
             diagnostics[name] = torch.stack([figures[name] for _, figures in parts]).mean()

@@ -67,9 +67,10 @@ class SupCon(ContrastiveCore[SupConSettings]):
         """What the policies read, and ``labels`` or ``text_ids``."""
         return super().requires | {"text_ids" if self.settings.match == "text" else "labels"}
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def over(
+        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
+    ) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""
-        sets, diagnostics = self.anchors(batch)
         losses, counts = [], []
         for anchors, before in zip(sets, batch.anchors(self.settings.direction), strict=True):
             same = self._same_class(before, batch) & before.negatives

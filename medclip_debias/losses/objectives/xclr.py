@@ -73,9 +73,10 @@ class XCLR(ContrastiveCore[XCLRSettings]):
         field = {"text": "text_similarity", "labels": "labels", "given": "graph"}
         return super().requires | {field[self.settings.graph]}
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def over(
+        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
+    ) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""
-        sets, diagnostics = self.anchors(batch)
         losses, own = [], []
         for anchors in sets:
             mask = anchors.negatives | anchors.is_own

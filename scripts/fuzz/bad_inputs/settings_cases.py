@@ -33,6 +33,8 @@ for what, text in {
     "bytes that are no text": "\x00\x01\x02",
     "a file that extends itself": "extends: run.yaml\nout: x\n",
     "a file it extends that is not there": "extends: nowhere.yaml\nout: x\n",
+    "a preset it extends that is not there": "extends: loss:debiased_0.5\nout: x\n",
+    "a preset with a blank after the colon": "extends: [loss: fnc]\nout: x\n",
 }.items():
     case(AREA, what, "refused")(_text(text))
 
@@ -47,6 +49,7 @@ for what, changes in {
     "steps that are text": {"train_steps": "many"},
     "a learning rate that is no number": {"train_lr": "nan"},
     "an unknown loss": {"loss": {"kind": "infonse"}},
+    "the name of a preset as the loss": {"loss": "fnc"},
     "a setting of another loss": {"loss": {"kind": "infonce", "eta": {"kind": "constant"}}},
     "a prepared set that is not there": {"prepared": "nowhere"},
     "a batch larger than the set": {"train_batch_size": 4096},
@@ -64,6 +67,10 @@ for what, changes in {
     },
 }.items():
     case(AREA, what, "refused")(_setting(**changes))
+
+
+for what, name in {"an unknown preset": "fncc", "a path as a preset": "../fnc"}.items():
+    case(AREA, what, "refused")(lambda world, name=name: [*world.train(), "--loss", name])
 
 
 @case(AREA, "an output that is a file", "refused")

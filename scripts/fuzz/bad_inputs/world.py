@@ -34,6 +34,14 @@ class Base:
         self._do(["phantom", str(out), "--studies", "40", "--format", "jpg", "--workers", "1"])
         return out
 
+    def layout(self, kind: str) -> Path:
+        """A phantom of 24 studies in the layout of another archive."""
+        out = self.folder / f"layout_{kind}"
+        if not out.exists():
+            small = ["--set", "min_side=64", "--set", "max_side=80", "--workers", "1"]
+            self._do(["phantom", str(out), "--studies", "24", "--layout", kind, *small])
+        return out
+
     @cached_property
     def prepared(self) -> Path:
         """The phantom, prepared at 48 pixels."""
@@ -133,6 +141,12 @@ class World:
         """A copy of ``tree``, ``prepared``, ``language_model``, ``run`` or ``index``."""
         place = self.here / name
         shutil.copytree(getattr(self.base, name), place, symlinks=True)
+        return place
+
+    def layout(self, kind: str) -> Path:
+        """A copy of the phantom in this layout."""
+        place = self.here / kind
+        shutil.copytree(self.base.layout(kind), place)
         return place
 
     def model(self) -> Path:

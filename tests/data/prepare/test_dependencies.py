@@ -121,7 +121,7 @@ def test_the_hash_covers_every_file_of_influence_and_no_other(package):
 def test_the_reader_of_a_format_counts_for_its_sources_alone(kind):
     mine = formats()[kind].module
     # A format that builds on another one depends on it, too.
-    built_on = {"chexpert": ("chexpert_plus", "chexlocalize")}.get(kind, ())
+    built_on = {"chexpert": ("chexlocalize",)}.get(kind, ())
     for other in formats().values():
         uses = mine == other.module or other.kind in built_on
         assert (mine in code_files(other.module)) == uses
@@ -172,6 +172,6 @@ class TestNothingIsMissed:
         covered = {path.relative_to(ROOT / "data").as_posix() for path in files}
         # Every format is asked whether it knows the folder, which changes nothing but the kind.
         asked = {f"sources/{f.module.rpartition('.')[2]}.py" for f in formats().values()}
-        helpers = {"sources/mimic_files.py", "sources/archive.py"}
+        helpers = {"sources/mimic_files.py", "sources/archive.py", "sources/stanford.py"}
         assert called - covered <= self.MACHINERY | asked | helpers
         assert len(called & covered) > 12

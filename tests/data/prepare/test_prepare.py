@@ -14,7 +14,6 @@ from medclip_debias.data.funnel import table
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
-from medclip_debias.data.prepare.select import is_frontal
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import FILES, PreparedSet
 from medclip_debias.data.text.reports import report_sentences_counted
@@ -262,16 +261,6 @@ class TestOutput:
         with pytest.raises(UserError, match="nothing is left"):
             prepare(tiny_tree.root, out, SMALL, workers=1, overwrite=True)
         assert PreparedSet.open(out).content_hash == before
-
-
-@pytest.mark.parametrize("view", ["AP", "PA", "AP Supine", "ap_supine", "AP-ERECT", "frontal"])
-def test_frontal_views(view):
-    assert is_frontal(view)
-
-
-@pytest.mark.parametrize("view", ["LATERAL", "LL", "", "AP AXIAL", "LAO"])
-def test_other_views(view):
-    assert not is_frontal(view)
 
 
 class TestPhantom:

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from medclip_debias.config import PrepareSettings, SelectionSettings, validate
 from medclip_debias.data.prepare import prepare
-from medclip_debias.data.prepare.select import is_frontal, one_view
+from medclip_debias.data.prepare.select import one_view
 from medclip_debias.data.records import ImageRecord
 from medclip_debias.errors import UserError
 
@@ -32,13 +33,20 @@ def counts(prepared):
 
 
 class TestViews:
-    @pytest.mark.parametrize("view", ["AP", "PA", "AP Supine", "ap_supine", "AP-ERECT", "frontal"])
-    def test_frontal_ones(self, view):
-        assert is_frontal(view)
-
-    @pytest.mark.parametrize("view", ["LATERAL", "LL", "", "AP AXIAL", "LAO"])
-    def test_other_ones(self, view):
-        assert not is_frontal(view)
+    @pytest.mark.parametrize(
+        ("views", "expected"),
+        [
+            (["AP", "AP Supine", "ap_supine", "AP-ERECT", "frontal"], "abcde"),
+            (["PA", "LATERAL", "LL", "AP AXIAL", "LAO"], "a"),
+        ],
+    )
+    def test_frontal_ones_are_kept_however_written(self, tiny_tree, tmp_path, views, expected):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        table = pd.read_csv(path, dtype=str).assign(ViewPosition=views)
+        table.to_csv(path, index=False)
+        found = selected(tiny_tree, tmp_path / "o")
+        assert "".join(found.images["image_id"]) == expected
+        assert counts(found)["view is frontal"] == (len(expected), 5 - len(expected))
 
     def test_named_views_alone_are_kept(self, tiny_tree, tmp_path):
         found = selected(tiny_tree, tmp_path / "o", views=("pa",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -220,6 +221,7 @@ def test_eta_beyond_its_limit_is_clipped_and_counted():
 def test_a_negative_eta_is_cut_and_counted_too(kind):
     settings = {"kind": kind, "eta": {"kind": "table"}}
     if kind == "debiased_pooled":
+        importlib.import_module("studies.debiased_pooled")  # a study's own registers itself
         settings["pool"] = "pair"
     eta = torch.tensor([-0.5, 0.2, 2.0, 0.0])
     batch = ContrastiveBatch(torch.eye(4), torch.tensor(14.0), eta=eta)

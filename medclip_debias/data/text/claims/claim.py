@@ -1,0 +1,68 @@
+"""A claim: what a sentence says of one finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+POLARITIES = ("present", "absent")
+CERTAINTIES = ("certain", "uncertain")
+SIDES = ("", "left", "right")
+ZONES = ("", "upper", "middle", "lower")
+SEVERITIES = ("", "mild", "moderate", "severe")
+CHANGES = ("", "new", "increased", "decreased", "stable", "resolved")
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "polarity": POLARITIES,
+    "certainty": CERTAINTIES,
+    "side": SIDES,
+    "zone": ZONES,
+    "severity": SEVERITIES,
+    "change": CHANGES,
+}
+"""Every field of a claim but its finding, and the values that it may have."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Claim:
+    """What is said of one finding; an empty text means that it is not said.
+
+    Attributes:
+        finding: its name in the lexicon.
+        polarity: ``present`` or ``absent``.
+        certainty: ``certain`` or ``uncertain`` (possible, may represent, cannot be excluded).
+        side: the patient's ``left`` or ``right``; what is bilateral is two claims.
+        zone: ``upper``, ``middle`` or ``lower``.
+        severity: ``mild``, ``moderate`` or ``severe``; of a range, its lower end.
+        change: against an earlier study. What has resolved is absent.
+    """
+
+    finding: str
+    polarity: str = "present"
+    certainty: str = "certain"
+    side: str = ""
+    zone: str = ""
+    severity: str = ""
+    change: str = ""
+
+    @property
+    def present(self) -> bool:
+        """Whether the finding is claimed to be there."""
+        return self.polarity == "present"
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is claimed without a doubt."""
+        return self.certainty == "certain"
+
+
+class Parsed(NamedTuple):
+    """What a parser read in one sentence.
+
+    Attributes:
+        claims: sorted, each once.
+        corrected: words that were read as a word of the lexicon one letter away.
+    """
+
+    claims: tuple[Claim, ...]
+    corrected: int = 0

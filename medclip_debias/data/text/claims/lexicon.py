@@ -1,0 +1,282 @@
+"""The lexicon: which words name a finding, and which change what is said of it (YAML)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from medclip_debias.config import Settings, json_hash, load_yaml, validate
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.yaml_text import parse_yaml
+
+DEFAULT = "english"
+MAX_TERMS = 20_000
+_PART = re.compile(r"\([^()]*\)|[^\s()]+")
+_TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|\d+(?:\.\d+)?|[.,;:()/&><?]")
+
+
+class Finding(Settings):
+    """A finding.
+
+    ``is_a`` names what it also is (a consolidation is an opacity), so that whoever denies that
+    denies it; ``chexpert`` the label that it counts for.
+    """
+
+    terms: tuple[str, ...] = ()
+    is_a: tuple[str, ...] = ()
+    chexpert: str | None = None
+
+
+class Statement(Settings):
+    """What is said of many findings at once; whoever denies it denies them."""
+
+    terms: tuple[str, ...] = ()
+    denies: tuple[str, ...] = ()
+
+
+class Structure(Settings):
+    """A part of the body and what its states claim.
+
+    ``states`` lists the findings that a state of the lexicon claims present, ``denies`` those
+    that are absent where it is normal, and ``clear``, if it is there, where it is clear.
+    """
+
+    terms: tuple[str, ...] = ()
+    states: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    denies: tuple[str, ...] = ()
+    clear: tuple[str, ...] | None = None
+
+
+class Lexicon(Settings):
+    """All words of one language; see docs/claims.md for every key."""
+
+    base: str | None = None
+    name: str = Field(min_length=1)
+    findings: dict[str, Finding] = Field(default_factory=dict)
+    statements: dict[str, Statement] = Field(default_factory=dict)
+    structures: dict[str, Structure] = Field(default_factory=dict)
+    states: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    cues: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    modifiers: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+    words: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    join: dict[str, str] = Field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits that name the content."""
+        return json_hash(self.model_dump(mode="json"))[:16]
+
+    def named(self, finding: str) -> str:
+        """The finding itself, or the one that it is joined into."""
+        return self.join.get(finding, finding)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every finding that a claim may name, sorted."""
+        return tuple(sorted({self.named(name) for name in self.findings}))
+
+    @cached_property
+    def ancestors(self) -> dict[str, frozenset[str]]:
+        """What each finding also is, itself included."""
+        found: dict[str, frozenset[str]] = {}
+
+        def visit(name: str, path: tuple[str, ...]) -> frozenset[str]:
+            if name in path:
+                return frozenset()
+            if name not in found or path:
+                own = (n for n in self.findings if self.named(n) == name)
+                parents = {self.named(p) for n in own for p in self.findings[n].is_a} - {name}
+                above = (visit(p, (*path, name)) for p in parents)
+                return frozenset({name}).union(*above)
+            return found[name]
+
+        for name in self.names:
+            found[name] = visit(name, ())
+        return found
+
+    @cached_property
+    def descendants(self) -> dict[str, frozenset[str]]:
+        """What is an instance of each finding, itself included."""
+        return {
+            name: frozenset(n for n in self.names if name in self.ancestors[n])
+            for name in self.names
+        }
+
+    def terms(self) -> Iterator[tuple[str, str, str]]:
+        """Yield ``(kind, value, term)`` of every term."""
+        for name, finding in self.findings.items():
+            yield from (("finding", self.named(name), term) for term in finding.terms)
+        for name, statement in self.statements.items():
+            yield from (("statement", name, term) for term in statement.terms)
+        for name, structure in self.structures.items():
+            yield from (("structure", name, term) for term in structure.terms)
+        for name, terms in self.states.items():
+            yield from (("state", name, term) for term in terms)
+        for kind, terms in (*self.cues.items(), *self.words.items()):
+            yield from ((kind, "", term) for term in terms)
+        for kind, values in self.modifiers.items():
+            yield from ((kind, value, term) for value, terms in values.items() for term in terms)
+
+
+CUES = (
+    *("negation_before", "negation_after", "not_a_negation", "uncertainty_before"),
+    *("uncertainty_after", "alternative", "set_aside", "ends", "exception", "affirmed"),
+    "otherwise",
+)
+MODIFIERS = {
+    "side": ("left", "right", "both"),
+    "zone": ("upper", "middle", "lower"),
+    "severity": ("mild", "moderate", "severe"),
+    "change": ("new", "increased", "decreased", "stable", "resolved"),
+}
+WORDS = ("verbs", "prepositions", "joins", "neither")
+
+
+def load_lexicon(source: Path | str | None = None) -> Lexicon:
+    """Read a lexicon.
+
+    Args:
+        source: name of one that comes with the package (``english``, ``phantom``), or the path of
+            a YAML file. A file that names a ``base`` adds to it: its terms are appended, what it
+            lists under ``remove`` is no longer a term, and ``join`` reads one finding as another.
+            None for ``english``.
+
+    Raises:
+        UserError: there is no such file, or it names what does not exist.
+    """
+    source = DEFAULT if source is None else source
+    packaged = isinstance(source, str) and _packaged(source)
+    if packaged:
+        return _load_packaged(str(source))
+    return _checked(_content(Path(source), ()), str(source))
+
+
+@lru_cache(maxsize=8)
+def _load_packaged(name: str) -> Lexicon:
+    return _checked(_packaged_content(name, ()), name)
+
+
+def _packaged(name: str) -> bool:
+    return bool(re.fullmatch(r"[a-z_]+", name)) and _resource(name).is_file()
+
+
+def _resource(name: str) -> Any:
+    return files(__package__) / "lexicons" / f"{name}.yaml"
+
+
+def _packaged_content(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    content = parse_yaml(_resource(name).read_text(encoding="utf-8"))
+    return _on_base(content, name, (*seen, name))
+
+
+def _content(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
+    return _on_base(load_yaml(path), str(path), (*seen, str(path)))
+
+
+def _on_base(content: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    base = content.get("base")
+    if base is None:
+        return content
+    if not isinstance(base, str) or not _packaged(base) or base in seen:
+        known = "english, phantom"
+        raise UserError(f"{where}: 'base' must be a lexicon of the package: {known}.")
+    return _merged(_packaged_content(base, seen), content)
+
+
+def _merged(base: Any, over: Any) -> Any:
+    if isinstance(base, dict) and isinstance(over, dict):
+        both = {key: _merged(base[key], over[key]) for key in base.keys() & over.keys()}
+        return {**base, **over, **both}
+    if isinstance(base, list) and isinstance(over, list):
+        return [*base, *over]
+    return over
+
+
+def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
+    lexicon = validate(Lexicon, content, where)
+    _known(where, "cues", lexicon.cues, CUES)
+    _known(where, "words", lexicon.words, WORDS)
+    _known(where, "modifiers", lexicon.modifiers, MODIFIERS)
+    for kind, values in lexicon.modifiers.items():
+        _known(where, f"modifiers.{kind}", values, MODIFIERS[kind])
+    for name, finding in lexicon.findings.items():
+        _known(where, f"findings.{name}.is_a", finding.is_a, lexicon.findings)
+        for parent in finding.is_a:
+            if name in _above(lexicon, parent, frozenset()):
+                raise UserError(
+                    f"{where}: findings.{name}.is_a leads back to '{name}'; remove one of them."
+                )
+    for name, statement in lexicon.statements.items():
+        _known(where, f"statements.{name}.denies", statement.denies, lexicon.findings)
+    for name, structure in lexicon.structures.items():
+        place = f"structures.{name}"
+        _known(where, f"{place}.states", structure.states, lexicon.states)
+        claimed = [f.removesuffix("?") for found in structure.states.values() for f in found]
+        denied = (*structure.denies, *(structure.clear or ()))
+        _known(where, place, (*claimed, *denied), lexicon.findings)
+    _known(where, "join", (*lexicon.join, *lexicon.join.values()), lexicon.findings)
+    chained = sorted(set(lexicon.join) & set(lexicon.join.values()))
+    if chained:
+        raise UserError(f"{where}: join reads '{chained[0]}' as another and others as it.")
+    return lexicon
+
+
+def _above(lexicon: Lexicon, name: str, seen: frozenset[str]) -> frozenset[str]:
+    if name in seen or name not in lexicon.findings:
+        return frozenset({name})
+    parents = lexicon.findings[name].is_a
+    return frozenset({name}).union(*(_above(lexicon, p, seen | {name}) for p in parents))
+
+
+def _known(where: str, key: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UserError(
+                f"{where}: {key}: there is no '{name}'{did_you_mean(name, known)}; it may be one"
+                f" of the names that the lexicon has."
+            )
+
+
+# ------------------------------------------------------------------------------------ terms
+
+
+def tokens(text: str) -> list[str]:
+    """Cut a text into lower-case words without plural s, numbers and marks.
+
+    >>> tokens("No left-sided pleural effusions.")
+    ['no', 'left', 'sided', 'pleural', 'effusion', '.']
+    """
+    plain = text.lower().replace("’", "'").replace("and/or", "and or")
+    return [_singular(word) for word in _TOKEN.findall(plain)]
+
+
+def _singular(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and word[-2] not in "sui'":
+        return word[:-1]
+    return word
+
+
+def expanded(term: str) -> list[tuple[str, ...]]:
+    """Every sequence of tokens that a term of the lexicon stands for.
+
+    >>> expanded("(small) effusion|fluid")
+    [('small', 'effusion'), ('small', 'fluid'), ('effusion',), ('fluid',)]
+    """
+    choices: list[list[str]] = []
+    for part in _PART.findall(term):
+        if part.startswith("("):
+            choices.append([*part[1:-1].split("|"), ""])
+        else:
+            choices.append(part.split("|"))
+    found = (tuple(tokens(" ".join(words))) for words in product(*choices))
+    return [words for words in dict.fromkeys(found) if words]

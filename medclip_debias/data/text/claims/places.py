@@ -1,0 +1,283 @@
+"""Which side, zone, severity and change belong to which finding of a clause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from medclip_debias.data.text.claims.scan import Item
+
+MODIFIERS = ("side", "zone", "severity", "change")
+BREAKS = (
+    *("negation_before", "not_a_negation", "uncertainty_before", "set_aside", "ends"),
+    *("exception", "stop", "alternative"),
+)
+_PLAIN_BEFORE = 3
+"""Words unknown to the lexicon between a modifier and its noun ("left focal patchy")."""
+_PLAIN_AFTER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A side (``left``, ``right``, ``both``), zone, severity and change; empty where not said."""
+
+    side: str = ""
+    zone: str = ""
+    severity: str = ""
+    change: str = ""
+
+    def filled(self, other: Place) -> Place:
+        """This place, with what it leaves open taken from another."""
+        return Place(
+            self.side or other.side,
+            self.zone or other.zone,
+            self.severity or other.severity,
+            self.change or other.change,
+        )
+
+
+def is_noun(item: Item) -> bool:
+    """Whether an item names a finding, alone or with others."""
+    return item.has("finding", "statement")
+
+
+def is_modifier(item: Item) -> bool:
+    """Whether an item can only be a modifier or is free to be one."""
+    only_part = item.has("structure") and not item.has("zone")
+    return item.has(*MODIFIERS) and not (item.has("finding") or only_part or item.claimed)
+
+
+def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[Place]]:
+    """The places of every finding of a clause, by its index.
+
+    Args:
+        clause: its items; modifiers that belong to a finding are marked as claimed.
+        carried: where the clause before said that the first finding is.
+    """
+    nouns = [i for i, item in enumerate(clause) if is_noun(item)]
+    before = {i: list(_prefix(clause, i)) for i in nouns}
+    for indices in before.values():
+        for i in indices:
+            clause[i].claimed = True
+    found: dict[int, list[Place]] = {}
+    for number, noun in enumerate(nouns):
+        end = nouns[number + 1] if number + 1 < len(nouns) else len(clause)
+        after = list(_suffix(clause, noun, end))
+        for i in after:
+            clause[i].claimed = True
+        own = Place(
+            side=clause[noun].kinds.get("side", ("",))[0],
+            zone=clause[noun].kinds.get("zone", ("",))[0],
+        )
+        first, last = _groups(clause, before[noun]), _groups(clause, after)
+        if own != Place():
+            first = [own.filled(place) for place in first] or [own]
+        found[noun] = _merged(first, last)
+        if any(place.change == "resolved" for place in last):
+            found[noun] = [replace(place, change="resolved") for place in found[noun]]
+    _distribute(clause, nouns, found)
+    if nouns and carried != Place():
+        places_of = found[nouns[0]]
+        if all(not (p.side or p.zone) for p in places_of):
+            located = Place(carried.side, carried.zone)
+            found[nouns[0]] = [p.filled(located) for p in places_of]
+    if nouns:
+        _lead(clause, nouns[0], found)
+    return found
+
+
+def trailing_place(clause: Sequence[Item]) -> Place:
+    """Where a clause without a finding says that the next one is ("In the left base, there is")."""
+    if any(is_noun(item) or item.has("state", *BREAKS) for item in clause[1:]):
+        return Place()
+    groups = _groups(clause, [i for i, item in enumerate(clause) if item.has("side", "zone")])
+    return groups[0] if len(groups) == 1 else Place()
+
+
+def severity_before(clause: Sequence[Item], at: int) -> str:
+    """The severity that stands directly before a state ("mildly enlarged")."""
+    for i in range(at - 1, max(at - 3, -1), -1):
+        item = clause[i]
+        if item.has("severity") and not item.claimed:
+            item.claimed = True
+            return item.kinds["severity"][0]
+        if item.kinds and not item.has("verbs", "change"):
+            return ""
+    return ""
+
+
+def _prefix(clause: Sequence[Item], noun: int) -> Iterator[int]:
+    """Yield the modifiers before a noun, from the nearest on."""
+    plain, last, i = 0, noun, noun - 1
+    pending: list[int] = []
+    while i >= 0:
+        item = clause[i]
+        if is_modifier(item):
+            if item.has("severity") and _graded(clause, i):
+                pass  # "slightly increased" is a change, not a slight finding
+            else:
+                pending.append(i)
+            plain, last = 0, i
+        elif item.has("joins", "comma"):
+            if not (last == i + 1 and i > 0 and is_modifier(clause[i - 1])):
+                break
+            if not _free(clause, i - 1):
+                break
+        elif item.has("prepositions"):
+            near = clause[i - 1] if i else None
+            if near is None or not near.has("severity", "change"):
+                break
+        elif item.has("verbs"):
+            if i == 0 or not clause[i - 1].has("change"):
+                break
+        elif item.has("uncertainty_before", "otherwise"):
+            pass
+        elif item.has("state") and not item.has(*BREAKS, "structure"):
+            plain += 1
+        elif item.kinds:
+            break
+        else:
+            plain += 1
+        if plain > _PLAIN_BEFORE:
+            break
+        i -= 1
+    yield from pending
+
+
+def _free(clause: Sequence[Item], i: int) -> bool:
+    """Whether the modifiers that end at ``i`` belong to no earlier finding ("on the left and")."""
+    while i >= 0 and (is_modifier(clause[i]) or not clause[i].kinds):
+        i -= 1
+    if i < 0:
+        return True
+    if clause[i].has("prepositions") or is_noun(clause[i]):
+        return not any(is_noun(item) for item in clause[: i + 1])
+    return True
+
+
+def _graded(clause: Sequence[Item], i: int) -> bool:
+    """Whether a severity grades a change ("slight increase in")."""
+    after = clause[i + 1] if i + 1 < len(clause) else None
+    if after is not None and after.has("side", "zone", "finding"):
+        return False
+    return (
+        after is not None
+        and after.has("change")
+        and after.kinds["change"][0] in ("increased", "decreased", "resolved")
+    )
+
+
+def _suffix(clause: Sequence[Item], noun: int, end: int) -> Iterator[int]:
+    """Yield the free modifiers behind a noun that belong to it."""
+    plain, said = 0, ""
+    for i in range(noun + 1, end):
+        item = clause[i]
+        if item.has(*BREAKS) or item.text in ("with", "without"):
+            return
+        if is_modifier(item):
+            if item.has("severity") and not item.has("side", "zone"):
+                if said in ("verbs", "comma") and not _graded(clause, i):
+                    yield i
+            else:
+                yield i
+            plain = 0
+        elif item.has("structure") and said != "prepositions":
+            return
+        elif item.has("joins", "comma"):
+            following = clause[i + 1] if i + 1 < end else None
+            graded = following is not None and following.has("severity") and _graded(clause, i + 1)
+            if following is None or not (
+                is_modifier(following) or graded or following.has("prepositions", "affirmed")
+            ):
+                return
+        else:
+            plain += not item.kinds
+            if plain > _PLAIN_AFTER:
+                return
+        said = next((k for k in ("verbs", "comma", "prepositions") if item.has(k)), said)
+        if item.has("affirmed"):
+            said = "affirmed"
+
+
+def _groups(clause: Sequence[Item], indices: Sequence[int]) -> list[Place]:
+    """Read modifiers as places: "left lower and right upper" is two, "left lower lobe" is one."""
+    ordered = sorted(indices)
+    groups: list[Place] = []
+    last = -1
+    for i in ordered:
+        said = Place(**{kind: clause[i].kinds.get(kind, ("",))[0] for kind in MODIFIERS})
+        joined = last >= 0 and any(item.has("joins", "comma") for item in clause[last + 1 : i])
+        clash = groups and (
+            (said.side and groups[-1].side and said.side != groups[-1].side)
+            or (said.zone and groups[-1].zone and said.zone != groups[-1].zone)
+        )
+        if groups and not (clash or joined):
+            groups[-1] = groups[-1].filled(said)
+        else:
+            groups.append(said)
+        last = i
+    located = [g for g in groups if g.side or g.zone]
+    for g in groups:  # "small, stable left": what has no side or zone is said of all the others
+        if not (g.side or g.zone):
+            located = [place.filled(g) for place in located] or [g]
+    groups = located
+    for n in range(1, len(groups)):  # "left upper and lower lobe"
+        if not groups[n].side and groups[n].zone:
+            groups[n] = replace(groups[n], side=groups[n - 1].side)
+    for n in range(len(groups) - 2, -1, -1):  # "left and right lower lobe"
+        if not groups[n].zone and groups[n].side:
+            groups[n] = replace(groups[n], zone=groups[n + 1].zone)
+    changes = [g.change for g in groups if g.change]
+    change = "resolved" if "resolved" in changes else next(iter(changes), "")
+    return [replace(g, change=g.change or change) for g in groups]
+
+
+def _merged(first: list[Place], last: list[Place]) -> list[Place]:
+    if not first:
+        return last or [Place()]
+    if not last:
+        return first
+    if len(last) == 1:
+        return [place.filled(last[0]) for place in first]
+    if len(first) == 1:
+        return [place.filled(first[0]) for place in last]
+    return first
+
+
+def _distribute(
+    clause: Sequence[Item], nouns: Sequence[int], found: dict[int, list[Place]]
+) -> None:
+    """What is bilateral or unchanged is so for all that "and" joins, where nothing else is said."""
+    for a, b in pairwise(nouns):
+        between = [item for item in clause[a + 1 : b] if item.kinds]
+        if len(between) != 1 or not between[0].has("joins"):
+            continue
+        for here, there in ((a, b), (b, a)):
+            side, zone = found[here][0].side, found[here][0].zone
+            if side == "both" and found[there] == [Place()]:
+                found[there] = [Place(side, zone)]
+    for b, a in pairwise(nouns[::-1]):
+        kinds = [item for item in clause[a + 1 : b] if item.kinds and not item.has(*MODIFIERS)]
+        change = found[b][0].change
+        trailing = any(
+            item.has("change") and item.claimed and item.kinds["change"][0] == change
+            for item in clause[b + 1 :]
+        )
+        if change and trailing and all(item.has("joins", "comma") for item in kinds):
+            found[a] = [replace(p, change=p.change or change) for p in found[a]]
+
+
+def _lead(clause: Sequence[Item], noun: int, found: dict[int, list[Place]]) -> None:
+    """ "The right base demonstrates an opacity": what leads a clause says where its finding is."""
+    if any(p.side or p.zone for p in found[noun]):
+        return
+    lead = clause[:noun]
+    if any(item.has(*BREAKS, "comma", "structure", "affirmed") for item in lead):
+        return
+    free = [i for i, item in enumerate(lead) if is_modifier(item) and item.has("side", "zone")]
+    groups = _groups(clause, free)
+    if groups:
+        for i in free:
+            clause[i].claimed = True
+        found[noun] = _merged(groups, found[noun]) if len(groups) == 1 else groups

@@ -1,0 +1,334 @@
+"""The rules: what the terms of a sentence claim (docs/claims.md says them in words)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from medclip_debias.data.text.claims.claim import Claim, Parsed
+from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
+from medclip_debias.data.text.claims.places import (
+    Place,
+    is_modifier,
+    is_noun,
+    places,
+    severity_before,
+    trailing_place,
+)
+from medclip_debias.data.text.claims.scan import Item, Scanner
+
+PARSER = "rules-1"
+"""Name of this parser; a change of what it reads changes the name."""
+
+
+@dataclass(slots=True)
+class Said:
+    """How a place of a sentence is meant."""
+
+    denied: bool = False
+    unsure: bool = False
+    aside: bool = False
+
+
+class RuleParser:
+    """Reads the claims of sentences by the terms of a lexicon.
+
+    >>> sorted(RuleParser().parse("No effusion or pneumothorax.").claims)[0].finding
+    'pleural_effusion'
+    """
+
+    def __init__(self, lexicon: Lexicon | None = None) -> None:
+        self.lexicon = load_lexicon() if lexicon is None else lexicon
+        self.name = PARSER
+        self._scanner = Scanner(self.lexicon)
+
+    def parse(self, text: str) -> Parsed:
+        """Return what a sentence claims."""
+        items, corrected = self._scanner.scan(text)
+        stated: list[Claim] = []
+        implied: list[Claim] = []
+        carried = Place()
+        for clause in _clauses(items):
+            exception = bool(clause) and clause[0].has("exception")
+            said = _scopes(clause)
+            found = places(clause, carried)
+            carried = trailing_place(clause)
+            for i, where in found.items():
+                if said[i].aside:
+                    continue
+                for name in clause[i].kinds.get("finding", ()):
+                    stated += [_claim(name, said[i], place) for place in _sided(where, said[i])]
+            bound = self._states(clause, said, stated, implied)
+            for i in set(found) - bound if not exception else ():
+                if said[i].denied and not said[i].aside:
+                    for name in clause[i].kinds.get("statement", ()):
+                        implied += self._denial(self.lexicon.statements[name].denies, said[i])
+        return Parsed(self._consistent(stated, implied), corrected)
+
+    # ------------------------------------------------------------------ structures
+
+    def _states(
+        self, clause: Sequence[Item], said: list[Said], stated: list[Claim], implied: list[Claim]
+    ) -> set[int]:
+        """Add claims of structures in a state ("clear lungs"); return the states' indices."""
+        taken: set[int] = set()
+        pending: list[int] = []
+        last: list[int] = []
+        used: set[int] = set()
+        for i, item in enumerate(clause):
+            if item.has("structure") and i not in used and not _only_a_place(clause, i):
+                pending.append(i)
+            if not item.has("state") or item.claimed:
+                continue
+            ahead = _structures_ahead(clause, i)
+            if ahead and (not pending or _apart(clause, pending[-1], i)):
+                bound = ahead
+                used |= set(ahead)
+            elif pending and pending != [i]:
+                bound = [p for p in pending if p != i]
+            else:
+                bound = last
+            if not bound:
+                continue
+            pending, last = [], bound
+            taken.add(i)
+            severity = severity_before(clause, i)
+            for at in bound:
+                self._state(clause, at, i, replace(said[i]), severity, stated, implied)
+        return taken
+
+    def _state(
+        self,
+        clause: Sequence[Item],
+        at: int,
+        i: int,
+        said: Said,
+        severity: str,
+        stated: list[Claim],
+        implied: list[Claim],
+    ) -> None:
+        side = _side_of(clause, at)
+        for name in clause[at].kinds["structure"]:
+            structure = self.lexicon.structures[name]
+            for state in clause[i].kinds["state"]:
+                if state in structure.states:
+                    for finding in structure.states[state]:
+                        unsure = said.unsure or finding.endswith("?")
+                        meant = replace(said, unsure=unsure)
+                        named = self.lexicon.named(finding.removesuffix("?"))
+                        place = [Place(side=side, severity=severity)]
+                        stated += [_claim(named, meant, p) for p in _sided(place, meant)]
+                elif (state in ("normal", "clear") and not said.denied and not said.aside) or (
+                    state == "abnormal" and said.denied
+                ):
+                    clear = structure.clear if state == "clear" else None
+                    denies = structure.denies if clear is None else clear
+                    implied += self._denial(denies, said, side)
+
+    def _denial(self, names: Sequence[str], said: Said, side: str = "") -> list[Claim]:
+        certainty = "uncertain" if said.unsure else "certain"
+        side = "" if side == "both" else side
+        denied = dict.fromkeys(map(self.lexicon.named, names))
+        return [Claim(name, "absent", certainty, side) for name in denied]
+
+    def _consistent(self, stated: list[Claim], implied: list[Claim]) -> tuple[Claim, ...]:
+        """Drop what a normal statement denies and the same sentence states: "clear except for"."""
+        present = {
+            above
+            for claim in stated
+            if claim.present
+            for above in self.lexicon.ancestors[claim.finding]
+        }
+        named = {claim.finding for claim in stated}
+        kept = [c for c in implied if c.finding not in present and c.finding not in named]
+        return tuple(sorted({*stated, *kept}))
+
+
+def _clauses(items: Sequence[Item]) -> list[list[Item]]:
+    """Cut where a scope ends for good; "there is" and "but" begin a clause."""
+    clauses: list[list[Item]] = [[]]
+    for item in items:
+        if item.has("ends", "exception"):
+            clauses.append([item])
+        elif item.has("stop"):
+            clauses.append([])
+        else:
+            clauses[-1].append(item)
+    return [clause for clause in clauses if clause]
+
+
+_CLOSING = ("affirmed", "negation_after", "uncertainty_after")
+
+
+def _scopes(clause: Sequence[Item]) -> list[Said]:
+    """How each item of a clause is meant: denied, unsure, or set aside."""
+    now = Said()
+    said: list[Said] = []
+    fresh = True  # no finding since the scope began
+    for i, item in enumerate(clause):
+        fresh = fresh and not (is_noun(item) or item.has("state", "structure"))
+        if item.has("negation_before"):
+            if item.has("state"):  # "clear of": the lungs are clear, what follows is denied
+                said.append(replace(now))
+            now = Said(denied=True, aside=now.aside)
+            fresh = True
+            if item.has("state"):
+                continue
+        elif item.has("uncertainty_before"):
+            now = replace(now, unsure=True)
+        elif item.has("set_aside"):
+            now = replace(now, aside=True)
+        elif item.has("otherwise"):
+            now = replace(now, unsure=True)
+        elif item.text == "with":
+            now = Said(aside=now.aside)
+        elif item.has("joins", "comma"):
+            now = now if fresh else _after_join(clause, i, now)
+        said.append(replace(now))
+        if item.has(*_CLOSING) and not (item.has("uncertainty_before") or fresh):
+            now = Said()
+    for i, item in enumerate(clause):
+        if "normal" in item.kinds.get("state", ()) and not said[i].denied:
+            for j in _subjects(clause, i):
+                said[j].denied = True
+        ahead = item.has("uncertainty_before") and any(map(is_noun, clause[i + 1 :]))
+        if item.has("negation_after", "uncertainty_after") and not ahead:
+            for j in _backwards(clause, i):
+                said[j].unsure = said[j].unsure or item.has("uncertainty_after")
+                said[j].denied = said[j].denied or item.has("negation_after")
+        if item.has("alternative") or item.text in ("or", "/"):
+            for j in _neighbours(clause, i):
+                said[j].unsure = said[j].unsure or not said[j].denied
+    return said
+
+
+def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
+    """Whether a scope goes on behind "and", "or" or a comma."""
+    or_like = clause[i].text in ("or", "nor", "/")
+    listed = any(item.text in ("or", "nor", "/") for item in clause[i + 1 :])
+    if now.unsure and not or_like and not now.denied:
+        return now if listed and clause[i].has("comma") else Said()
+    if not now.denied or or_like:
+        return now
+    ahead: list[Item] = []
+    for item in clause[i + 1 :]:
+        if item.has("joins", "comma"):
+            break
+        ahead.append(item)
+    has_noun = any(is_noun(item) for item in ahead)
+    if any(item.has("structure") for item in ahead) and not has_noun:
+        abnormal = any("abnormal" in item.kinds.get("state", ()) for item in clause[i + 1 :])
+        return now if abnormal else Said()
+    if has_noun and any(item.has("affirmed", "verbs") for item in ahead) and not listed:
+        # "No effusion, a nodule is seen" starts anew; "no effusion and nodule is seen" does not.
+        return Said() if clause[i].has("comma") else now
+    first = next((item for item in ahead if item.kinds), None)
+    if clause[i].has("comma") and not listed and first is not None and is_modifier(first):
+        return Said() if has_noun and first.has("severity", "change") else now
+    return now
+
+
+def _backwards(clause: Sequence[Item], i: int) -> list[int]:
+    found = []
+    for j in range(i - 1, -1, -1):
+        if clause[j].has(*_CLOSING):
+            break
+        if is_noun(clause[j]) or clause[j].has("state"):
+            found.append(j)
+    return found
+
+
+def _subjects(clause: Sequence[Item], i: int) -> list[int]:
+    """Findings that a normal state is said of: "vascular engorgement is within normal limits"."""
+    if not (i and clause[i - 1].has("verbs")):
+        return []
+    found = []
+    for j in range(i - 2, -1, -1):
+        if is_noun(clause[j]):
+            found.append(j)
+        elif clause[j].kinds and not is_modifier(clause[j]):
+            break
+    return found
+
+
+def _neighbours(clause: Sequence[Item], i: int) -> list[int]:
+    """The findings directly before and behind an "or", if only modifiers stand between."""
+    found = []
+    for way in (range(i - 1, -1, -1), range(i + 1, len(clause))):
+        for j in way:
+            if is_noun(clause[j]):
+                found.append(j)
+                break
+            if clause[j].has("comma", "joins", "verbs", "structure") and not clause[j].claimed:
+                break
+    return found if len(found) == 2 else []
+
+
+def _sided(where: Sequence[Place], said: Said) -> list[Place]:
+    """Both sides are two places; denied on both sides is denied."""
+    sided: list[Place] = []
+    for place in where:
+        if place.side != "both":
+            sided.append(place)
+        elif said.denied or place.change == "resolved":
+            sided.append(replace(place, side=""))
+        else:
+            sided += [replace(place, side="left"), replace(place, side="right")]
+    return sided
+
+
+def _claim(finding: str, said: Said, place: Place) -> Claim:
+    absent = said.denied or place.change == "resolved"
+    change = place.change
+    if absent and change not in ("new", "resolved"):
+        change = ""
+    return Claim(
+        finding,
+        "absent" if absent else "present",
+        "uncertain" if said.unsure else "certain",
+        place.side,
+        place.zone,
+        place.severity,
+        change,
+    )
+
+
+def _only_a_place(clause: Sequence[Item], i: int) -> bool:
+    """Whether a structure says where a finding before it is: "an opacity in the lung"."""
+    before = [item for item in clause[:i] if item.kinds and not is_modifier(item)]
+    return bool(before and before[-1].has("prepositions") and any(is_noun(item) for item in before))
+
+
+def _structures_ahead(clause: Sequence[Item], i: int) -> list[int]:
+    """Structures that follow a state directly: "normal heart size and mediastinal contours"."""
+    found: list[int] = []
+    for j in range(i + 1, len(clause)):
+        item = clause[j]
+        if item.has("structure"):
+            if item.has("state") and found:
+                break
+            found.append(j)
+        elif item.has("joins", "comma"):
+            if not found:
+                break
+        elif item.kinds and not is_modifier(item):
+            # "normal heart and the lungs are clear": what has a state of its own is not ahead
+            if item.has("verbs", "state") and len(found) > 1:
+                found.pop()
+            break
+    return found
+
+
+def _apart(clause: Sequence[Item], structure: int, state: int) -> bool:
+    """Whether a comma or "and" stands directly before a state, behind another structure."""
+    between = [item for item in clause[structure + 1 : state] if item.kinds]
+    return bool(between) and between[-1].has("joins", "comma", "preposition")
+
+
+def _side_of(clause: Sequence[Item], at: int) -> str:
+    own = clause[at].kinds.get("side")
+    if own:
+        return own[0]
+    if at and clause[at - 1].has("side") and not clause[at - 1].claimed:
+        return clause[at - 1].kinds["side"][0]
+    return ""

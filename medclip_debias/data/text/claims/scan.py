@@ -1,0 +1,138 @@
+"""From a sentence to the terms of the lexicon in it: the longest term at each place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from medclip_debias.data.text.claims.lexicon import MAX_TERMS, Lexicon, expanded, tokens
+from medclip_debias.errors import UserError
+
+SHORTEST_CORRECTED = 6
+"""Letters of a word that may be read as a word of the lexicon one letter away."""
+
+_MARKS = {".": "stop", ";": "stop", ",": "comma", "(": "comma", ")": "comma", ":": "verbs"}
+_JOINS = {"/", "&"}
+
+
+@dataclass(slots=True)
+class Item:
+    """A term of a sentence, or a word that the lexicon does not have.
+
+    Attributes:
+        words: its tokens.
+        kinds: what it is (``finding``, ``side``, ``negation_before``, ...), and the values.
+        claimed: a modifier that belongs to a finding, or a structure that only says where.
+    """
+
+    words: tuple[str, ...]
+    kinds: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    claimed: bool = False
+
+    def has(self, *kinds: str) -> bool:
+        """Whether it is one of these."""
+        return any(kind in self.kinds for kind in kinds)
+
+    @property
+    def text(self) -> str:
+        """Its tokens, joined."""
+        return " ".join(self.words)
+
+
+class Scanner:
+    """Finds the terms of a lexicon.
+
+    Raises:
+        UserError: the terms of the lexicon stand for more than `MAX_TERMS` phrases.
+    """
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        removed = {words for term in lexicon.remove for words in expanded(term)}
+        terms: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+        for kind, value, term in lexicon.terms():
+            for words in expanded(term):
+                if words in removed:
+                    continue
+                kinds = terms.setdefault(words, {})
+                values = kinds.get(kind, ())
+                kinds[kind] = values if value in values else (*values, value)
+            if len(terms) > MAX_TERMS:
+                raise UserError(
+                    f"The lexicon '{lexicon.name}' has terms for more than {MAX_TERMS:,} phrases;"
+                    " give it fewer words that may be left out."
+                )
+        self._terms = terms
+        self._longest: dict[str, int] = {}
+        for words in terms:
+            self._longest[words[0]] = max(self._longest.get(words[0], 0), len(words))
+        self._words = {word for words in terms for word in words}
+        self._near = _near(self._words)
+
+    def scan(self, text: str) -> tuple[list[Item], int]:
+        """Return the items of a text, and how many of its words were corrected."""
+        words = tokens(text)
+        corrected = 0
+        for i, word in enumerate(words):
+            if len(word) >= SHORTEST_CORRECTED and word not in self._words:
+                right = self._correct(word)
+                corrected += right != word
+                words[i] = right
+        items, at = [], 0
+        while at < len(words):
+            item = self._at(words, at)
+            items.append(item)
+            at += len(item.words)
+        return items, corrected
+
+    def _at(self, words: list[str], at: int) -> Item:
+        for length in range(min(self._longest.get(words[at], 0), len(words) - at), 0, -1):
+            found = tuple(words[at : at + length])
+            if found in self._terms:
+                return self._item(found)
+        word = words[at]
+        mark = _MARKS.get(word) or ("joins" if word in _JOINS else "")
+        return Item((word,), {mark: ("",)} if mark else {})
+
+    def _item(self, found: tuple[str, ...]) -> Item:
+        kinds = dict(self._terms[found])
+        if len(found) > 1 and ("finding" in kinds or "structure" in kinds):
+            for inner in range(len(found)):  # "elevated left diaphragm" says a side
+                for length in (2, 1):
+                    part = self._terms.get(found[inner : inner + length], {})
+                    for kind in ("side", "zone"):
+                        if kind in part and inner + length <= len(found):
+                            kinds.setdefault(kind, part[kind])
+        return Item(found, kinds)
+
+    def _correct(self, word: str) -> str:
+        found = {
+            known
+            for short in (word, *_shorter(word))
+            for known in self._near.get(short, ())
+            if known[0] == word[0] and _one_apart(word, known)
+        }
+        return found.pop() if len(found) == 1 else word
+
+
+def _shorter(word: str) -> list[str]:
+    return [word[:i] + word[i + 1 :] for i in range(len(word))]
+
+
+def _near(words: set[str]) -> dict[str, list[str]]:
+    near: dict[str, list[str]] = {}
+    for word in words:
+        if len(word) >= SHORTEST_CORRECTED and word.isalpha():
+            for short in {word, *_shorter(word)}:
+                near.setdefault(short, []).append(word)
+    return near
+
+
+def _one_apart(a: str, b: str) -> bool:
+    """Whether one letter was left out, added, changed, or swapped with its neighbour."""
+    if len(a) == len(b):
+        apart = [i for i in range(len(a)) if a[i] != b[i]]
+        if len(apart) == 2:
+            i, j = apart
+            return j == i + 1 and a[i] == b[j] and a[j] == b[i]
+        return len(apart) == 1
+    long, short = (a, b) if len(a) > len(b) else (b, a)
+    return len(long) == len(short) + 1 and short in _shorter(long)

@@ -1,0 +1,234 @@
+"""The claims of a prepared set's sentences as one file, whoever read them (docs/claims.md).
+
+One row a claim. A sentence is named by `sentence_hash`; one without a row claims nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas as pd
+
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
+from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
+from medclip_debias.data.text.claims.rules import RuleParser
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.files import atomic_file
+
+FILE = "claims.parquet"
+COLUMNS = ("sentence", "finding", *FIELDS)
+_META = b"medclip_debias"
+_DEFAULTS = {"polarity": "", "certainty": "certain"}
+_REMEDY = "run 'claims' again"
+
+
+class Parser(Protocol):
+    """What reads claims: the rules, or a language model."""
+
+    name: str
+    lexicon: Lexicon
+
+    def parse(self, text: str) -> Parsed:
+        """Return what a sentence claims."""
+
+
+@dataclass(frozen=True)
+class ClaimTable:
+    """The claims of a set.
+
+    Attributes:
+        claims: of every distinct sentence of the set, in the order of ``PreparedSet.texts``.
+        meta: ``parser``, ``lexicon`` (name, hash, content), ``content_hash`` of the set, counts.
+        lexicon: the one that the claims were read with.
+    """
+
+    claims: list[tuple[Claim, ...]]
+    meta: dict[str, Any]
+    lexicon: Lexicon
+
+
+def sentence_hash(text: str) -> str:
+    """Name of a sentence: the first 16 hex digits of the SHA-256 of its UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_claims(
+    prepared: PreparedSet,
+    parser: Parser,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Read the claims of every distinct sentence and store them beside the set, atomically.
+
+    Returns:
+        Counts: sentences, those with and without a claim, claims, corrected words.
+    """
+    texts = prepared.texts
+    found: list[tuple[Claim, ...]] = []
+    corrected = 0
+    for number, text in enumerate(texts):
+        if progress is not None and number % 256 == 0:
+            progress(number, len(texts))
+        parsed = parser.parse(text)
+        found.append(parsed.claims)
+        corrected += parsed.corrected
+    counts = _counts(texts, found) | {"corrected_words": corrected}
+    counts |= dict(getattr(parser, "counts", {}))
+    return _store(prepared, texts, found, parser.lexicon, parser.name, counts)
+
+
+def import_claims(
+    prepared: PreparedSet, table: Path, lexicon: Lexicon, parser: str = ""
+) -> dict[str, Any]:
+    """Check a table that another program wrote, and store it as the claims of the set.
+
+    Args:
+        prepared: the set.
+        table: CSV or Parquet. A row names its sentence in ``sentence`` (`sentence_hash`) or in
+            ``text``, and has ``finding`` and ``polarity``; the other columns of `COLUMNS` may be
+            missing or blank.
+        lexicon: says which findings there are.
+        parser: name of the program; by default that of the file.
+
+    Raises:
+        UserError: a row names a sentence that the set lacks, a finding that the lexicon lacks,
+            or a value that its column cannot have.
+    """
+    frame = read_table(table, required=("finding", "polarity"))
+    if not {"sentence", "text"} & set(frame.columns):
+        raise UserError(f"{table}: has neither a column 'sentence' nor 'text'; add one of them.")
+    texts = prepared.texts
+    by_hash = {sentence_hash(text): number for number, text in enumerate(texts)}
+    by_text = {text: number for number, text in enumerate(texts)}
+    found: list[set[Claim]] = [set() for _ in texts]
+    repeated = 0
+    for row, values in zip(frame.index, frame.to_dict("records"), strict=True):
+        where = f"{table}, row {row}"
+        named = str(values.get("sentence", ""))
+        number = by_hash.get(named) if named else by_text.get(str(values.get("text", "")))
+        if number is None:
+            raise UserError(
+                f"{where}: names a sentence that is not in {prepared.folder}; write the table for"
+                " this set ('sentence' is the start of a SHA-256, see docs/claims.md)."
+            )
+        claim = _checked(where, values, lexicon)
+        repeated += claim in found[number]
+        found[number].add(claim)
+    claims = [tuple(sorted(c)) for c in found]
+    counts = _counts(texts, claims) | {"repeated_rows": repeated}
+    return _store(prepared, texts, claims, lexicon, parser or f"table {table.name}", counts)
+
+
+def read_claims(prepared: PreparedSet) -> ClaimTable:
+    """Read the claims that are stored beside a set, and check that they fit it.
+
+    Raises:
+        UserError: there are none, or they are of another set or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = prepared.folder / FILE
+    if not path.is_file():
+        raise UserError(f"{path}: the set has no claims yet; run 'claims {prepared.folder}' first.")
+    try:
+        table = pq.read_table(path)
+        meta = json.loads((table.schema.metadata or {})[_META])
+        lexicon = Lexicon.model_validate(meta["lexicon"]["content"])
+        frame = table.to_pandas()
+        rows = list(zip(*(frame[column].tolist() for column in COLUMNS), strict=True))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise UserError(
+            f"{path}: is no table of claims of this program ({type(error).__name__}); {_REMEDY},"
+            f" with --table for a table of your own."
+        ) from error
+    if meta.get("content_hash") != prepared.content_hash:
+        raise UserError(f"{path}: holds the claims of another state of the set; {_REMEDY}.")
+    places = {sentence_hash(text): number for number, text in enumerate(prepared.texts)}
+    found: list[set[Claim]] = [set() for _ in places]
+    for number, row in enumerate(rows, start=1):
+        if row[0] not in places:
+            raise UserError(f"{path}, row {number}: names no sentence of the set; {_REMEDY}.")
+        values = dict(zip(COLUMNS, row, strict=True))
+        found[places[row[0]]].add(_checked(f"{path}, row {number}", values, lexicon))
+    return ClaimTable([tuple(sorted(claims)) for claims in found], meta, lexicon)
+
+
+def claim_set(
+    folder: Path,
+    lexicon: Path | str | None = None,
+    table: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """What the verb does: read the claims of a set by rules, or take those of ``table``."""
+    prepared = PreparedSet.open(folder)
+    words = load_lexicon(lexicon)
+    if table is not None:
+        return import_claims(prepared, table, words)
+    return write_claims(prepared, RuleParser(words), progress)
+
+
+def _checked(where: str, values: Mapping[Any, Any], lexicon: Lexicon) -> Claim:
+    finding = str(values["finding"])
+    named = lexicon.named(finding)
+    if named not in lexicon.ancestors:
+        raise UserError(
+            f"{where}: the lexicon '{lexicon.name}' has no finding of that name"
+            f"{did_you_mean(finding, lexicon.names)}; rename it, or add it with --lexicon."
+        )
+    said: dict[str, str] = {}
+    for column, allowed in FIELDS.items():
+        value = str(values.get(column) or _DEFAULTS.get(column, ""))
+        if value not in allowed:
+            shown = ", ".join(v or "blank" for v in allowed)
+            raise UserError(f"{where}: column '{column}' must be one of: {shown}.")
+        said[column] = value
+    return Claim(named, **said)
+
+
+def _counts(texts: Sequence[str], found: Iterable[Sequence[Claim]]) -> dict[str, int]:
+    lengths = [len(claims) for claims in found]
+    silent = sum(not length for length in lengths)
+    return {
+        "sentences": len(texts),
+        "with_claims": len(texts) - silent,
+        "without_claims": silent,
+        "claims": sum(lengths),
+    }
+
+
+def _store(
+    prepared: PreparedSet,
+    texts: Sequence[str],
+    found: Sequence[Sequence[Claim]],
+    lexicon: Lexicon,
+    parser: str,
+    counts: dict[str, Any],
+) -> dict[str, Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        (sentence_hash(text), claim.finding, *(getattr(claim, name) for name in FIELDS))
+        for text, claims in zip(texts, found, strict=True)
+        for claim in claims
+    ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype="str")
+    content = lexicon.model_dump(mode="json")
+    meta = {
+        "parser": parser,
+        "lexicon": {"name": lexicon.name, "hash": lexicon.hash, "content": content},
+        "content_hash": prepared.content_hash,
+        "counts": counts,
+    }
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    table = table.replace_schema_metadata({_META: json.dumps(meta).encode()})
+    with atomic_file(prepared.folder / FILE) as temporary:
+        pq.write_table(table, temporary)
+    return {"parser": parser, "lexicon": f"{lexicon.name} {lexicon.hash}", **counts}

@@ -1,0 +1,163 @@
+"""One constant per prompt, from unlabelled images, so that "X" and "no X" can be compared.
+
+Losses from text to image do not determine a constant per sentence (docs/theory.md, statement 6): a
+model may score every image higher with "no effusion" than with "effusion" and still rank the
+images perfectly. With images x' of nobody's labels the constant that makes each prompt a
+distribution over images is known (design/evidence.md, definition C)::
+
+    s'(x, t) = s(x, t) - o_t,   o_t = (1/g2) log mean_x' exp(g2 s(x', t))
+
+AUC of a prompt, and of a pair of prompts, does not change; the decision between them does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+Offsets = Literal["none", "evaluated", "validate", "train", "model"]
+"""Whose images set the constants: those evaluated, a split's, or what `save_offsets` kept."""
+
+FILE = "offsets.json"
+MOST_IMAGES = 2000
+
+
+def prompt_offsets(scores: Floats, scale: float) -> Floats:
+    """The constant of each prompt, on the scale of the scores.
+
+    Args:
+        scores: ``[images, prompts]`` of unlabelled images.
+        scale: the model's g2.
+
+    Returns:
+        ``[prompts]``, between the mean and the largest score of each.
+
+    Example:
+        >>> prompt_offsets(np.array([[0.1, 0.4], [0.1, 0.4]]), 10.0)
+        array([0.1, 0.4])
+    """
+    logits = scale * np.asarray(scores, dtype=np.float64)
+    peak = logits.max(axis=0)
+    return (peak + np.log(np.exp(logits - peak).mean(axis=0))) / scale
+
+
+def offset_rows(data: PreparedSet, offsets: Offsets, rows: Sequence[int]) -> list[int]:
+    """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced.
+
+    Args:
+        data: the prepared set.
+        offsets: whose images.
+        rows: of the evaluated images.
+
+    Raises:
+        UserError: the split has no image.
+    """
+    if offsets in ("none", "model"):
+        return []
+    found = list(rows)
+    if offsets != "evaluated":
+        splits = data.images["split"].to_numpy()
+        found = np.flatnonzero(splits == offsets).tolist()
+        if not found:
+            raise UserError(
+                f"{data.folder}: has no image in the split '{offsets}' to set offsets with; choose "
+                "offsets 'evaluated', or another split."
+            )
+    step = max(1, -(-len(found) // MOST_IMAGES))
+    return sorted(found)[::step]
+
+
+def save_offsets(
+    folder: Path, model: ImageTextModel, data: PreparedSet, texts: Sequence[str], split: str
+) -> dict[str, Any]:
+    """Measure the constants of ``texts`` and keep them in a model's folder as ``offsets.json``.
+
+    Args:
+        folder: of the model.
+        model: loaded from it.
+        data: a prepared set, whose labels are not read.
+        texts: prompts.
+        split: whose images set the constants.
+
+    Returns:
+        What was written: ``model_hash``, ``data_hash``, ``images``, ``split``, ``offsets`` by text.
+
+    Raises:
+        UserError: the model has no scale, or the split no image.
+    """
+    import torch
+
+    from medclip_debias.models.finite import finite
+
+    scale = needed_scale(model)
+    rows = offset_rows(data, "train" if split == "train" else "validate", ())
+    scores = []
+    with torch.inference_mode():
+        vectors = model.encode_sentences(list(texts))
+        for start in range(0, len(rows), 64):
+            pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
+            features = model.encode_images(pixels)
+            scores.append(finite(model.score(features, vectors), "offsets"))
+    values = prompt_offsets(np.concatenate(scores).astype(np.float64), scale)
+    content = {
+        "model_hash": model.content_hash,
+        "data_hash": data.content_hash,
+        "split": split,
+        "images": len(rows),
+        "offsets": dict(zip(texts, values.tolist(), strict=True)),
+    }
+    write_json(Path(folder) / FILE, content)
+    return content
+
+
+def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> Floats:
+    """The constants of ``texts`` that a model's folder keeps.
+
+    Raises:
+        UserError: there are none, they are of other weights, or a prompt has none.
+    """
+    path = Path(folder) / FILE
+    remedy = f"run `medclip-debias offsets {folder} PREPARED` first"
+    if not path.is_file():
+        raise UserError(f"{path}: is not there, so this model has no offsets; {remedy}.")
+    content = read_json(path, remedy)
+    known = content.get("offsets") if isinstance(content, Mapping) else None
+    if not isinstance(known, Mapping):
+        raise UserError(f"{path}: holds no offsets; {remedy}.")
+    if content.get("model_hash") != model_hash:
+        raise UserError(f"{path}: is of other weights than this model's; {remedy}.")
+    absent = [text for text in texts if text not in known]
+    if absent:
+        raise UserError(
+            f"{path}: has no offset for {json.dumps(absent[0])} ({len(absent)} of {len(texts)} "
+            f"prompts); {remedy} with these prompts."
+        )
+    return np.array([known[text] for text in texts], dtype=np.float64)
+
+
+def needed_scale(model: ImageTextModel) -> float:
+    """The model's g2.
+
+    Raises:
+        UserError: it has none.
+    """
+    scale = model.learned_scale
+    if scale is None:
+        raise UserError(
+            "Offsets need a model with a learned scale (logit scale), and this one has none; leave "
+            "offsets at 'none'."
+        )
+    return scale

@@ -1,0 +1,127 @@
+"""Named presets: a loss with its settings, as a row of a paper's table has them.
+
+Each is a YAML file of this folder, and its name is the preset's. ``--loss NAME`` puts it over a
+run's file, ``extends: [FILE, loss:NAME]`` inherits it in one. Not ``loss: NAME``: a preset may
+set more than the loss (BioViL's similarity, SigLIP's scale), and what the file says itself
+stands over it as over all that it extends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from medclip_debias.config import Named, Settings, load_yaml, merge, validate
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.losses.objective import loss_settings, objectives
+
+TABLE_1 = "Table 1 of sample-specific debiasing (2023)"
+
+
+class TableRow(Settings):
+    """A row of `TABLE_1`: its number, and its name in this project."""
+
+    row: int = Field(ge=1)
+    name: str = Field(min_length=1)
+
+
+class Preset(Settings):
+    """One file of this folder.
+
+    Attributes:
+        about: what it does, one sentence.
+        paper: where it comes from.
+        table_1: the row of `TABLE_1` that it is; none of a rival, which stands not in it.
+        advice: what to know or to set before a run of one's own.
+        model: what it sets beside the loss.
+        loss: its ``loss``; what it leaves out is as by default.
+    """
+
+    about: str = Field(min_length=1)
+    paper: str = Field(min_length=1)
+    table_1: TableRow | None = None
+    advice: str = ""
+    model: dict[str, Any] = Field(default_factory=dict)
+    loss: dict[str, Any]
+
+
+def presets() -> dict[str, Preset]:
+    """Every preset by name: the rows of `TABLE_1` in their order, then the others by name."""
+    found = {name: _read(name) for name in _names()}
+    return dict(sorted(found.items(), key=lambda item: (_row(item[1]), item[0])))
+
+
+def preset(name: str, where: str) -> Preset:
+    """The preset ``name``.
+
+    Args:
+        name: as ``debiased_0.05``.
+        where: file or option that names it, for the message.
+
+    Raises:
+        UserError: there is none of this name.
+    """
+    known = _names()
+    if name not in known:
+        kind = f"; the kind with its defaults is loss.kind={name}" if name in objectives() else ""
+        hint = "" if kind else did_you_mean(name, known)
+        raise UserError(
+            f"{where}: there is no preset '{name}' of the loss{hint}{kind}; "
+            "`medclip-debias losses` lists the presets."
+        )
+    return _read(name)
+
+
+def with_preset(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """The settings ``content`` of a run with the preset ``name`` over them.
+
+    Its loss takes the place of the one in ``content``: every default is written out, so that
+    nothing of a loss of the same kind remains. The folder ``out``, if there is one yet, becomes
+    the folder of the preset's name in it: two presets over one file never share a folder.
+
+    Args:
+        content: what stands before; it is left as it is.
+        name: of the preset.
+        where: file or option that names it, for the message.
+
+    Raises:
+        UserError: there is none of this name.
+
+    Example:
+        >>> run = with_preset({"out": "runs/a", "loss": {"kind": "clip"}}, "xclr", "run.yaml")
+        >>> run["out"], run["loss"]["kind"], run["loss"]["graph"]
+        ('runs/a/xclr', 'xclr', 'text')
+    """
+    found = preset(name, where)
+    loss = loss_settings(found.loss, f"preset '{name}'").model_dump(mode="json")
+    result = merge(content, ({"model": found.model} if found.model else {}) | {"loss": loss})
+    if isinstance(content.get("out"), str):
+        result["out"] = str(Path(content["out"]) / name)
+    return result
+
+
+NAMED: Named = {"loss": with_preset}
+"""What ``extends: loss:NAME`` means, for `medclip_debias.config.load_yaml`."""
+
+
+def describe_presets() -> list[dict[str, Any]]:
+    """Every preset as plain values, with its ``name``."""
+    return [{"name": name} | found.model_dump(mode="json") for name, found in presets().items()]
+
+
+def _names() -> list[str]:
+    found = (entry.name for entry in files(__package__).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+
+
+def _read(name: str) -> Preset:
+    with as_file(files(__package__) / f"{name}.yaml") as path:
+        return validate(Preset, load_yaml(path), f"preset '{name}'")
+
+
+def _row(found: Preset) -> float:
+    return float("inf") if found.table_1 is None else found.table_1.row

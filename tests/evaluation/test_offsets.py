@@ -1,0 +1,89 @@
+"""One constant per prompt: the closed form, what it changes, and what it must not change."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.cli import run
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
+from medclip_debias.evaluation.offsets import prompt_offsets, read_offsets
+
+
+@given(
+    st.lists(st.floats(-1, 1), min_size=1, max_size=8),
+    st.floats(1, 100),
+    st.floats(-0.5, 0.5),
+)
+def test_the_constant_normalises_each_prompt_and_follows_a_shift(scores, scale, shift):
+    column = np.array(scores)[:, None]
+    found = prompt_offsets(column, scale)[0]
+    mean = sum(math.exp(scale * (s - found)) for s in scores) / len(scores)
+    assert mean == pytest.approx(1)
+    assert min(scores) - 1e-9 <= found <= max(scores) + 1e-9
+    assert prompt_offsets(column + shift, scale)[0] == pytest.approx(found + shift, abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def plain(small_prepared, small_model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("plain")
+    return evaluate(small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0)
+
+
+def with_offsets(small_model, small_prepared, out, whose):
+    options = EvaluationOptions(offsets=whose)
+    return evaluate(
+        small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0, options=options
+    )
+
+
+def test_offsets_move_decisions_and_no_auc(plain, small_model, small_prepared, tmp_path):
+    found = with_offsets(small_model, small_prepared, tmp_path, "evaluated")["zero_shot"]
+    before = plain["zero_shot"]
+    assert before["offsets"] is None
+    assert found["offsets"]["from"] == "evaluated"
+    assert found["offsets"]["images"] == found["images"]
+    for name, metrics in found["classes"].items():
+        assert metrics["auc"] == before["classes"][name]["auc"]
+    edema = plain["prompts"]["classes"]["Edema"]
+    constants = found["offsets"]["of_prompt"]
+    assert set(edema["positive"]) | set(edema["negative"]) <= set(constants)
+    assert len(set(constants.values())) > 1
+
+
+def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(small_model, folder)
+    assert run(["offsets", f"{folder}", f"{small_prepared.folder}", "--split", "train"]) == 0
+    capsys.readouterr()
+    content = json.loads((folder / "offsets.json").read_text())
+    there = int((small_prepared.images["split"] == "train").sum())
+    assert content["images"] == there
+    kept = with_offsets(folder, small_prepared, tmp_path / "a", "model")["zero_shot"]
+    train = with_offsets(folder, small_prepared, tmp_path / "b", "train")["zero_shot"]
+    for text, value in train["offsets"]["of_prompt"].items():
+        assert kept["offsets"]["of_prompt"][text] == pytest.approx(value, abs=1e-5)
+    assert kept["accuracy"] == train["accuracy"]
+
+
+def test_offsets_that_do_not_fit_are_one_sentence(small_model, small_prepared, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(small_model, folder)
+    with pytest.raises(UserError, match=r"offsets\.json: is not there.*medclip-debias offsets"):
+        with_offsets(folder, small_prepared, tmp_path / "a", "model")
+    (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {}}))
+    with pytest.raises(UserError, match="is of other weights"):
+        with_offsets(folder, small_prepared, tmp_path / "a", "model")
+    (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {"a": 1.0}}))
+    with pytest.raises(UserError, match=r'has no offset for "b" \(1 of 2 prompts\)'):
+        read_offsets(folder, "x", ["a", "b"])
+    with pytest.raises(UserError, match="no image in the split 'validate'"):
+        with_offsets(folder, small_prepared, tmp_path / "a", "validate")
+    assert run(["offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"]) == 2
