@@ -55,7 +55,7 @@ _HEAD = 1 << 12
     needs="`ChestX_Det_train.json` and `ChestX_Det_test.json` (of ChestX-Det10 `train.json` and"
     " `test.json`), or one of them; the images in any folder below",
     takes=("split_seed",),
-    instead={"text_only": "ChestX-Det has no reports"},
+    instead={"text_only": "ChestX-Det has no reports; leave out --text-only"},
 )
 class ChestXDetSource(ArchiveSource):
     """The lists of either release and the images beside them.

@@ -50,7 +50,7 @@ _BOX_COLUMNS = ("Image Index", "Finding Label", *_BOX)
     needs="the images in any folder below; `train_val_list.txt` and `test_list.txt`, or patients"
     " are split by a hash; `BBox_List_2017.csv` for boxes",
     takes=("split_seed",),
-    instead={"text_only": "ChestX-ray14 has no reports"},
+    instead={"text_only": "ChestX-ray14 has no reports; leave out --text-only"},
 )
 class ChestXray14Source(ArchiveSource):
     """The tables of ChestX-ray14 and the images beside them.

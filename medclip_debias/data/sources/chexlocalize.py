@@ -31,7 +31,7 @@ FOLDER = "CheXlocalize"
     needs="`CheXlocalize/gt_segmentations_val.json` or `..._test.json`;"
     " `CheXpert/val_labels.csv`, `test_labels.csv` and their images",
     takes=("split_seed",),
-    instead={"text_only": "CheXlocalize has no reports"},
+    instead={"text_only": "CheXlocalize has no reports; leave out --text-only"},
 )
 class CheXlocalizeSource(CheXpertSource):
     """Masks, and the CheXpert images and labels beside them.

@@ -115,7 +115,8 @@ class Format:
             flag = f"--{option.replace('_', '-')}"
             others = " or ".join(f.title for f in formats().values() if option in f.takes)
             if option in self.instead:
-                raise UserError(f"{value}: {self.instead[option]}.")
+                what = value if isinstance(value, Path) else path
+                raise UserError(f"{what}: {self.instead[option]}.")
             if option in ("tables", "reports"):
                 raise UserError(
                     f"{value}: only {others} has {option} of its own; leave out {flag}."

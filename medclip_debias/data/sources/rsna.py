@@ -45,7 +45,7 @@ _OF_CLASS: dict[str, Labels] = {
     needs="`stage_2_train_images/*.dcm`; optional `stage_2_detailed_class_info.csv`, and RSNA's"
     " `pneumonia-challenge-dataset-mappings_2018.json`, which tells which images are one person's",
     takes=("split_seed",),
-    instead={"text_only": "RSNA Pneumonia has no reports"},
+    instead={"text_only": "RSNA Pneumonia has no reports; leave out --text-only"},
 )
 class RsnaSource(ArchiveSource):
     """The training images of the challenge; those of its test set have no public labels.

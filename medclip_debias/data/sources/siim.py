@@ -44,7 +44,7 @@ _COLUMNS = ("ImageId", "EncodedPixels")
     give="folder with `train-rle.csv`",
     needs="`dicom-images-train/**/*.dcm`; patients and views are read from the DICOM headers",
     takes=("split_seed",),
-    instead={"text_only": "SIIM-ACR Pneumothorax has no reports"},
+    instead={"text_only": "SIIM-ACR Pneumothorax has no reports; leave out --text-only"},
 )
 class SiimSource(ArchiveSource):
     """The training images of the challenge; masks of an image are joined.

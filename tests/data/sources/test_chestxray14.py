@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.config import PrepareSettings
+from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
@@ -140,6 +140,14 @@ def test_it_is_prepared_for_evaluation_without_reports_at_any_size(tree, tmp_pat
     assert rows.std() > 10
 
 
+def test_training_images_are_kept_where_they_are_asked_for(tree, tmp_path):
+    settings = SelectionSettings(without_sentence="keep")
+    how = PrepareSettings(size=32)
+    out = prepare(tree, tmp_path / "set", how, selection=settings, workers=1)
+    assert len(out) == 4
+    assert "train" in set(out.images["split"])
+
+
 def test_grey_stored_with_an_alpha_channel_is_read_as_grey(tmp_path):
     rows = [ROWS[0], ROWS[1]]
     write(tmp_path, rows)
@@ -191,6 +199,11 @@ def test_a_broken_table_is_one_sentence(tree, change, said):
     change(tree)
     with pytest.raises(UserError, match=said):
         detect(tree)
+
+
+def test_reports_that_it_does_not_have_cannot_be_prepared_alone(tree):
+    with pytest.raises(UserError, match=rf"^{tree}: ChestX-ray14 has no reports; leave out --text"):
+        detect(tree, text_only=True)
 
 
 def test_a_folder_without_its_table_is_none(tmp_path):
