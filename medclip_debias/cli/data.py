@@ -35,7 +35,9 @@ def phantom(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
     studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
     seed: Seed = 0,
-    image_format: Annotated[ImageFormat, typer.Option("--format")] = ImageFormat.dicom,
+    image_format: Annotated[
+        ImageFormat | None, typer.Option("--format", help="Of MIMIC-CXR's images; default dicom.")
+    ] = None,
     layout: Annotated[
         str | None, typer.Option(help="Archive in whose form it is written; default mimic_cxr.")
     ] = None,
@@ -47,14 +49,22 @@ def phantom(
 ) -> None:
     """Generate a synthetic set whose truth is known: images, reports, tables, boxes."""
     from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.errors import UserError
     from medclip_debias.phantom import PhantomSettings, generate
 
-    content: dict[str, Any] = {"studies": studies, "seed": seed, "format": image_format.value}
+    content: dict[str, Any] = {"studies": studies, "seed": seed}
+    if image_format is not None:
+        content["format"] = image_format.value
     if layout is not None:
         content["layout"] = layout.replace("-", "_")
     settings = validate(
         PhantomSettings, apply_overrides(content, options or []), "the command line"
     )
+    if image_format is not None and settings.layout != "mimic_cxr":
+        raise UserError(
+            f"--format: is for MIMIC-CXR's layout; images of '{settings.layout}' have the format"
+            " of that archive; leave it out."
+        )
     with progress("Studies") as advance:
         counts = generate(out, settings, progress=advance, workers=workers)
     show({"phantom": str(out), **counts}, as_json)

@@ -14,6 +14,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from medclip_debias.errors import UserError
+
 T = TypeVar("T")
 
 Shown = Literal["funnel", "describe", "rejected", "missing"]
@@ -81,13 +83,16 @@ class Defects:
                 so that no defect hides another.
 
         Raises:
-            ValueError: there are no candidates left.
+            UserError: every owner has a defect already.
         """
         if not self.share:
             return []
         free = [item for item in candidates if owner(item) not in self._used]
         if not free:
-            raise ValueError("no place is left for a defect; make more studies")
+            raise UserError(
+                f"the settings of the phantom: defects {self.share:g} of so few studies leave no"
+                " place for each kind of defect; make more studies, or give a smaller share."
+            )
         chosen: list[T] = []
         count = max(1, round(self.share * len(candidates)))
         for at in self._rng.permutation(len(free)):
@@ -101,8 +106,10 @@ class Defects:
         """Note a defect; the arguments are those of `Defect` and `Expected`."""
         self.found.append(Defect(kind, file, where, Expected(shown, what)))
 
-    def write(self, root: Path) -> None:
-        """Write ``truth/defects.json`` of a tree, when defects were asked for."""
-        if self.share:
-            text = json.dumps([asdict(defect) for defect in self.found], indent=1) + "\n"
-            (root / "truth" / "defects.json").write_text(text, encoding="utf-8")
+    def write(self, root: Path) -> dict[str, int]:
+        """Write ``truth/defects.json`` of a tree, when defects were asked for; count them."""
+        if not self.share:
+            return {}
+        text = json.dumps([asdict(defect) for defect in self.found], indent=1) + "\n"
+        (root / "truth" / "defects.json").write_text(text, encoding="utf-8")
+        return {"defects": len(self.found)}

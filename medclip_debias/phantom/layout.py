@@ -133,8 +133,7 @@ class Layout(ABC):
         counts = write_truth_tables(
             root, settings, [_written(study) for study in studies], self._names(content)
         )
-        defects.write(root)
-        return counts
+        return counts | defects.write(root)
 
     def _names(self, content: Content) -> Names:
         """Ids of what the tree holds, for the truth tables."""

@@ -230,6 +230,32 @@ def test_the_command_writes_a_layout_with_its_defects(tmp_path: Path) -> None:
     assert json.loads((out / "truth" / "meta.json").read_text())["settings"]["defects"] == 0.02
 
 
+def test_the_command_refuses_a_format_that_the_archive_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--layout", "chexpert", "--format", "jpg", "--studies", "24"]
+    assert run(["phantom", str(tmp_path / "x"), *words]) == 2
+    assert "--format: is for MIMIC-CXR's layout" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_defects_than_places_are_refused(tmp_path: Path) -> None:
+    few = SETTINGS | {"studies": 20}
+    with pytest.raises(UserError, match="make more studies, or give a smaller share"):
+        generate(tmp_path / "x", PhantomSettings(**few, layout="chexpert_plus", defects=0.2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_number_of_processes_changes_no_byte_of_a_layout(tree, tmp_path: Path) -> None:
+    settings = PhantomSettings(**SETTINGS, layout="rexgradient", defects=DEFECTS)
+    generate(tmp_path / "x", settings, workers=2)
+    one = tree("rexgradient", DEFECTS).root
+    names = sorted(p.relative_to(one) for p in one.rglob("*") if p.is_file())
+    again = [p.relative_to(tmp_path / "x") for p in (tmp_path / "x").rglob("*") if p.is_file()]
+    assert sorted(again) == names
+    assert all((one / n).read_bytes() == (tmp_path / "x" / n).read_bytes() for n in names)
+
+
 def test_defects_never_share_an_owner() -> None:
     defects = Defects(0.2, 1)
     first = defects.choose(list(range(20)), lambda item: item // 2)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.labels import Labels
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
 CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
 """Values of label cells as CheXpert's labeller writes them."""
 
-_LOOKED_AT = 200
+_Way = tuple[str, int]
+"""A folder to add, and how many leading folders of a name to leave out."""
+
+_LOOKED_AT = (200, 5_000)
+"""Names that are looked for in every way; the more if none of the fewer is there."""
+
 _RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
 
 
@@ -298,8 +304,8 @@ class ImagePlaces:
 
     A table names ``CheXpert-v1.0/train/p/s/v.jpg`` or ``../deid_png/a/b.png``; the root may be
     the folder above, the folder itself, or hold the images in a folder of their own. Which
-    leading folders to leave out and which to add is found from the first names whose files are
-    there; a single file that lies elsewhere is looked for in the other ways, too.
+    leading folders to leave out and which to add is found from names whose files are there; a
+    file that lies elsewhere is looked for in every way that fits one of them.
 
     Args:
         root: folder of the archive.
@@ -317,31 +323,40 @@ class ImagePlaces:
     ) -> None:
         self.root = root
         self._suffixes = suffixes
-        some = names[:: max(1, len(names) // _LOOKED_AT)][:_LOOKED_AT]
-        deepest = max((len(_parts(name)) for name in some), default=1)
-        ways = [(folder, cut) for cut in range(deepest) for folder in ("", *folders)]
-        fits: Counter[tuple[str, int]] = Counter()
-        for name in some:
-            for way in ways:
-                fits[way] += any(is_file(path) for path in self._candidates(name, way))
-        self._ways = sorted(ways, key=lambda way: -fits[way])
-        useful = [way for way in self._ways if fits[way]]
-        self._ways = useful or self._ways[:1]
+        self._ways: list[_Way] = []
+        for count in _LOOKED_AT:
+            some = names[:: max(1, len(names) // count)][:count]
+            deepest = max((len(_parts(name)) for name in some), default=1)
+            ways = [(folder, cut) for cut in range(deepest) for folder in ("", *folders)]
+            fits = Counter(way for name in some for way in ways if self._found(name, way))
+            self._ways = [way for way, _ in fits.most_common()]
+            if self._ways:
+                return
+        self._ways = [("", 0)]
 
     def path(self, name: str) -> Path:
         """Return the file of a name; where it should be, when it is nowhere."""
-        for way in self._ways:
-            for path in self._candidates(name, way):
-                if is_file(path):
-                    return path
-        return self._candidates(name, self._ways[0])[0]
+        found = self.find(name)
+        return Path(next(self._candidates(name, self._ways[0]))) if found is None else found
 
-    def _candidates(self, name: str, way: tuple[str, int]) -> list[Path]:
+    def find(self, name: str) -> Path | None:
+        """Return the file of a name, ``None`` when it is nowhere."""
+        found = next((f for way in self._ways if (f := self._found(name, way))), None)
+        return None if found is None else Path(found)
+
+    def _found(self, name: str, way: _Way) -> str | None:
+        paths = self._candidates(name, way)
+        return next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
+
+    def _candidates(self, name: str, way: _Way) -> Iterator[str]:
+        # As text: a million names in several ways are too many for path objects.
         folder, cut = way
         parts = _parts(name)
-        path = self.root.joinpath(*([folder] if folder else []), *parts[min(cut, len(parts) - 1) :])
-        stem = path.name[: len(path.name) - len(path.suffix)]
-        return [path, *(path.with_name(stem + suffix) for suffix in self._suffixes)]
+        path = os.path.join(self.root, folder, *parts[min(cut, len(parts) - 1) :])  # noqa: PTH118
+        yield path
+        if self._suffixes:
+            stem = os.path.splitext(path)[0]  # noqa: PTH122
+            yield from (stem + suffix for suffix in self._suffixes)
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -350,5 +365,5 @@ def _parts(name: str) -> tuple[str, ...]:
     >>> _parts("../deid_png/./a/b.png")
     ('deid_png', 'a', 'b.png')
     """
-    parts = PurePosixPath(name.replace("\\", "/").replace("\0", "")).parts
-    return tuple(part for part in parts if part not in ("..", ".", "/")) or ("",)
+    parts = name.replace("\\", "/").replace("\0", "").split("/")
+    return tuple(part for part in parts if part not in ("..", ".", "")) or ("",)

@@ -24,7 +24,6 @@ from medclip_debias.data.sources.archive import (
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
@@ -118,8 +117,9 @@ class BraxSource(ArchiveSource):
         places = {name: ImagePlaces(self.root, table[name].tolist()) for name in there}
         columns = [table[name].tolist() for name in (*_NEEDED, *there)]
         for row, patient, accession, view, *names in zip(self._rows, *columns, strict=True):
-            found = [places[kind].path(name) for kind, name in zip(there, names, strict=True)]
-            file = next((f for f in found if is_file(f)), found[0])
+            both = list(zip(there, names, strict=True))
+            found = next((f for kind, name in both if (f := places[kind].find(name))), None)
+            file = found or places[there[0]].path(names[0])
             word = "" if is_blank(view) else view.upper()
             self.image_records.append(
                 ImageRecord(

@@ -32,7 +32,6 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.texts import read_report
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import seeded_split, split_name
 from medclip_debias.errors import UserError
 
@@ -138,11 +137,8 @@ class CheXpertPlusSource(ArchiveSource):
         rasters = ImagePlaces(self.root, names, _IMAGES, suffixes=(".png",))
         found = []
         for name, other in zip(names, others, strict=True):
-            path = dicoms.path(other) if not is_blank(other) else rasters.path(name)
-            if not is_file(path):
-                raster = rasters.path(name)
-                path = raster if is_file(raster) else path
-            found.append(path)
+            there = (None if is_blank(other) else dicoms.find(other)) or rasters.find(name)
+            found.append(there or (rasters.path(name) if is_blank(other) else dicoms.path(other)))
         left = leftovers(self.root)
         if left:
             self.said.append(

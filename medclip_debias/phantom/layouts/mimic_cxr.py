@@ -51,8 +51,7 @@ class MimicCxr(Layout):
             content = Content(settings, tuple(plan_content(settings)))
             self.missing_images(root, content, defects)
             self.truncated_images(root, content, defects)
-        defects.write(root)
-        return counts
+        return counts | defects.write(root)
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         """``files/p10/p10000032/s50414267/<dicom_id>.dcm``."""

@@ -61,6 +61,15 @@ def test_an_image_that_is_nowhere_has_the_place_where_the_others_are(image, tmp_
     assert places.path(names[1]) == image.with_name("b.png")
 
 
+def test_one_image_of_thousands_is_enough_to_know_where_they_lie(image, tmp_path):
+    names = [f"archive/train/p1/{n}.png" for n in range(2_000)]
+    names[1_111] = "archive/train/p1/a.png"
+    places = ImagePlaces(tmp_path / "archive" / "train", names)
+    assert places.find(names[1_111]) == image
+    assert places.find(names[0]) is None
+    assert places.path(names[0]) == image.with_name("0.png")
+
+
 def test_a_name_never_leads_out_of_the_root(image, tmp_path):
     secret = tmp_path / "secret.png"
     image.rename(secret)

@@ -90,6 +90,16 @@ def test_the_later_test_set_has_paths_and_labels_alone(root):
     assert (image.view, image.split, image.path) == ("FRONTAL", "test", root / name)
 
 
+def test_a_path_of_another_system_is_the_same_image(root):
+    path = root / "valid.csv"
+    head, row = path.read_text().splitlines()
+    name, rest = row.split(",", 1)
+    path.write_text(f"{head}\n{name.replace('/', chr(92))},{rest}\n")
+    image = detect(root).images()[-1]
+    assert image.image_id == "patient64541/study1/view1_frontal"
+    assert image.path.is_file()
+
+
 def test_a_path_that_names_a_study_alone_is_left_aside_and_counted(root):
     add(root, "valid.csv", "CheXpert-v1.0-small/valid/patient64541/study2,Male,73,,,0.0,,")
     found = detect(root)
