@@ -68,6 +68,28 @@ def test_a_mask_is_its_pixels_column_by_column(array):
     assert from_coco(listed) == mask
 
 
+def test_pycocotools_reads_and_writes_the_same():
+    """Where it is installed; what it wrote for some arrays stands above."""
+    coco = pytest.importorskip("pycocotools.mask")
+    rng = np.random.default_rng(0)
+    for number in range(3000):
+        height, width = rng.integers(1, 200, 2)
+        array = rng.random((height, width)) < rng.choice([0, 0.01, 0.3, 0.5, 0.99, 1])
+        if number % 3 == 0:
+            array[:] = False
+            y, x = rng.integers(0, height), rng.integers(0, width)
+            array[y : y + rng.integers(1, 99), x : x + rng.integers(1, 99)] = True
+        theirs = coco.encode(np.asfortranarray(array.astype(np.uint8)))
+        ours = encode(array)
+        assert (ours.counts, [ours.height, ours.width]) == (
+            theirs["counts"].decode(),
+            theirs["size"],
+        )
+        assert np.array_equal(coco.decode(json.loads(as_coco(ours))), array)
+        assert np.array_equal(decode(ours), array)
+        assert area(ours) == coco.area(theirs)
+
+
 @given(st.lists(st.integers(0, 400_000_000), max_size=12))
 def test_run_lengths_of_any_size_survive(runs):
     assert uncompress(compress(runs)) == runs
