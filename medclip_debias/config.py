@@ -113,14 +113,14 @@ class SelectionSettings(Settings):
     ``multi_view`` decides on studies with several such images: ``all`` of them, ``one_at_random``
     (a function of ``seed`` and the study), or ``pa_first`` (one, a PA view if there is one).
     Studies with boxes keep all their images. ``without_sentence`` decides on images whose study
-    has no usable sentence: ``drop`` them, or ``keep_for_evaluation`` those outside training whose
-    study has labels or which have boxes.
+    has no usable sentence: ``drop`` them, ``keep_for_evaluation`` those outside training whose
+    study has labels or which have boxes, or ``keep`` those in training, too.
     """
 
     views: tuple[str, ...] = FRONTAL_VIEWS
     blank_view: Literal["exclude", "include"] = "exclude"
     multi_view: Literal["all", "one_at_random", "pa_first"] = "all"
-    without_sentence: Literal["drop", "keep_for_evaluation"] = "keep_for_evaluation"
+    without_sentence: Literal["drop", "keep_for_evaluation", "keep"] = "keep_for_evaluation"
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")

@@ -19,6 +19,8 @@ from stages import Stage, run_stages
 CONFIG = Path("configs/openi/base.yaml")
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64"]
 LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
+SUPERVISED_STEPS = 800
+"""Its validation AUC no longer rises after 400 steps of 64 at 64 x 64."""
 LEAST = 5
 """Images with and without a class that its AUC needs: with fewer the interval is all there is."""
 
@@ -71,10 +73,10 @@ def stages(
     def supervised() -> None:
         from supervised import supervised as run
 
-        run(settings, out, steps=settings.train.steps)
+        run(settings, out, steps=SUPERVISED_STEPS)
 
     words = ["python", "scripts/supervised.py", f"{config}", *overrides]
-    words += ["--out", f"{out}", "--steps", f"{settings.train.steps}"]
+    words += ["--out", f"{out}", "--steps", f"{SUPERVISED_STEPS}"]
     return [
         Stage("prepare", ["prepare", f"{data}", f"{prepared}", *how], prepared),
         Stage("language_model", ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL], lm),

@@ -118,7 +118,7 @@ def prepare(
         str, typer.Option(help="Studies of several views: all, one_at_random or pa_first.")
     ] = "all",
     without_sentence: Annotated[
-        str, typer.Option(help="Studies without a sentence: keep_for_evaluation or drop.")
+        str, typer.Option(help="Studies without a sentence: keep_for_evaluation, keep or drop.")
     ] = "keep_for_evaluation",
     seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
     reports: Annotated[
@@ -179,7 +179,7 @@ def prepare(
         "selection": validate(SelectionSettings, chosen, where),
         "reading": Reading(
             *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
-            language=language,
+            language,
         ),
         "workers": workers,
         "say": None if as_json else note,

@@ -21,6 +21,8 @@ IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height"
 STUDY_COLUMNS = ("study_id", "patient_id", "split")
 SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
 PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
+MASK_COLUMN = "mask"
+"""Last column of ``phrases.parquet`` where the source has masks: COCO's RLE as JSON, or ``""``."""
 TABLES = {
     "images": IMAGE_COLUMNS,
     "studies": STUDY_COLUMNS,

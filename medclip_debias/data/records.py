@@ -94,6 +94,24 @@ class StudyRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """Which pixels of an image a phrase covers, as COCO writes it.
+
+    ``medclip_debias.data.masks`` reads and makes them.
+
+    Attributes:
+        height: rows of the image that was annotated.
+        width: columns of that image.
+        counts: lengths of runs of pixels outside and inside, in turns, column by column, in
+            COCO's compressed form.
+    """
+
+    height: int
+    width: int
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseRecord:
     """One phrase grounded in one image: the union of its boxes.
 
@@ -107,6 +125,7 @@ class PhraseRecord:
             `RELATIVE` for boxes in fractions of the image's sides.
         split: split of the annotations themselves (MS-CXR 1.1), one of `SPLITS`; ``""`` when they
             have none.
+        mask: the pixels themselves, where the source has them, at the annotated size.
     """
 
     phrase_id: str
@@ -116,6 +135,7 @@ class PhraseRecord:
     boxes: tuple[Box, ...]
     annotated_size: tuple[int, int] | None
     split: str = ""
+    mask: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from medclip_debias.data.layout import (
     LOCATIONS,
     MANIFEST,
     MANIFEST_COLUMNS,
+    MASK_COLUMN,
     PHRASE_BOX_COLUMNS,
     PHRASE_BOXES,
     PHRASE_COLUMNS,
@@ -30,6 +31,8 @@ from medclip_debias.data.layout import (
     manifest_hash,
     pixel_hash,
 )
+from medclip_debias.data.masks import from_coco
+from medclip_debias.data.records import Mask
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
 
@@ -130,6 +133,31 @@ class PreparedSet:
         boxes = [[[float(v) for v in box] for box in row] for row in table["boxes"]]
         table["boxes"] = pd.Series(boxes, index=table.index, dtype=object)
         return table
+
+    @cached_property
+    def masks(self) -> dict[str, Mask]:
+        """Masks by phrase, at the size that was annotated; empty where the source has none.
+
+        A mask covers the image that its boxes lie in: where the sizes differ, it is that image
+        at another resolution (boxes were scaled, masks are as they came).
+
+        Raises:
+            UserError: a mask is damaged.
+        """
+        if MASK_COLUMN not in self.phrases.columns:  # no masks, or an earlier version
+            return {}
+        found = {}
+        names = zip(self.phrases["phrase_id"], self.phrases[MASK_COLUMN], strict=True)
+        for row, (phrase, text) in enumerate(names):
+            if text:
+                try:
+                    found[str(phrase)] = from_coco(text)
+                except ValueError as error:
+                    raise UserError(
+                        f"{self.folder / 'phrases.parquet'}, row {row}: its mask {error}; run"
+                        " 'prepare' again."
+                    ) from error
+        return found
 
     @cached_property
     def phrase_boxes(self) -> pd.DataFrame | None:

@@ -48,6 +48,7 @@ class Layout(ABC):
         sections: of the report that the archive holds: of ``("findings", "impression")``, or
             ``("report",)`` for the whole text, or ``()`` for none. Layouts with the same sections
             give the same sentences.
+        square: every image of the archive is a square, so those of the phantom are, too.
     """
 
     kind: ClassVar[str]
@@ -55,9 +56,11 @@ class Layout(ABC):
     source_kind: ClassVar[str]
     lossless: ClassVar[bool]
     sections: ClassVar[tuple[str, ...]]
+    square: ClassVar[bool] = False
 
     def __init__(self, settings: PhantomSettings) -> None:
-        self.settings = settings
+        squares = {"aspect": (1.0, 1.0)}
+        self.settings = settings.model_copy(update=squares) if self.square else settings
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

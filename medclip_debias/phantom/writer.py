@@ -38,6 +38,8 @@ def generate(
         raise UserError(f"{out}: exists already and is not an empty folder; choose another one.")
     try:
         with atomic_folder(out) as unfinished:
-            return layout.generate(unfinished, settings, progress, workers or os.cpu_count() or 1)
+            return layout.generate(
+                unfinished, layout.settings, progress, workers or os.cpu_count() or 1
+            )
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}).") from error

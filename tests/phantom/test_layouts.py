@@ -69,10 +69,15 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, float], Tre
     return made
 
 
-@pytest.fixture(scope="module")
-def truth() -> list[ContentStudy]:
-    settings = PhantomSettings(**SETTINGS)
+@cache
+def rendered_truth(square: bool) -> list[ContentStudy]:
+    settings = PhantomSettings(**SETTINGS, **({"aspect": (1.0, 1.0)} if square else {}))
     return [rendered(settings, study)[0] for study in plan_content(settings)]
+
+
+@pytest.fixture
+def truth(kind: str) -> list[ContentStudy]:
+    return rendered_truth(LAYOUTS.find(kind, "test").square)
 
 
 def held(layout: Layout, truth: list[ContentStudy]) -> list[tuple[ContentStudy, ContentView]]:
@@ -81,6 +86,10 @@ def held(layout: Layout, truth: list[ContentStudy]) -> list[tuple[ContentStudy, 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryLayout:
+    def test_has_a_row_in_the_docs(self, kind):
+        docs = Path(__file__).parents[2] / "docs" / "phantom.md"
+        assert f"| `{kind}` | " in docs.read_text(encoding="utf-8")
+
     def test_is_recognised_as_its_own_source(self, kind, tree):
         made = tree(kind)
         assert made.source.kind == made.layout.source_kind
@@ -176,7 +185,7 @@ def storage(kind: str, truth: list[ContentStudy]) -> str:
     """Layouts of one storage keep the same pixels: whole, or as the same JPG."""
     layout = LAYOUTS.find(kind, "test")(PhantomSettings(**SETTINGS, layout=kind))
     if layout.lossless:
-        return "lossless"
+        return "lossless, square" if layout.square else "lossless"
     return Path(layout.image_file(*held(layout, truth)[0])).suffix
 
 

@@ -1,4 +1,4 @@
-"""What is read from the headers of image files alone: view position and size."""
+"""What is read from the headers of image files alone: view position, size, and whose it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import logging
 import warnings
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from medclip_debias.data.images.dicom import header_start, is_deflated, unpacked_size_fits
 from medclip_debias.data.images.files import MAX_BYTES
@@ -18,6 +18,20 @@ _SIZE = ["Rows", "Columns"]
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF
 
 
+class Identity(NamedTuple):
+    """Whose image a DICOM file is, for archives whose tables do not say it.
+
+    Attributes:
+        view: view position in capitals, ``""`` unknown.
+        patient: the header's patient id, ``""`` unknown. It goes into tables alone, no message.
+        size: width and height, ``None`` unknown.
+    """
+
+    view: str = ""
+    patient: str = ""
+    size: tuple[int, int] | None = None
+
+
 def view_position(path: Path) -> str:
     """Return the view position of a DICOM file in capitals, ``""`` where there is none to read.
 
@@ -25,7 +39,24 @@ def view_position(path: Path) -> str:
     it among the blank views.
     """
     header = _header(path, ["ViewPosition"])
-    view = str(header.get("ViewPosition") or "").strip().upper() if header is not None else ""
+    return _view(header) if header is not None else ""
+
+
+def identity(path: Path) -> Identity:
+    """Return whose image a DICOM file is; what its header does not say, or hold well, is blank."""
+    header = _header(path, ["ViewPosition", "PatientID", *_SIZE])
+    if header is None:
+        return Identity()
+    try:
+        height, width = (header.get(name) for name in _SIZE)
+        size = (int(width), int(height)) if width and height else None
+        return Identity(_view(header), str(header.get("PatientID") or "").strip(), size)
+    except Exception:  # a value surfaces as wrong when it is looked at
+        return Identity()
+
+
+def _view(header: Any) -> str:
+    view = str(header.get("ViewPosition") or "").strip().upper()
     return view if len(view) <= _LONGEST else ""
 
 

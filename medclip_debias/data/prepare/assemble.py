@@ -22,6 +22,7 @@ from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
 from medclip_debias.data import layout
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.masks import as_coco
 from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
 from medclip_debias.data.prepare.annotations import (
     file_name,
@@ -29,7 +30,7 @@ from medclip_debias.data.prepare.annotations import (
     write_annotations,
 )
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
-from medclip_debias.data.records import Annotations, PhraseRecord
+from medclip_debias.data.records import Annotations, Mask, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
@@ -112,9 +113,13 @@ class About:
 
 def _phrase(values: dict[str, Any]) -> PhraseRecord:
     """A phrase from JSON, which has lists for tuples."""
-    size = values["annotated_size"]
-    boxes = tuple(tuple(box) for box in values["boxes"])
-    return PhraseRecord(**(values | {"boxes": boxes, "annotated_size": size and tuple(size)}))
+    size, mask = values["annotated_size"], values.get("mask")
+    changed = {
+        "boxes": tuple(tuple(box) for box in values["boxes"]),
+        "annotated_size": size and tuple(size),
+        "mask": mask and Mask(**mask),
+    }
+    return PhraseRecord(**(values | changed))
 
 
 def _annotations(values: dict[str, Any]) -> Annotations:
@@ -144,9 +149,9 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
+    locations = _locations(results.studies, studies, funnel)
     ids = set(images["image_id"]), set(tables["studies"]["study_id"])
     others = kept_annotations(about.annotations, *ids, funnel)
-    locations = _locations(results.studies, studies, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
     digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
@@ -174,7 +179,6 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     write_json(folder / "funnel.json", funnel.rows)
     files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
     files += [] if locations is None else [layout.LOCATIONS]
-    files += map(file_name, others)
     named = {}
     if about.split is not None:
         about.split.write(folder / SPLIT_FILE)
@@ -201,7 +205,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         },
         "funnel": funnel.rows,
         "annotations": [other.name for other in others],
-        "files": files,
+        "files": [*files, *map(file_name, others)],
         **named,
         layout.HASHES: layout.table_hashes(folder, map(file_name, others)),
         "source_stamp": about.source_stamp(results.heads),
@@ -271,12 +275,13 @@ def _fit(phrases: Sequence[PhraseRecord], images: pd.DataFrame) -> _Boxes:
 
 
 def _phrase_table(fitted: _Boxes) -> pd.DataFrame:
-    rows = [
-        (p.phrase_id, p.image_id, p.category, p.text, p.split, found.boxes)
-        for p, found in fitted
-        if found is not None and found.boxes
-    ]
-    return pd.DataFrame(rows, columns=list(layout.PHRASE_COLUMNS), dtype=object)
+    kept = [(p, found.boxes) for p, found in fitted if found is not None and found.boxes]
+    rows = [(p.phrase_id, p.image_id, p.category, p.text, p.split, boxes) for p, boxes in kept]
+    table = pd.DataFrame(rows, columns=list(layout.PHRASE_COLUMNS), dtype=object)
+    if any(p.mask is not None for p, _ in kept):  # sets without masks keep their hashes
+        masks = [as_coco(p.mask) if p.mask is not None else "" for p, _ in kept]
+        table[layout.MASK_COLUMN] = pd.Series(masks, dtype=object)
+    return table
 
 
 def _phrase_boxes(fitted: _Boxes) -> pd.DataFrame:
@@ -306,6 +311,9 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
     funnel.step("box has an area", "boxes", listed - flat, listed)
     funnel.step("box lies in the image", "boxes", listed - flat - outside, listed - flat)
     funnel.step("boxes lie in the image", "phrases", kept, len(alike))
+    if any(phrase.mask is not None for phrase, _ in fitted):
+        masked = sum(phrase.mask is not None and bool(found.boxes) for phrase, found in alike)
+        funnel.step("phrase has a mask, too", "phrases", masked)
 
 
 def _locations(
@@ -367,13 +375,13 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
 
     schema = None  # an empty table does not show what its columns would hold
     if name == "phrases":
-        fields = [(column, pa.string()) for column in layout.PHRASE_COLUMNS[:-1]]
-        schema = pa.schema([*fields, ("boxes", pa.list_(pa.list_(pa.float64())))])
+        types = {"boxes": pa.list_(pa.list_(pa.float64()))}
+        schema = pa.schema([(column, types.get(column, pa.string())) for column in table.columns])
     elif name == "locations":
         schema = pa.schema([(column, pa.string()) for column in layout.LOCATION_COLUMNS])
     elif name == "phrase_boxes":
-        types = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
-        schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, types, strict=True)))
+        kinds = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
+        schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, kinds, strict=True)))
     pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), path)
 
 

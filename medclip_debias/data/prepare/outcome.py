@@ -117,10 +117,11 @@ def wanted_images(
     images = [Image(*image) for image in head["images"]]
     if sentences:
         return images
-    if selection.without_sentence == "drop" or head["split"] == "train":
+    everything = selection.without_sentence == "keep"
+    if selection.without_sentence == "drop" or (head["split"] == "train" and not everything):
         return []
     labelled = any(value is not None for value in head["labels"].values())
-    if labelled and head["split"] in ("validate", "test"):
+    if labelled and (everything or head["split"] in ("validate", "test")):
         return images
     return [image for image in images if image.boxed]
 

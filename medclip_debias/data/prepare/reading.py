@@ -81,10 +81,14 @@ class Reading:
         text = self.text.model_dump(mode="json")
         # Without such a file the options are those of every earlier set.
         named = {} if self.split_file is None else {"split": read_split(self.split_file).sha256}
-        named |= {} if self.language is None else {"language": self.language}
-        return {
-            "labeller": self.labeller,
-            "split_seed": self.split_seed,
-            "text_only": self.text_only,
-            "reports": text,
-        } | named
+        asked = {} if self.language is None else {"language": self.language}
+        return (
+            asked
+            | {
+                "labeller": self.labeller,
+                "split_seed": self.split_seed,
+                "text_only": self.text_only,
+                "reports": text,
+            }
+            | named
+        )

@@ -109,10 +109,13 @@ def select(
         images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
+            table = (
+                "put mimic-cxr-*-metadata.csv.gz (it comes with MIMIC-CXR-JPG) beside the folder"
+                " 'files' or name its folder with --tables, or "
+            )
             raise UserError(
                 f"nothing is left of the source: none of its {len(images)} DICOM headers states a"
-                " view position; put mimic-cxr-*-metadata.csv.gz (it comes with MIMIC-CXR-JPG)"
-                " beside the folder 'files' or name its folder with --tables, or take every image"
+                f" view position; {table if source.kind == 'mimic_cxr' else ''}take every image"
                 " with --blank-view include."
             )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))

@@ -86,6 +86,11 @@ class ArchiveSource(Source):
         """Return what was found and what is missing."""
         return self.said
 
+    def count(self, step: str, unit: str, kept: int, before: int) -> None:
+        """Note a step that left something aside; one that left nothing is not worth a line."""
+        if kept < before:
+            self.counted.append((step, unit, kept, before))
+
     def add_studies(
         self,
         labels: Mapping[str, Labels] | None = None,

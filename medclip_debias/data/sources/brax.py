@@ -45,7 +45,6 @@ _NEEDED = ("PatientID", "AccessionNumber", "ViewPosition")
     needs="the PNG or DICOM files that it names; there are no reports and no splits, so patients"
     " are split by a hash, and validation and test images are kept for evaluation",
     takes=("split_seed",),
-    instead={"text_only": "BRAX has no reports"},
 )
 class BraxSource(ArchiveSource):
     """A folder of BRAX.

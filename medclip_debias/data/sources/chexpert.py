@@ -50,7 +50,6 @@ _NEEDED = ("Path", "No Finding")
     needs="the JPG files that the tables name; there are no reports, so validation and test images"
     " are kept for evaluation",
     takes=("split_seed",),
-    instead={"text_only": "CheXpert has no reports; CheXpert Plus has"},
 )
 class CheXpertSource(ArchiveSource):
     """A CheXpert folder.
@@ -64,6 +63,8 @@ class CheXpertSource(ArchiveSource):
     """
 
     kind: ClassVar[str] = "chexpert"
+    folders: ClassVar[tuple[str, ...]] = ()
+    """Below the folder of the tables, where images may lie that are not where these say."""
 
     def __init__(self, root: Path, seed: int | None = None) -> None:
         super().__init__(root)
@@ -104,7 +105,7 @@ class CheXpertSource(ArchiveSource):
         cells = LabelCells(path)
         columns = label_columns(path, table.columns)
         values = {label: [cells.read(cell) for cell in table[c]] for c, label in columns.items()}
-        places = ImagePlaces(path.parent, table["Path"].tolist(), suffixes=(".png",))
+        places = ImagePlaces(path.parent, table["Path"].tolist(), self.folders, (".png",))
         labels: dict[str, Labels] = {}
         unstated = 0
         rows = zip(table.index.tolist(), table["Path"], _views(table), strict=True)

@@ -34,6 +34,8 @@ class Sure(IntEnum):
     """A file was put there to say what the folder is, as a manifest does."""
     RELEASE = 4
     """There are files or folders under the very names of a public release."""
+    EXTENSION = 5
+    """There are those of a release that comes with the images and tables of another one."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class Format:
             flag = f"--{option.replace('_', '-')}"
             others = " or ".join(f.title for f in formats().values() if option in f.takes)
             if option in self.instead:
-                raise UserError(f"{value}: {self.instead[option]}.")
+                what = value if isinstance(value, Path) else path
+                raise UserError(f"{what}: {self.instead[option]}.")
             if option in ("tables", "reports"):
                 raise UserError(
                     f"{value}: only {others} has {option} of its own; leave out {flag}."

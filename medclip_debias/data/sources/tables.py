@@ -80,10 +80,14 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
             f"{path}: columns {first} and {second} have one name{named}; keep one of them, and"
             " make sure that the first line is the header."
         )
+    # Some tables end their header with commas, and not their rows.
+    full = next(n for n in range(len(header), 0, -1) if header[n - 1])
     wanted = [i for i, name in enumerate(header) if columns is None or name in columns]
     values: list[list[str]] = [[] for _ in wanted]
     lines: list[int] = []
     for line, row in rows:
+        if len(row) == full:
+            row = [*row, *("" for _ in header[full:])]
         if len(row) != len(header):
             raise UserError(
                 f"{path}, row {line}: has {len(row)} cells where the header has {len(header)};"

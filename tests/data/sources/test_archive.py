@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from medclip_debias.data.images.headers import image_size
@@ -20,6 +22,8 @@ from medclip_debias.data.sources.archive import (
 )
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
+
+VALUES = st.sampled_from([1.0, 0.0, -1.0, None])
 
 
 @pytest.fixture
@@ -130,6 +134,17 @@ def test_present_counts_before_uncertain_and_that_before_absent():
     assert merged_labels(rows[::-1])[0] == {"a": -1.0, "b": 0.0, "c": 1.0}
     assert merged_labels([{"a": 1.0}, {"a": 1.0, "b": None}]) == ({"a": 1.0, "b": None}, False)
     assert merged_labels([]) == ({}, False)
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={k: VALUES for k in "abc"}), max_size=5))
+def test_merged_labels_do_not_depend_on_the_order_of_the_images(rows):
+    merged, differ = merged_labels(rows)
+    for other in (rows[::-1], sorted(rows, key=str)):
+        assert merged_labels(other) == (merged, differ)
+    for name, value in merged.items():
+        given_ = [row[name] for row in rows if name in row]
+        order = [1.0, -1.0, 0.0, None]
+        assert order.index(value) == min(order.index(v) for v in given_)
 
 
 def test_lines_that_are_no_json_object_are_counted(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare import prepare, prepare_part
+from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.sources.chexpert import CheXpertSource
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
@@ -149,6 +150,21 @@ def test_without_reports_validation_images_are_kept_and_training_images_are_coun
     steps = {step["step"]: step for step in made.funnel}
     assert steps["study has a sentence, or labels or boxes for evaluation"]["dropped"] == 2
     assert steps["study has a report"]["kept"] == 0
+
+
+def test_parts_of_an_archive_without_reports_are_one_run_to_the_byte(root, tmp_path):
+    small = PrepareSettings(size=16)
+    for name in ("view2_frontal", "view3_frontal"):
+        file = f"valid/patient64541/study2/{name}.jpg"
+        grey(root / file)
+        add(root, "valid.csv", f"CheXpert-v1.0-small/{file},Male,73,Frontal,PA,0.0,1.0,0.0")
+    whole = prepare(root, tmp_path / "o", small, workers=1)
+    parts = [tmp_path / f"part{n}" for n in (1, 2)]
+    for n, part in enumerate(parts, start=1):
+        prepare_part(root, part, small, f"{n}/2", workers=1)
+    merged = merge(parts, tmp_path / "merged")
+    assert merged.content_hash == whole.content_hash
+    assert len(whole) == 3
 
 
 def test_an_unreadable_image_and_no_missing_report_is_named_when_nothing_is_left(root, tmp_path):
