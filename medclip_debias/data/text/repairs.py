@@ -8,7 +8,7 @@ ends a sentence. Letters, digits and marks all stay, in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # Nobody ends a sentence with these; what follows belongs to them.
 _ALWAYS_WORDS = (
@@ -64,11 +64,20 @@ _GLUED = re.compile(
     r"|(?<=[a-z] )[.!?](?=[A-Z](?:[a-z]|\s))"
 )
 _NO_GLUE = re.compile(r"\b(?:Drs?|Mr|Ms|Mrs|Prof|St|No|vs|approx|Approx|Fig)$")
-# Behind a parenthesis, and behind "R.U.L." before a word that starts sentences.
+# "Normal chest No evidence", "markings The lungs are": a full stop is missing.
+_NO_STOP = re.compile(
+    r"(?<=[a-z]{4}) (?=No [a-z]{3}|There (?:is|are|was|were|has|have) |The [a-z]{3})"
+)
+_GOES_ON = re.compile(
+    r"\b(?:with|without|from|that|into|than|over|upon|under|below|above|then|when|where|which"
+    r"|while|since|this|about|between|against|through|during|after|before|near|says|said|reads)$"
+)
+# Inside brackets PySBD does not cut. Behind a parenthesis, and behind "R.U.L." before a word that starts sentences.
 _UNCUT = re.compile(
-    r"(?<=[a-z\d_][.!?]\))\s+(?=[A-Z])"
+    r"(?<=[a-z\d_][.!?][)\]])\s+(?=[A-Z])"
     rf"|(?<=\.[A-Z]\.)\s+(?=(?:{'|'.join(_STARTS)})\b)"
     r"|(?<=[a-z]{2}\.\.)\s+(?=[A-Z])"
+    rf"|(?<=[a-z]{{4}}\.)\s+(?=(?:{'|'.join(_STARTS)}) )"
 )
 
 
@@ -91,6 +100,18 @@ def repaired(pieces: Iterable[str]) -> list[str]:
     return [" ".join("".join(group).split()) for group in joined]
 
 
+def misses_a_stop(text: str) -> bool:
+    """Tell whether a sentence of ``text`` starts where no full stop precedes it."""
+    return any(True for _ in _unstopped(text))
+
+
+def _unstopped(text: str) -> Iterator[int]:
+    """Yield where a sentence starts without a full stop before it."""
+    for match in _NO_STOP.finditer(text):
+        if not _GOES_ON.search(text, max(match.start() - 16, 0), match.start()):
+            yield match.end()
+
+
 def _cut(piece: str) -> list[str]:
     cuts = [0]
     for match in _GLUED.finditer(piece):
@@ -98,6 +119,7 @@ def _cut(piece: str) -> list[str]:
         if not _NO_GLUE.search(before) and any(map(str.isalpha, piece[cuts[-1] : match.start()])):
             cuts.append(match.end())
     cuts += [match.end() for match in _UNCUT.finditer(piece)]
+    cuts += _unstopped(piece)
     cuts = sorted(set(cuts))
     ends = [*cuts[1:], len(piece)]
     parts = (piece[start:end] for start, end in zip(cuts, ends, strict=True))

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from medclip_debias.data.text.repairs import ABBREVIATIONS, repaired
+from medclip_debias.data.text.repairs import ABBREVIATIONS, misses_a_stop, repaired
 
 DROPPED = (
     *("list number only", "de-identified only", "no word", "signature"),
@@ -51,7 +51,20 @@ _SIGNATURE = re.compile(_SIGNED)
 _SIGNATURE_REST = re.compile(r"(?:[A-Z\d_][\w.,:/\-]*|on|at|by|and|am|pm|a\.m\.|p\.m\.|[,:/\-])+")
 # What a list number stands before: a word, or a count and a word ("1. 6 mm nodule").
 _ITEM = r" +(?=[^\W\d]|[_(?]|\d+(?:\.\d+)?[ -]?[a-z])|(?=[A-Z][a-z])"
-_LIST_NUMBER = re.compile(rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})")
+_LIST_NUMBER = re.compile(
+    rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})"
+    r"|(?<=[^\W\d_]{3} )(\d{1,2})\. (?=[^\W\d_][a-z]|X{3})"
+)
+# What a number behind it belongs to: "rib 2. The others", "to 3. There is".
+_COUNTED_WORD = re.compile(
+    r"\b(?:ribs?|grades?|types?|stages?|levels?|class|zones?|segments?|images?|series|days?|number"
+    r"|and|approximately|about|versus|leads?|films?|views?|stations?|score|figures?|page|times"
+    r"|weeks?|months?|years?|chambers?|lobes?|tubes?|lines?|from|than|measuring|measures"
+    r"|jan\w*|feb\w*|march|april|may|june|july|aug\w*|sept\w*|oct\w*|nov\w*|dec\w*) $",
+    re.IGNORECASE,
+)
+# "Left knee 1. No fracture."
+_LIST_TITLE = re.compile(r"(?:^|(?<!\d)[.;:!?] )[^\W\d_]+(?: [a-z]+){0,2} $")
 _LIST_PREFIX = re.compile(rf"^(?:\(?\d{{1,2}}[.)]|[-*•])(?:{_ITEM})")
 _LIST_MARK = re.compile(r"(?:\(?\d{1,2}[.)]?|[-*•])+")
 _DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
@@ -96,6 +109,16 @@ def split_sentences_counted(text: str) -> tuple[list[str], Counter[str]]:
     return found, dropped
 
 
+def deidentified_share(sentence: str) -> float:
+    """Return the share of a sentence's words that are de-identification marks, 0 to 1.
+
+    >>> deidentified_share("XXXX sternotomy ___ intact.")
+    0.5
+    """
+    words = len(re.findall(r"[^\W_]+|_+", sentence))
+    return len(_DEIDENTIFIED.findall(sentence)) / words if words else 0.0
+
+
 def _signs(sentence: str, before: bool) -> bool:
     """Tell whether a sentence is a signature, or the name and date behind the one ``before``."""
     if _SIGNATURE.match(sentence):
@@ -108,11 +131,23 @@ def _without_mark(sentence: str) -> str:
 
 
 def _list_items(text: str) -> list[str]:
-    """Cut ``1. A. 2. B.`` before each number that continues the list."""
+    """Cut ``1. A. 2. B.`` before each number that continues the list.
+
+    A number without a full stop before it ("1. Cardiomegaly 2. Edema") has to go on with a list,
+    begin one that goes on, or stand behind a title ("Left knee 1. No fracture.").
+    """
+    matches = list(_LIST_NUMBER.finditer(text))
     cuts, expected = [0], None
-    for match in _LIST_NUMBER.finditer(text):
-        number = int(match[1])
-        if number == expected or (expected is None and number == 1) or match.start() == 0:
+    for place, match in enumerate(matches):
+        number = int(match[1] or match[2])
+        goes_on = number == expected or (expected is None and number == 1)
+        if match[2]:
+            if _COUNTED_WORD.search(text, max(match.start() - 16, 0), match.start()):
+                continue
+            after = (int(m[1] or m[2]) for m in matches[place + 1 :])
+            title = _LIST_TITLE.search(text, max(match.start() - 40, 0), match.start())
+            goes_on = (goes_on and (number > 1 or 2 in after)) or (number == 1 and bool(title))
+        if goes_on or match.start() == 0:
             cuts.append(match.start())
             expected = number + 1
     return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
@@ -178,7 +213,7 @@ def _plain_pieces(text: str) -> tuple[str, ...] | None:
     Every full stop of such a text stands between a word that is no abbreviation and a capital, or
     at the end, or in a decimal. Most of what hospitals write is so, and PySBD is slow.
     """
-    if not _PLAIN.fullmatch(text):
+    if not _PLAIN.fullmatch(text) or misses_a_stop(text):
         return None
     pieces = _PLAIN_END.split(text)
     known = _abbreviations()
