@@ -111,6 +111,10 @@ def prepare(
         list[str] | None,
         typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
     ] = None,
+    language: Annotated[
+        str,
+        typer.Option(help="Language of the reports: en, es, fr, pt, de, or auto for the source's."),
+    ] = "auto",
     labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
     split_seed: Annotated[
         int | None, typer.Option(help="Split patients by this seed, not the source's split.")
@@ -150,7 +154,10 @@ def prepare(
     rows |= {"fit": fit, "resample": resample}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence} | given(views=words(views))
-    text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")
+    spoken = {} if language == "auto" else {"language": language}
+    text = validate(
+        ReportSettings, spoken | apply_overrides({}, report_settings or []), "--report-set"
+    )
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),

@@ -206,9 +206,7 @@ def wilson(found: int, of: int, z: float = 1.959964) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def differences(
-    texts: list[tuple[str, str]], split: Splitter, other: Splitter
-) -> Iterator[str]:
+def differences(texts: list[tuple[str, str]], split: Splitter, other: Splitter) -> Iterator[str]:
     """Yield each cut that one of two splitters makes alone: ``+`` the first, ``-`` the other."""
     for place, text in texts:
         both = [{s.key: s for s in located(place, text, cut(text))} for cut in (split, other)]

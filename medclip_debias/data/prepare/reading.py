@@ -52,6 +52,10 @@ class Reading:
     def options(self) -> dict[str, Any]:
         """Return what changes the content of the set, as JSON values."""
         text = self.text.model_dump(mode="json")
+        # Left out where they change nothing, so that older sets are found to be the same.
+        for name, default in (("language", "auto"), ("max_deidentified", 1.0)):
+            if text[name] == default:
+                del text[name]
         return {
             "labeller": self.labeller,
             "split_seed": self.split_seed,

@@ -80,6 +80,7 @@ class Repairs:
         titles: what may stand before a full stop without a blank behind it ("Dr.Roe").
         attributes: abbreviations that go on before any capital but a start, for a language that
             writes nouns with one ("im re. Unterlappen").
+        final: abbreviations, as they are written, that end a sentence before a capital ("o.B.").
         numbers: a full stop behind a number ends a sentence before a start ("BWK 12. Kein").
         unstopped: sentences may start without a full stop before them.
         upper: the capitals, as in a character class.
@@ -98,6 +99,7 @@ class Repairs:
         sure_starts: Iterable[str],
         titles: Iterable[str],
         attributes: Iterable[str] = (),
+        final: Iterable[str] = (),
         numbers: bool = False,
         unstopped: bool = False,
         upper: str = "A-Z",
@@ -130,6 +132,7 @@ class Repairs:
             rf"|(?<=\.[{up}]\.)\s+(?=(?:{begins})\b)"
             rf"|(?<=[{low}]{{2}}\.\.)\s+(?=[{up}])"
             rf"|(?<=[{low}]{{4}}\.)\s+(?=(?:{begins}) )"
+            + "".join(rf"|(?<=\b{re.escape(word)}\.)\s+(?=[{up}])" for word in final)
             + (rf"|(?<=\d\.)\s+(?=(?:{begins})\b)" if numbers else "")
         )
 

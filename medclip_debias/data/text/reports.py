@@ -85,9 +85,7 @@ def sections(text: str, spoken: Language = ENGLISH) -> dict[str, str]:
     return sections_counted(text, spoken=spoken).found
 
 
-def sections_counted(
-    text: str, own: Collection[str] = (), spoken: Language = ENGLISH
-) -> Sections:
+def sections_counted(text: str, own: Collection[str] = (), spoken: Language = ENGLISH) -> Sections:
     """Return the sections as `sections` does, and the words that are in none of them.
 
     Args:
@@ -162,7 +160,9 @@ class ReportSettings(Settings):
     def _normal_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         plain = tuple("_".join(name.replace("_", " ").lower().split()) for name in names)
         # An alias stands for the section that it is read as.
-        known = {k: v for code in reversed(LANGUAGES) for k, v in language(code).headings.names.items()}
+        known = {
+            k: v for code in reversed(LANGUAGES) for k, v in language(code).headings.names.items()
+        }
         plain = tuple(known.get(n.replace("_", " "), n).replace(" ", "_") for n in plain)
         if not all(plain) or len(set(plain)) < len(plain):
             raise ValueError("name each section once, as in findings, impression")
@@ -382,9 +382,7 @@ def _pieces(text: str, headers: list[_Header]) -> list[_Piece]:
     ]
 
 
-def _joined(
-    pieces: list[_Piece], aside: Counter[str], headings: Headings
-) -> dict[str, str]:
+def _joined(pieces: list[_Piece], aside: Counter[str], headings: Headings) -> dict[str, str]:
     """Return the text of each section; what another one replaced is counted in ``aside``."""
     result: dict[str, str] = {}
     below_title = False  # the findings so far stand below a title; a heading of their own wins

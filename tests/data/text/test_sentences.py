@@ -36,7 +36,10 @@ from tests.data.text.judged import judged, wrong_cuts
         ("Left knee 1. No fracture.", ["Left knee", "No fracture."]),
         ("1. Fracture of rib 2. Stable.", ["Fracture of rib 2.", "Stable."]),
         ("1. Unchanged since March 2. A scar.", ["Unchanged since March 2.", "A scar."]),
-        ("Normal chest No evidence of tuberculosis", ["Normal chest", "No evidence of tuberculosis"]),
+        (
+            "Normal chest No evidence of tuberculosis",
+            ["Normal chest", "No evidence of tuberculosis"],
+        ),
         ("Clear lungs There are scars.", ["Clear lungs", "There are scars."]),
         ("The scar is stable The lungs are clear.", ["The scar is stable", "The lungs are clear."]),
         ("Compared with The lateral view.", ["Compared with The lateral view."]),

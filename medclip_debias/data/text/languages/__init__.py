@@ -62,6 +62,7 @@ class _Abbreviations(Settings):
     sometimes: tuple[str, ...]
     lone: tuple[str, ...]
     attributes: tuple[str, ...] = ()
+    final: tuple[str, ...] = ()
 
 
 class _Vocabulary(Settings):
@@ -137,6 +138,7 @@ def language(code: str) -> Language:
             sometimes=short.sometimes,
             lone=short.lone,
             attributes=short.attributes,
+            final=short.final,
             starts=words.starts,
             continues=words.continues,
             sure_starts=words.sure_starts,
@@ -172,7 +174,9 @@ def _signed(phrases: Iterable[str], upper: str) -> str:
     """A signature is one of the phrases before a colon, or before a name or a title."""
     known = "|".join(sorted(map(re.escape, phrases), key=len, reverse=True))
     name = rf"(?:Drs?|Dra|Prof|M|Mme|[{upper}]\w+,? [{upper}]|_|X{{3}})"
-    return rf"(?i:(?:{known}))(?:\s*:|(?<= por)(?= {name})|(?<= par)(?= {name})|(?<= von)(?= {name}))"
+    return (
+        rf"(?i:(?:{known}))(?:\s*:|(?<= por)(?= {name})|(?<= par)(?= {name})|(?<= von)(?= {name}))"
+    )
 
 
 class Negations(Settings):

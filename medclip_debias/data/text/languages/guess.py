@@ -26,7 +26,17 @@ LEAD = 2.0
 
 _CODES = {"English": "en", "Spanish": "es", "French": "fr", "Portuguese": "pt", "German": "de"}
 _WORD = re.compile(r"[^\W\d_]+")
-_SCRIPTS = ("CYRILLIC", "GREEK", "ARABIC", "HEBREW", "CJK", "HANGUL", "HIRAGANA", "KATAKANA", "THAI")
+_SCRIPTS = (
+    "CYRILLIC",
+    "GREEK",
+    "ARABIC",
+    "HEBREW",
+    "CJK",
+    "HANGUL",
+    "HIRAGANA",
+    "KATAKANA",
+    "THAI",
+)
 
 
 def guess_language(text: str) -> str | None:
