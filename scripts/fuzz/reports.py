@@ -22,7 +22,7 @@ from medclip_debias.data.text.languages import language
 from medclip_debias.data.text.reports import (
     ReportSettings,
     report_sentences_counted,
-    sections,
+    sections_counted,
     words_in,
 )
 from medclip_debias.data.text.sentences import DROPPED
@@ -148,7 +148,8 @@ def check(text: str, settings: ReportSettings) -> str:
     cut = report_sentences_counted(text, settings)
     if cut.language != spoken:  # a mutation may look like another language
         return "" if settings.language == "auto" else "another language than the one given"
-    found = sections(text, language(spoken))
+    named = (*settings.sections, *settings.fallback)
+    found = sections_counted(text, named, language(spoken)).found
     if not all(name and piece and piece == piece.strip() for name, piece in found.items()):
         return "an empty section"
     if any(name != name.lower() or " " in name for name in found):

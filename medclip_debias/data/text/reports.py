@@ -217,7 +217,7 @@ def report_sentences_counted(
         settings: sections, sentences and language.
         declared: language of `LANGUAGES` that the source states, for ``auto``.
     """
-    code = settings.language
+    code: str = settings.language
     if code == "auto":
         code = guess_language(text) or declared
     if code not in LANGUAGES:

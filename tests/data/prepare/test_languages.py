@@ -90,7 +90,7 @@ def test_an_english_set_says_nothing_new_and_has_no_new_option(make):
 
 
 def test_when_only_unsupported_reports_are_there_the_message_names_the_step(make):
-    with pytest.raises(UserError, match="supported language .others: Italian.' dropped 1 of 1"):
+    with pytest.raises(UserError, match=r"supported language .others: Italian.' dropped 1 of 1"):
         make([ITALIAN])
 
 

@@ -46,7 +46,7 @@ def guess_language(text: str) -> str | None:
         The code of a supported language, or the English name of another (``Italian``,
         ``a language in Cyrillic letters``).
 
-    >>> guess_language("Il cuore è nei limiti. Non si osservano lesioni della pleura e dei polmoni.")
+    >>> guess_language("Il cuore è nei limiti. Non si osservano lesioni della pleura.")
     'Italian'
     >>> guess_language("cambi pulmonar cronic sever")
     """

@@ -54,7 +54,8 @@ REPORTS = {
     ],
     "pt": [
         (
-            "RADIOGRAFIA DE TÓRAX\n\nIndicação clínica: Febre.\n\nAchados:\n- Área cardíaca normal\n"
+            "RADIOGRAFIA DE TÓRAX\n\nIndicação clínica: Febre.\n\nAchados:\n"
+            "- Área cardíaca normal\n"
             "- Não há derrame pleural\n- Opacidade de 2,3 x 1,8 cm. no terço médio do pulmão dir."
             " com bordas irregulares.\n\nImpressão: Nódulo pulmonar à direita. Sugere-se TC.",
             [
@@ -82,8 +83,8 @@ REPORTS = {
             ],
         ),
         (
-            "Conclusão: Discreta atelectasia em base esq. associada a elevação da cúpula, p. ex. por"
-            " paresia. Dra. Souza avisada às 14:30 h.",
+            "Conclusão: Discreta atelectasia em base esq. associada a elevação da cúpula, p. ex."
+            " por paresia. Dra. Souza avisada às 14:30 h.",
             [
                 (
                     "impression",

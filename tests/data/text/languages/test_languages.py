@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.text.languages import LANGUAGES, language, negations
 from medclip_debias.data.text.reports import (
     UNSUPPORTED,
@@ -174,8 +175,19 @@ def test_negations_are_small_letters_longest_first(code):
         assert len(set(group)) == len(group)
 
 
+@pytest.mark.parametrize("code", OTHERS)
+def test_the_prompts_of_a_language_deny_on_the_negative_side_alone(code):
+    prompts, english = load_prompts(f"chex5_{code}"), load_prompts("chex5")
+    assert list(prompts.classes) == list(english.classes)
+    denying = negations(code).before
+    for name, sides in prompts.classes.items():
+        assert not any(text.lower().startswith(denying) for text in sides.positive)
+        if name != "Cardiomegaly":  # its negative says what a normal heart is
+            assert all(text.lower().startswith(denying) for text in sides.negative)
+
+
 def test_an_unknown_language_is_refused_with_those_that_are_read():
-    with pytest.raises(UserError, match="'it' is not supported.*en, es, fr, pt, de"):
+    with pytest.raises(UserError, match=r"'it' is not supported.*en, es, fr, pt, de"):
         language("it")
     with pytest.raises(UserError, match="'xx' is not supported"):
         negations("xx")
