@@ -7,9 +7,10 @@
 
 SOURCE is any source that `medclip-debias prepare` takes. Every sentence of findings and impression
 has a key: a hash of its report's id, section and place (characters that are no blank before its
-start and its end). The sample is the ``--count`` sentences whose key, hashed with ``--seed``, comes
-first: each sentence is as likely as any other, and a sentence that two splitters share is in both
-samples, so that its verdict holds for both. Verdicts are in ``--judged``, a table without text:
+start and its end). A sample is the ``--count`` sentences whose key, hashed with a ``--seed``, comes
+first: each sentence is as likely as any other, and a sentence that two splitters share is in the
+samples of both, so that its verdict holds for both. Verdicts are in ``--judged``, a table that has no
+text:
 
 - ``ok``: begins and ends where a reader would begin and end it;
 - ``cut``: the cut behind it should not be there;
@@ -69,7 +70,7 @@ def main() -> int:
     )
     parser.add_argument("source", type=Path)
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--seed", type=int, nargs="+", default=[17, 18])
     parser.add_argument("--judged", type=Path, default=JUDGED)
     parser.add_argument("--splitter", type=Path, help="file with another split_sentences")
     parser.add_argument("--against", type=Path, help="file with the split_sentences to compare to")
@@ -87,7 +88,8 @@ def main() -> int:
             print(line)
         return 0
     found = [sentence for place, text in texts for sentence in located(place, text, split(text))]
-    sampled = sample(found, chosen.count, chosen.seed)
+    samples = [sample(found, chosen.count, seed) for seed in chosen.seed]
+    sampled = list({sentence.key: sentence for drawn in samples for sentence in drawn}.values())
     verdicts = read_verdicts(chosen.judged)
     missing = [sentence for sentence in sampled if sentence.key not in verdicts]
     if chosen.show:
@@ -98,7 +100,10 @@ def main() -> int:
         print(f"{len(missing)} of {len(sampled)} have no verdict: --show.", file=sys.stderr)
         return 1
     print(counts(found, [text for _, text in texts]))
-    print(figures([verdicts[sentence.key] for sentence in sampled]))
+    for seed, drawn in zip(chosen.seed, samples, strict=True):
+        print(f"\nsample of seed {seed}\n{figures([verdicts[s.key] for s in drawn])}")
+    if len(samples) > 1:
+        print(f"\nall samples\n{figures([verdicts[s.key] for s in sampled])}")
     return 0
 
 
