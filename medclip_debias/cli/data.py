@@ -155,6 +155,7 @@ def prepare(
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence} | given(views=words(views))
     spoken = {} if language == "auto" else {"language": language}
+    validate(ReportSettings, spoken, "--language")
     text = validate(
         ReportSettings, spoken | apply_overrides({}, report_settings or []), "--report-set"
     )

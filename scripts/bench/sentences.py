@@ -9,8 +9,8 @@ SOURCE is any source that `medclip-debias prepare` takes. Every sentence of find
 has a key: a hash of its report's id, section and place (characters that are no blank before its
 start and its end). A sample is the ``--count`` sentences whose key, hashed with a ``--seed``, comes
 first: each sentence is as likely as any other, and a sentence that two splitters share is in the
-samples of both, so that its verdict holds for both. Verdicts are in ``--judged``, a table that has no
-text:
+samples of both, so that its verdict holds for both. Verdicts are in ``--judged``, a table without
+any text:
 
 - ``ok``: begins and ends where a reader would begin and end it;
 - ``cut``: the cut behind it should not be there;
