@@ -73,18 +73,18 @@ PADCHEST_SILENT = frozenset(("unchanged", "exclude", "suboptimal study"))
 
 VINDR: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "Atelectasis": frozenset(("atelectasis",)),
-        "Cardiomegaly": frozenset(("cardiomegaly",)),
-        "Consolidation": frozenset(("consolidation",)),
-        "Edema": frozenset(("edema",)),
-        "Fracture": frozenset(("clavicle fracture", "rib fracture")),
-        "Lung Lesion": frozenset(("nodule/mass", "lung tumor")),
-        "Lung Opacity": frozenset(("lung opacity",)),
-        NO_FINDING: frozenset(("no finding",)),
-        "Pleural Effusion": frozenset(("pleural effusion",)),
-        "Pleural Other": frozenset(("pleural thickening",)),
-        "Pneumonia": frozenset(("pneumonia",)),
-        "Pneumothorax": frozenset(("pneumothorax",)),
+        "Atelectasis": frozenset(("Atelectasis",)),
+        "Cardiomegaly": frozenset(("Cardiomegaly",)),
+        "Consolidation": frozenset(("Consolidation",)),
+        "Edema": frozenset(("Edema",)),
+        "Fracture": frozenset(("Clavicle fracture", "Rib fracture")),
+        "Lung Lesion": frozenset(("Nodule/Mass", "Lung tumor")),
+        "Lung Opacity": frozenset(("Lung Opacity",)),
+        NO_FINDING: frozenset(("No finding",)),
+        "Pleural Effusion": frozenset(("Pleural effusion",)),
+        "Pleural Other": frozenset(("Pleural thickening",)),
+        "Pneumonia": frozenset(("Pneumonia",)),
+        "Pneumothorax": frozenset(("Pneumothorax",)),
     }
 )
 """CheXpert columns of VinDr-CXR."""
@@ -96,7 +96,7 @@ class LabelColumns:
     A label that CheXpert has under the same name makes no column of its own.
 
     Args:
-        names: every label of the archive, in lower case.
+        names: every label of the archive, spelt as in ``groups``.
         groups: labels of the archive by the CheXpert column that each of them means.
         silent: labels that say nothing of the others.
     """
@@ -119,7 +119,7 @@ class LabelColumns:
         """Return 1 for what was found, 0 for the rest, ``None`` where nothing says it is absent.
 
         Args:
-            found: labels of a study, in lower case; none for a study without labels.
+            found: labels of a study; none for a study without labels.
         """
         absent = 0.0 if self.says_what_is_there(found) else None
         given = set(found)

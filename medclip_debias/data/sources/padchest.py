@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord, file_stem
 from medclip_debias.data.sources.archive import (
@@ -31,6 +29,9 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_*.csv"
 TABLES = (TABLE, f"{TABLE}.gz")

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pandas as pd
-
+from medclip_debias.data.labels import label_name
 from medclip_debias.data.records import (
     Annotations,
     Box,
@@ -37,6 +36,9 @@ from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 PARTS = ("train", "test")
 READERS, READER_BOXES = "reader_labels", "reader_boxes"
 CONSENSUS = "consensus"
@@ -45,8 +47,8 @@ _LABELS, _BOXES = "image_labels_{}.csv", "annotations_{}.csv"
 _SIZES = "train_meta.csv"
 _FOLDERS = (".", "annotations")
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
-_SPELLED = {"other disease": "other diseases"}  # the test table lacks the letter
-_NO_FINDING = "no finding"
+_SPELLED = {"Other disease": "Other diseases"}  # the test table lacks the letter
+_NO_FINDING = "No finding"
 _ONLY_HERE = "Aortic enlargement"
 _VALUES = {"1": 1.0, "0": 0.0}
 _SUFFIXES = (".dcm", ".png", ".jpg", ".jpeg")
@@ -264,8 +266,9 @@ class VindrCxrSource(ArchiveSource):
             counts[image] += 1
             name = f"{image}/{counts[image]}"
             union = tuple(box for boxes in own.values() for box in boxes)
-            about = (image, finding, finding, union, sizes.get(image), self._split(image))
-            self.phrase_records.append(PhraseRecord(name, *about))
+            about = (image, label_name(finding) or finding, f"{finding}.", union)
+            phrase = PhraseRecord(name, *about, sizes.get(image), self._split(image))
+            self.phrase_records.append(phrase)
 
     def _read_sizes(self, folders: list[Path]) -> dict[str, tuple[int, int]]:
         """Read the pixels of the archive's images, which come with copies of another size."""
@@ -299,7 +302,7 @@ class VindrCxrSource(ArchiveSource):
         shown = ", ".join(f"{parts[part]} in {path.name}" for part, path in tables.items())
         self.said.insert(0, f"VinDr-CXR {self.root}: {len(self._parts)} images: {shown}.")
         self.said += [
-            "No reports. A phrase is the name of a finding.",
+            "No reports. A phrase is the name of a finding, as a sentence.",
             "No patient ids: every image counts as its own patient.",
             "No table of views: the archive says that every image is PA.",
             "Readers: a label is what most of an image's readers say, a phrase's boxes are those of"
@@ -329,7 +332,7 @@ def _read(path: Path, key: str, counted: list[Step], more: tuple[str, ...] = ())
 
 
 def _finding(name: str) -> str:
-    plain = " ".join(name.lower().split())
+    plain = " ".join(name.split())
     return _SPELLED.get(plain, plain)
 
 

@@ -102,14 +102,14 @@ def test_images_are_their_own_patients_in_the_archives_parts(archive):
 def test_a_label_is_the_majoritys_and_uncertain_where_there_is_none(archive):
     labels = {s.study_id: s.labels for s in detect(archive).studies()}
     assert (labels["a"]["Pleural Effusion"], labels["a"]["Fracture"]) == (1.0, 1.0)
-    assert labels["a"]["aortic enlargement"] == labels["a"]["No Finding"] == 0.0
-    assert (labels["b"]["No Finding"], labels["b"]["aortic enlargement"]) == (1.0, 0.0)
-    assert (labels["c"]["Pleural Effusion"], labels["c"]["aortic enlargement"]) == (-1.0, -1.0)
+    assert labels["a"]["Aortic enlargement"] == labels["a"]["No Finding"] == 0.0
+    assert (labels["b"]["No Finding"], labels["b"]["Aortic enlargement"]) == (1.0, 0.0)
+    assert (labels["c"]["Pleural Effusion"], labels["c"]["Aortic enlargement"]) == (-1.0, -1.0)
     assert labels["c"]["No Finding"] == 0.0
-    assert (labels["d"]["aortic enlargement"], labels["e"]["No Finding"]) == (1.0, 1.0)
+    assert (labels["d"]["Aortic enlargement"], labels["e"]["No Finding"]) == (1.0, 1.0)
     assert labels["d"].keys() == labels["a"].keys()
-    assert "other diseases" in labels["d"]
-    assert "other disease" not in labels["d"]
+    assert "Other diseases" in labels["d"]
+    assert "Other disease" not in labels["d"]
 
 
 def test_what_readers_do_not_share_is_counted(archive):
@@ -122,19 +122,20 @@ def test_what_readers_do_not_share_is_counted(archive):
 
 
 def test_phrases_are_the_majoritys_findings_with_every_readers_boxes(archive):
-    found = {(p.image_id, p.text): p for p in detect(archive).phrases()}
-    assert list(found) == [("a", "pleural effusion"), ("d", "aortic enlargement")]
-    assert found["a", "pleural effusion"].boxes == ((2, 3, 8.5, 17), (3, 3, 8, 17))
-    assert (found["d", "aortic enlargement"].split, found["a", "pleural effusion"].split) == (
-        *("test", "train"),
-    )
+    first, second = detect(archive).phrases()
+    about = ("a", "Pleural Effusion", "Pleural effusion.")
+    assert (first.image_id, first.category, first.text) == about
+    assert first.boxes == ((2, 3, 8.5, 17), (3, 3, 8, 17))
+    about = ("d", "Aortic enlargement", "Aortic enlargement.")
+    assert (second.image_id, second.category, second.text) == about
+    assert (first.split, second.split) == ("train", "test")
 
 
 def test_what_each_reader_said_is_kept(archive):
     labels, boxes = detect(archive).annotations()
-    assert ("a", "R3", "aortic enlargement") in labels.rows
-    assert ("d", "consensus", "aortic enlargement") in labels.rows
-    assert ("a", "R3", "aortic enlargement", [[5.0, 5.0, 4.0, 4.0]]) in boxes.rows
+    assert ("a", "R3", "Aortic enlargement") in labels.rows
+    assert ("d", "consensus", "Aortic enlargement") in labels.rows
+    assert ("a", "R3", "Aortic enlargement", [[5.0, 5.0, 4.0, 4.0]]) in boxes.rows
 
 
 def test_what_evaluates_is_prepared_without_any_report(archive, tmp_path):
