@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from medclip_debias.data.text.claims.lexicon import MAX_TERMS, Lexicon, expanded, tokens
 from medclip_debias.errors import UserError
 
-SHORTEST_CORRECTED = 6
+SHORTEST_CORRECTED = 5
 """Letters of a word that may be read as a word of the lexicon one letter away."""
 
 _MARKS = {".": "stop", ";": "stop", ",": "comma", "(": "comma", ")": "comma", ":": "verbs"}
