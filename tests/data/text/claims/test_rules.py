@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from medclip_debias.data.text.claims import Claim, RuleParser, load_lexicon
 from medclip_debias.data.text.claims.claim import FIELDS
 
-
 PARSER = RuleParser()
 
 
