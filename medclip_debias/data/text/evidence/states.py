@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def study_states(
     known: list[list[frozenset[Said]]] = [[frozenset()] for _ in lexicon.names]
     of = np.zeros((studies, len(lexicon.names)), dtype=np.uint32)
     bounds = np.searchsorted(study, np.arange(0, studies + _CHUNK, _CHUNK))
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         if first == last or not items:
             continue
         rows, claims = _expand(study[first:last], sentence[first:last], *atoms.claims)
