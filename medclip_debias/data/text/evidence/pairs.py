@@ -97,8 +97,8 @@ class Evidence:
             prepared = PreparedSet.open(prepared)
         table = read_claims(prepared)
         ids = pd.Index(prepared.studies["study_id"])
-        study = ids.get_indexer(prepared.sentences["study_id"])
-        sentence = pd.Index(prepared.texts).get_indexer(prepared.sentences["text"])
+        study = ids.get_indexer(pd.Index(prepared.sentences["study_id"]))
+        sentence = pd.Index(prepared.texts).get_indexer(pd.Index(prepared.sentences["text"]))
         train = (prepared.studies["split"] == "train").to_numpy()
         return cls(table.claims, study, sentence, len(ids), table.lexicon, always, train)
 
