@@ -5,8 +5,8 @@
     python scripts/bench/evidence.py world FOLDER          which findings Open-i's reports mention
 
 PREPARED has claims (`medclip-debias claims`). The set of ``scale`` is made up: its sentences have
-the claims of PREPARED's, with sides, zones and severities drawn anew, and the frequencies of wordings
-fall as 1 / rank.
+the claims of PREPARED's, with sides, zones and severities drawn anew; the n-th commonest is said
+1 / n times as often as the first.
 """
 
 from __future__ import annotations

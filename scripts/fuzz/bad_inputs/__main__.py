@@ -20,6 +20,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import claim_cases  # noqa: F401
 import folder_cases
 import pixel_cases  # noqa: F401
 import settings_cases  # noqa: F401
