@@ -128,6 +128,10 @@ def prepare(
         list[str] | None,
         typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
     ] = None,
+    language: Annotated[
+        str,
+        typer.Option(help="Language of the reports: en, es, fr, pt, de, or auto for the source's."),
+    ] = "auto",
     labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
     split_seed: Annotated[
         int | None, typer.Option(help="Split patients by this seed, not the source's split.")
@@ -146,9 +150,6 @@ def prepare(
     text_only: Annotated[
         bool, typer.Option("--text-only", help="Prepare the reports alone, without any image.")
     ] = False,
-    language: Annotated[
-        str | None, typer.Option(help="Language of the sentences, where an archive has several.")
-    ] = None,
     shard: Annotated[
         str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
@@ -173,13 +174,16 @@ def prepare(
     rows |= {"fit": fit, "resample": resample}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence} | given(views=words(views))
-    text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")
+    spoken = {} if language == "auto" else {"language": language}
+    validate(ReportSettings, spoken, "--language")
+    text = validate(
+        ReportSettings, spoken | apply_overrides({}, report_settings or []), "--report-set"
+    )
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
         "reading": Reading(
-            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
-            language,
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file)
         ),
         "workers": workers,
         "say": None if as_json else note,

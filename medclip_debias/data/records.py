@@ -179,7 +179,8 @@ class Source(Protocol):
     """One input format, read.
 
     A class that has this one as its base needs `images` and `studies` alone, if it has no boxes
-    and nothing to say.
+    and nothing to say. One whose reports are not in English has an attribute ``language``, the code
+    of their language (`stated_language`).
     """
 
     kind: ClassVar[str]
@@ -216,3 +217,8 @@ class Source(Protocol):
     def describe(self) -> list[str]:
         """Return sentences on what was found and what is missing, by file name."""
         return []
+
+
+def stated_language(source: Source) -> str:
+    """Return the code of the language that a source states for its reports; English for none."""
+    return str(getattr(source, "language", "en"))

@@ -192,6 +192,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "selection": about.selection.model_dump(mode="json"),
         "options": about.options,
         "made_by": about.made_by,
+        "languages": results.languages,
         "labels": list(tables["studies"].columns[len(layout.STUDY_COLUMNS) :]),
         "counts": {
             "images": len(images),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,12 +22,13 @@ from medclip_debias.data.prepare.outcome import (
     UNREADABLE,
     Heads,
     Image,
+    told_languages,
     wanted_images,
 )
 from medclip_debias.data.prepare.pixels import write_rows
 from medclip_debias.data.prepare.select import TRAINING, Plan, select
 from medclip_debias.data.prepare.views import read_views
-from medclip_debias.data.records import ImageRecord, Source, StudyRecord
+from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated_language
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
 from medclip_debias.files import read_json_or_none
@@ -144,7 +146,7 @@ class Preparation:
         self.total = self.done + len(studies) + sum(map(len, studies.values()))
         jobs = self._report_jobs(studies, shard, earlier)
         waiting = work.reports.unfinished(jobs, lambda _: self._advance(1))
-        start = partial(_start_worker, self.reading.text)
+        start = partial(_start_worker, self.reading.text, stated_language(self.source))
         cut = ordered(_cut_reports, chunks(waiting, 64), self.workers, start=start)
         for entries in cut:
             work.reports.append(entries)
@@ -192,11 +194,14 @@ class Preparation:
     # --------------------------------------------------------------------------- images
 
     def _read_images(self, work: Workspace, earlier: Previous | None) -> None:
-        places = sorted(
-            image.at
-            for _, _, entry in work.reports.entries()
-            for image in wanted_images(entry["head"], entry["sentences"], self.selection)
-        )
+        spoken: Counter[str] = Counter()
+        places = []
+        for _, _, entry in work.reports.entries():
+            wanted = wanted_images(entry["head"], entry["sentences"], self.selection)
+            places += [image.at for image in wanted]
+            spoken[entry["words"].get("language", "en")] += entry["head"]["report"] == READ
+        places.sort()
+        self.tell(*told_languages(+spoken))
         self.total = self.done + len(places)
         write_rows(
             work.rows,
@@ -255,19 +260,23 @@ def _report_job(
 
 
 _text_settings = ReportSettings()
+_declared = "en"
 
 
-def _start_worker(settings: ReportSettings) -> None:
-    global _text_settings
-    _text_settings = settings
+def _start_worker(settings: ReportSettings, declared: str) -> None:
+    global _text_settings, _declared
+    _text_settings, _declared = settings, declared
 
 
 def _cut_reports(jobs: list[Job]) -> list[dict[str, Any]]:
     entries = []
     for head, given in jobs:
         if isinstance(given, str):
-            sentences, dropped, used, aside = report_sentences_counted(given, _text_settings)
-            words = {"used": used, "aside": aside}
+            cut = report_sentences_counted(given, _text_settings, _declared)
+            sentences, dropped = cut.sentences, cut.dropped
+            words = {"used": cut.used, "aside": cut.aside}
+            if cut.language != "en":
+                words["language"] = cut.language
         else:
             sentences, dropped, words = given
         entry = {"head": head, "sentences": sentences, "dropped": dict(dropped), "words": words}

@@ -28,7 +28,6 @@ class Reading:
         text_only: prepare the reports alone.
         split_file: a named split that takes the place of the source's own.
         text: sections and sentences that are used.
-        language: which of its languages to read, where an archive has its sentences in several.
     """
 
     kind: str = "auto"
@@ -40,7 +39,6 @@ class Reading:
     tables: Path | None = None
     text_only: bool = False
     split_file: Path | None = None
-    language: str | None = None
 
     def source(self, path: Path) -> Source:
         """Open the source at ``path``."""
@@ -53,7 +51,7 @@ class Reading:
             split_seed=self.split_seed,
             tables=self.tables,
             text_only=self.text_only,
-            language=self.language,
+            language=None if self.text.language == "auto" else self.text.language,
         )
 
     def split(self, source: Source) -> NamedSplit | None:
@@ -79,16 +77,14 @@ class Reading:
     def options(self) -> dict[str, Any]:
         """Return what changes the content of the set, as JSON values."""
         text = self.text.model_dump(mode="json")
-        # Without such a file the options are those of every earlier set.
+        # Left out where they change nothing, so that older sets are found to be the same.
+        for name, default in (("language", "auto"), ("max_deidentified", 1.0)):
+            if text[name] == default:
+                del text[name]
         named = {} if self.split_file is None else {"split": read_split(self.split_file).sha256}
-        asked = {} if self.language is None else {"language": self.language}
-        return (
-            asked
-            | {
-                "labeller": self.labeller,
-                "split_seed": self.split_seed,
-                "text_only": self.text_only,
-                "reports": text,
-            }
-            | named
-        )
+        return {
+            "labeller": self.labeller,
+            "split_seed": self.split_seed,
+            "text_only": self.text_only,
+            "reports": text,
+        } | named

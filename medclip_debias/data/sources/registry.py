@@ -50,6 +50,7 @@ class Given:
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
         text_only: the reports alone.
         language: which of its languages to read, as ``es``; ``None`` for the format's own choice.
+            A format of one language need not look at it: it says how the reports are split.
     """
 
     phrases: Path | None = None
@@ -112,7 +113,7 @@ class Format:
         """
         for option, default in asdict(Given()).items():
             value = getattr(given, option)
-            if value == default or option in self.takes or option == "labeller":
+            if value == default or option in self.takes or option in ("labeller", "language"):
                 continue
             flag = f"--{option.replace('_', '-')}"
             others = " or ".join(f.title for f in formats().values() if option in f.takes)

@@ -113,6 +113,8 @@ def _prefix(clause: Sequence[Item], noun: int) -> Iterator[int]:
     pending: list[int] = []
     while i >= 0:
         item = clause[i]
+        if item.text == "with":
+            break
         if is_modifier(item):
             if item.has("severity") and _graded(clause, i):
                 pass  # "slightly increased" is a change, not a slight finding

@@ -314,8 +314,8 @@ def _structures_ahead(clause: Sequence[Item], i: int) -> list[int]:
             following = clause[j + 1] if j + 1 < len(clause) else None
             if not found and not (following is not None and following.has("state")):
                 break
-        elif item.has("state") and not found:
-            continue  # "enlarged and tortuous aorta"
+        elif (item.has("state") or item.text == "of") and not found:
+            continue  # "enlarged and tortuous aorta", "normal size of the heart"
         elif item.kinds and not is_modifier(item):
             # "normal heart and the lungs are clear": what has a state of its own is not ahead
             if item.has("verbs", "state") and len(found) > 1:

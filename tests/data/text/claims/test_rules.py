@@ -128,7 +128,13 @@ JUDGED = {
         "+pleural_effusion right",
         "+pneumothorax mild",
     ],
+    "Atelectasis on the left with associated mild cardiomegaly.": [
+        "+atelectasis left",
+        "+cardiomegaly mild",
+    ],
     # normal statements
+    "Normal size of the cardiac silhouette.": ["-cardiomegaly"],
+    "Soft tissues are without acute abnormality.": [],
     "The lungs are clear.": denied(LUNGS),
     "Left lung is clear.": [f"-{name} left" for name in LUNGS],
     "Heart size is normal.": ["-cardiomegaly"],
