@@ -36,8 +36,10 @@ class PooledSettings(CoreSettings):
         eta: class probability, multiplied by ``shrink``.
         pool: ``pair`` the anchor's own pair (the paper's M = 1); ``text`` all images of the batch
             with a sentence whose frozen embedding has cosine ``threshold`` or more to the
-            anchor's; ``running`` an average over time of the pairs of equal sentences, of which
-            a new value takes ``gamma``, held constant in the gradient.
+            anchor's; ``running`` an average over time of the pairs of equal sentences, each
+            relative to the mean over its batch's negatives, of which a new value takes ``gamma``.
+            The average is held constant in the gradient; the mean that it is relative to is not,
+            so that a constant added to all scores changes nothing.
         floor: ``live`` is differentiated through the scale, as the paper's; ``detached`` not.
     """
 
@@ -75,14 +77,15 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
         "pairs of like sentences"
     )
     paper: ClassVar[str] = "this project (study 'estimator')"
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (  # 'running' holds v constant in gradients
+    # 'running' holds a part of v constant in gradients, so differences would not agree.
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
         {"pool": "pair", "eta": {"kind": "table"}},
         {"threshold": 0.5, "shrink": 0.5},
     )
 
     def __init__(self, settings: PooledSettings | None = None) -> None:
         super().__init__(settings)
-        self.table = SampleTable({"log_v": 0.0, "visits": 0})
+        self.table = SampleTable({"log_ratio": 0.0, "visits": 0})
 
     @property
     def requires(self) -> frozenset[str]:
@@ -124,14 +127,22 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
                 return anchors.positive, one
 
     def _running(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[Tensor, Tensor]:
+        """``log v`` as the running ``log (v / mean)`` of the sentence plus this batch's mean.
+
+        An absolute ``log v``, held constant, would not follow scores that all rise alike: the
+        estimate then subtracts too much or too little, and the loss pulls on the scores' level.
+        """
+        valid = anchors.negatives.any(dim=1)
+        level = masked_logsumexp(anchors.weighted_logits(anchors.logits), anchors.negatives)
+        level = level - torch.where(valid, anchors.mass, torch.ones_like(level)).log()
         ids = batch.needed("text_ids", self.kind)[anchors.rows].long()
         table = self.table
         table.reserve(ids)
-        groups = Groups(ids, torch.ones_like(ids, dtype=torch.bool))
+        groups = Groups(ids, valid)  # an anchor without negatives has no mean to be relative to
         rows = groups.samples
         with torch.no_grad():
-            new = groups.log_mean_exp(anchors.positive)
-            old, gamma = table["log_v"][rows].double(), self.settings.gamma
+            new = groups.log_mean_exp(anchors.positive - level)
+            old, gamma = table["log_ratio"][rows].double(), self.settings.gamma
             mixed = torch.logaddexp(
                 old + torch.log1p(torch.tensor(-gamma, dtype=old.dtype)),
                 new + torch.tensor(gamma, dtype=old.dtype).log(),
@@ -139,7 +150,9 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
             seen = table["visits"][rows] > 0
             value = torch.where(seen, mixed, new) if gamma < 1 else new
             if self.training:
-                table["log_v"][rows] = value.to(table["log_v"].dtype)
+                table["log_ratio"][rows] = value.to(table["log_ratio"].dtype)
                 table["visits"][rows] += groups.count.to(table["visits"].dtype)
                 table.steps += 1
-        return value.to(anchors.logits.dtype)[groups.place], table["visits"][rows].float().mean()
+        ratio = torch.zeros_like(level)
+        ratio[valid] = value.to(level.dtype)[groups.place]
+        return ratio + level, table["visits"][rows].float().sum() / max(1, len(rows))

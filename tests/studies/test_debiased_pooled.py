@@ -64,22 +64,58 @@ def test_the_running_mean_is_that_of_the_pairs_of_a_sentence():
         similarity = torch.rand(3, 3, generator=rng, dtype=torch.float64) * 2 - 1
         batch = ContrastiveBatch(similarity, torch.tensor(3.0, dtype=torch.float64), text_ids=ids)
         found = loss(batch).per_anchor
-        pairs = (3 * similarity.diagonal()).exp()
+        each = (3 * similarity).exp()
+        levels = (each.sum(dim=0) - each.diagonal()) / 2  # of a sentence's two negatives
+        pairs = each.diagonal() / levels
         new = {3: float(pairs[[0, 2]].mean()), 0: float(pairs[1])}
         known = {k: 0.75 * known[k] + 0.25 * new[k] if k in known else new[k] for k in new}
         for j, text in enumerate(ids.tolist()):
-            expected = loss_of((3 * similarity[:, j]).tolist(), j, 0.2, known[text], 3.0)
+            mean = known[text] * float(levels[j])
+            expected = loss_of((3 * similarity[:, j]).tolist(), j, 0.2, mean, 3.0)
             assert found[j].item() == pytest.approx(expected, abs=1e-5)  # float32 state
     assert loss.table["visits"][[0, 3]].tolist() == [5, 10]
+
+
+@pytest.mark.parametrize("pool", ["pair", "text", "running"])
+def test_a_constant_added_to_all_scores_changes_neither_loss_nor_gradient(make_batch, pool):
+    """Above the floor, which is an absolute number."""
+    first, second = make_batch(0), make_batch(1)
+
+    def after(shift):
+        loss = pooled(pool=pool, eta=ConstantEta(value=0.01))
+        loss(first)
+        similarity = (second.similarity + shift).requires_grad_()
+        out = loss(make_batch(1, similarity=similarity))
+        out.loss.backward()
+        assert out.diagnostics["clamped"] == 0
+        return out.per_anchor.detach(), similarity.grad
+
+    plain, moved = after(0.0), after(0.2)
+    assert torch.allclose(plain[0], moved[0], rtol=0, atol=1e-6)  # float32 state
+    assert torch.allclose(plain[1], moved[1], rtol=0, atol=1e-6)
+    # So there is no pull on the level of a sentence's scores.
+    assert moved[1].sum(dim=0).abs().max() < 1e-6
+
+
+def test_an_anchor_without_negatives_moves_no_running_mean(make_batch):
+    loss = pooled(pool="running", eta=ConstantEta(value=0.1), gamma=0.5)
+    one = ContrastiveBatch(
+        torch.ones(1, 1, dtype=torch.float64),
+        torch.tensor(3.0, dtype=torch.float64),
+        text_ids=torch.tensor([2]),
+    )
+    out = loss(one)
+    assert out.per_anchor.item() == 0
+    assert not loss.table["visits"].any()
 
 
 def test_evaluation_moves_no_running_mean(make_batch):
     loss = pooled(pool="running")
     loss(make_batch())
-    before = loss.table["log_v"].clone()
+    before = loss.table["log_ratio"].clone()
     loss.eval()
     loss(make_batch(draw=1))
-    assert torch.equal(loss.table["log_v"], before)
+    assert torch.equal(loss.table["log_ratio"], before)
 
 
 def test_shrinking_multiplies_eta(make_batch):
