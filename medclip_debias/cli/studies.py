@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
+from medclip_debias.errors import UserError
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
@@ -24,6 +25,14 @@ def study(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A run of a few minutes.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes.", min=1)] = None,
+    rows_of: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Measure nothing: write page and plot anew from this results.json, as "
+            "docs/studies/NAME.json.",
+        ),
+    ] = None,
     publish_to: Annotated[
         Path | None,
         typer.Option(
@@ -45,17 +54,22 @@ def study(
         show(studies.titles(), as_json)
         return
     folder = out or Path("runs/studies") / (f"{name}-quick" if quick else name)
-    with progress("Inputs and cells") as advance:
-        results = studies.run_named(
-            name,
-            folder,
-            words=settings or [],
-            quick=quick,
-            config=config,
-            workers=workers,
-            progress=advance,
-            say=None if as_json else note,
-        )
+    if rows_of is not None:
+        if settings or quick or config is not None:
+            raise UserError("--from takes the settings of its file: leave other settings away.")
+        results = studies.rewrite_named(name, rows_of, folder)
+    else:
+        with progress("Inputs and cells") as advance:
+            results = studies.run_named(
+                name,
+                folder,
+                words=settings or [],
+                quick=quick,
+                config=config,
+                workers=workers,
+                progress=advance,
+                say=None if as_json else note,
+            )
     if publish_to is not None:
         publish(name, folder, publish_to)
     if as_json:

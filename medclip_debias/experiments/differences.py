@@ -4,6 +4,10 @@ Every row is one training of one method with one seed, and holds its metrics by 
 compared over the seeds that they share; each seed may have data of its own, so that intervals
 cover new data too. (Where all methods are judged on the same patients, the patients' own chance is
 counted as well: `medclip_debias.evaluation.compare`.)
+
+A family is what one table of differences holds: every method times every metric that is shown, or
+every contrast named. Holm's correction is over the family, so that the chance of even one false
+star in a table is at most 5%.
 """
 
 from __future__ import annotations
@@ -21,14 +25,42 @@ Groups = Mapping[Any, Mapping[int, Row]]
 """Rows of each method by seed."""
 Difference = tuple[float, tuple[float, float], float]
 """Value, 95% t interval, p after Holm's correction (nan where too few seeds forbid a verdict)."""
+Contrasts = Mapping[Any, tuple[Mapping[int, Row], Mapping[int, Row]]]
+"""Rows by seed of one side and of the other, for each contrast by its name."""
 
 
 def by_method(rows: Sequence[Row], key: str = "method") -> dict[Any, dict[int, Row]]:
-    """Rows of each method by seed, methods in order of first use."""
-    found: dict[Any, dict[int, Row]] = {}
+    """Rows of each method by seed, methods in order of first use.
+
+    Replicates of a training (rows with a ``replicate`` beside the same method and seed) become
+    one row with the mean of their metrics.
+    """
+    found: dict[Any, dict[int, list[Row]]] = {}
     for row in rows:
-        found.setdefault(row[key], {})[row["seed"]] = row
-    return found
+        same = found.setdefault(row[key], {}).setdefault(row["seed"], [])
+        if "replicate" not in row:
+            same.clear()
+        same.append(row)
+    return {
+        name: {seed: _averaged(same) for seed, same in own.items()} for name, own in found.items()
+    }
+
+
+def _averaged(rows: Sequence[Row]) -> Row:
+    """One row; of several, with the mean of each number that is no whole one."""
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    return {name: _mean([row.get(name) for row in rows]) for name in first}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Mean of numbers that are no whole ones, by name within mappings; else the first."""
+    first = values[0]
+    if isinstance(first, Mapping):
+        shared = [name for name in first if all(name in value for value in values)]
+        return {name: _mean([value[name] for value in values]) for name in shared}
+    return float(np.mean(values)) if isinstance(first, float) else first
 
 
 def mean_sd(values: Sequence[float], digits: int = 3) -> str:
@@ -102,29 +134,62 @@ class SeedTables:
             body.append([str(name), *cells, f"{rank:.1f}"])
         return Table(title, ["method", *(self.metric(m).title for m in chosen), "mean rank"], body)
 
-    def differences(self, groups: Groups, baseline: Any, metric: str) -> dict[Any, Difference]:
-        """Paired difference to ``baseline`` of every other method.
+    def contrasts(
+        self, pairs: Contrasts, metrics: Sequence[str]
+    ) -> dict[str, dict[Any, Difference]]:
+        """Paired differences of every contrast in every metric: one family for Holm's correction.
 
-        Holm's correction is over the methods. The p of a metric with too few seeds is nan, which
-        is below nothing.
+        Args:
+            pairs: each contrast's two sides.
+            metrics: by which they are compared.
+
+        Returns:
+            By metric and contrast, those with seeds enough for a difference. The p of a metric
+            with too few seeds for a verdict is nan, which is below nothing, and is not counted.
         """
         from medclip_debias.evaluation.statistics import holm, paired_seeds
 
-        base = {seed: row[metric] for seed, row in groups[baseline].items()}
-        found = {}
-        for name, own in groups.items():
-            if name == baseline:
-                continue
-            result = paired_seeds({seed: row[metric] for seed, row in own.items()}, base)
-            if result is not None:
-                found[name] = result[:3]
-        adjusted = holm([p for _, _, p in found.values()])
-        if len(base) < self.metric(metric).seeds_needed:
-            adjusted = [math.nan] * len(adjusted)
-        return {
-            name: (value, interval, p)
-            for (name, (value, interval, _)), p in zip(found.items(), adjusted, strict=True)
-        }
+        found: dict[str, dict[Any, Difference]] = {metric: {} for metric in metrics}
+        for metric, own in found.items():
+            for name, sides in pairs.items():
+                one, other = ({seed: row[metric] for seed, row in side.items()} for side in sides)
+                result = paired_seeds(one, other)
+                if result is None:
+                    continue
+                value, interval, p, _ = result
+                enough = len(other) >= self.metric(metric).seeds_needed
+                own[name] = value, interval, p if enough else math.nan
+        tested = [
+            (metric, name)
+            for metric, own in found.items()
+            for name, (_, _, p) in own.items()
+            if not math.isnan(p)
+        ]
+        adjusted = holm([found[metric][name][2] for metric, name in tested])
+        for (metric, name), p in zip(tested, adjusted, strict=True):
+            found[metric][name] = (*found[metric][name][:2], p)
+        return found
+
+    def family(self, groups: Groups, more: Sequence[str] = ()) -> list[str]:
+        """The metrics of a family: those that a table shows, as far as every row holds them."""
+        rows = [row for own in groups.values() for row in own.values()]
+        held = [m for m in self.shown if all(m in row for row in rows)]
+        return list(dict.fromkeys((*held, *more)))
+
+    def differences(
+        self, groups: Groups, baseline: Any, metric: str, family: Sequence[str] | None = None
+    ) -> dict[Any, Difference]:
+        """Paired difference to ``baseline`` of every other method.
+
+        Args:
+            groups: rows of each method by seed.
+            baseline: one of the methods.
+            metric: of the difference.
+            family: metrics that Holm's correction is over, times the methods; by default those
+                that a table shows.
+        """
+        chosen = self.family(groups, [metric]) if family is None else [*family]
+        return self.contrasts(_to_baseline(groups, baseline), chosen)[metric]
 
     def star_note(self, metrics: Iterable[str], seeds: int) -> str:
         """For a title: which of the metrics have too few seeds for a star; often empty."""
@@ -140,14 +205,26 @@ class SeedTables:
     ) -> Table:
         """Paired differences to ``baseline`` with 95% intervals; a star where Holm's p < .05.
 
-        Metrics with too few seeds for a star are named in the title.
+        The correction is over the whole table. Metrics with too few seeds for a star are named in
+        the title.
         """
+        title += self.star_note(self.shown if metrics is None else metrics, len(groups[baseline]))
+        pairs = _to_baseline(groups, baseline)
+        return self.contrast_table(title, pairs, metrics, head=f"minus {baseline}")
+
+    def contrast_table(
+        self,
+        title: str,
+        pairs: Contrasts,
+        metrics: Sequence[str] | None = None,
+        *,
+        head: str = "",
+    ) -> Table:
+        """Differences with 95% intervals, a row for each contrast; a star where Holm's p < .05."""
         chosen = self.shown if metrics is None else metrics
-        columns = {metric: self.differences(groups, baseline, metric) for metric in chosen}
+        columns = self.contrasts(pairs, chosen)
         body = []
-        for name in groups:
-            if name == baseline:
-                continue
+        for name in pairs:
             cells = []
             for metric in chosen:
                 if name not in columns[metric]:
@@ -157,8 +234,7 @@ class SeedTables:
                 star = " *" if p < 0.05 else ""
                 cells.append(with_interval(value, interval, self.digits(metric)) + star)
             body.append([str(name), *cells])
-        title += self.star_note(chosen, len(groups[baseline]))
-        return Table(title, [f"minus {baseline}", *(self.metric(m).title for m in chosen)], body)
+        return Table(title, [head, *(self.metric(m).title for m in chosen)], body)
 
     def verdict(
         self,
@@ -176,14 +252,15 @@ class SeedTables:
             groups: rows of each method by seed.
             name: of the method.
             baseline: what it is compared with.
-            metrics: judged, each with a correction of its own.
+            metrics: that are spoken of. The correction is over all metrics that a table shows.
             among: methods that the correction is over; by default this one alone.
         """
         chosen = {baseline: groups[baseline]} | {one: groups[one] for one in among or [name]}
+        columns = self.contrasts(_to_baseline(chosen, baseline), self.family(chosen, metrics))
         better: list[str] = []
         worse: list[str] = []
         for metric in metrics:
-            found = self.differences(chosen, baseline, metric)
+            found = columns[metric]
             if name not in found:
                 return f"{name} against {baseline}: too few seeds to say anything"
             value, _, p = found[name]
@@ -197,3 +274,7 @@ class SeedTables:
         return f"{name} against {baseline}: " + (
             "; ".join(said) or "no statistically significant difference"
         )
+
+
+def _to_baseline(groups: Groups, baseline: Any) -> Contrasts:
+    return {name: (own, groups[baseline]) for name, own in groups.items() if name != baseline}

@@ -66,6 +66,7 @@ class Experiment(ABC):
         title: of the page.
         source: what it comes from, as a paper and its section; may be empty.
         version: raised when the measurement changes, so that old results are not taken.
+        outdated: what to know of cells that an earlier version measured (Markdown).
         settings_class: its settings.
         about: what is done, for the page (Markdown).
         inputs_version: raised when what cells share is computed in another way.
@@ -76,6 +77,7 @@ class Experiment(ABC):
     title: ClassVar[str]
     source: ClassVar[str] = ""
     version: ClassVar[int] = 1
+    outdated: ClassVar[str] = ""
     settings_class: ClassVar[type[Settings]]
     about: ClassVar[str] = ""
     inputs_version: ClassVar[int] = 1

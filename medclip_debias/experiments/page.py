@@ -20,6 +20,7 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
     lines += [
         experiment.introduction().strip(),
         "",
+        *_outdated(experiment, results),
         "## Findings",
         "",
         *(f"- {sentence}" for sentence in found.findings),
@@ -42,6 +43,21 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         "",
     ]
     return "\n".join(lines)
+
+
+def _outdated(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
+    """What to know of cells that an earlier version of the experiment measured."""
+    version = type(experiment).version
+    if results["version"] >= version:
+        return []
+    what = experiment.outdated.strip()
+    return [
+        f"**The cells of this page were measured by version {results['version']} of the "
+        f"{experiment.kind}; the command under 'Repeat it' runs version {version}, which measures "
+        "them all again.**",
+        *([what] if what else []),
+        "",
+    ]
 
 
 def changed(experiment: Experiment) -> list[str]:

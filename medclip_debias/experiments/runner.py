@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,16 +130,57 @@ def run_experiment(
             say(f"{name}: {len(followers)} cells follow, about {_duration(after.seconds)}")
         joined += _measured(experiment, out, after, progress)
     rows = [values for values, _ in joined]
+    seconds = sum(seconds for _, seconds in joined)
+    return _write(experiment, rows, out, seconds, type(experiment).version, __version__)
+
+
+def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Write plot, page and results anew from what a run measured; nothing is measured.
+
+    Args:
+        experiment: with the settings of that run.
+        results: the content of its ``results.json``.
+        out: folder; gets all but ``cells/``, so that a run there measures from the start.
+
+    Returns:
+        The content of the new ``results.json``: its cells, and the versions that measured them,
+        are those of ``results``.
+
+    Raises:
+        UserError: ``out`` cannot be used, or the cells are not of this experiment.
+    """
+    if out.is_file():
+        raise UserError(f"{out}: is a file; give a folder for the results.")
+    rows, version = list(results["rows"]), int(results["version"])
+    try:
+        return _write(
+            experiment, rows, out, results["seconds"], version, str(results["medclip_debias"])
+        )
+    except KeyError as error:
+        raise UserError(
+            f"the cells of {experiment.label()} hold no {error}; run the experiment again."
+        ) from error
+
+
+def _write(
+    experiment: Experiment,
+    rows: list[Row],
+    out: Path,
+    seconds: float,
+    version: int,
+    software: str,
+) -> dict[str, Any]:
+    """All files of a run but its cells; the content of ``results.json``."""
     found = experiment.summary(rows)
     results = {
-        experiment.kind: name,
-        "version": type(experiment).version,
-        "medclip_debias": __version__,
+        experiment.kind: experiment.label(),
+        "version": version,
+        "medclip_debias": software,
         "settings": experiment.settings.model_dump(mode="json"),
         "findings": found.findings,
         "figures": found.figures,
         "cells": len(rows),
-        "seconds": sum(seconds for _, seconds in joined),
+        "seconds": seconds,
         "rows": rows,
     }
     _draw(experiment, rows, out)

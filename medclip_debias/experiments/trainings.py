@@ -207,7 +207,8 @@ class Trainings(Experiment):
         """Train (or resume), evaluate, and read the metrics.
 
         Returns:
-            ``folder`` of the evaluation, every metric by its key in ``results.json``, ``skipped``
+            ``folder`` of the evaluation, every metric by its key in ``results.json``,
+            ``auc_by_class`` of zero-shot classification, ``skipped``
             (protocol to reason), ``train`` (what the last log row says of the objective).
 
         Raises:
@@ -246,6 +247,7 @@ class Trainings(Experiment):
         return {
             "folder": "/".join(self.evaluated(cell).parts[-2:]),
             "metrics": {key: value for key, value in found.items() if value is not None},
+            "auc_by_class": auc_by_class(results),
             "skipped": dict(results["skipped"]),
             "train": _last_row(settings.out / "metrics.csv"),
         }
@@ -271,6 +273,16 @@ class Trainings(Experiment):
             assert self.inputs is not None
             self._found = judged(self.settings, rows, self.inputs)
         return self._found
+
+
+def auc_by_class(results: Mapping[str, Any]) -> dict[str, float]:
+    """AUC of each class of zero-shot classification; empty where it was skipped.
+
+    A class that has none (no image with it, or none without) is not named.
+    """
+    classes = results.get("zero_shot", {}).get("classes", {})
+    found = {str(name): one.get("auc") for name, one in classes.items()}
+    return {name: float(auc) for name, auc in found.items() if auc is not None}
 
 
 def _trial(job: tuple[Trainings, Cell]) -> tuple[float, float]:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import Settings, apply_overrides, load_yaml, merge, validate
+from medclip_debias.errors import UserError
 from medclip_debias.experiments.publish import publish
-from medclip_debias.experiments.runner import run_experiment
+from medclip_debias.experiments.runner import rewrite, run_experiment
+from medclip_debias.files import read_json
 from studies.study import STUDIES, find_study
 
-__all__ = ["publish", "run_named", "run_study", "titles"]
+__all__ = ["publish", "rewrite_named", "run_named", "run_study", "titles"]
 
 
 def titles() -> dict[str, str]:
@@ -36,6 +38,32 @@ def run_named(
         base, where = merge(base, load_yaml(config)), str(config)
     settings = validate(kind.settings_class, apply_overrides(base, words), where)
     return run_study(name, out, settings=settings, **how)
+
+
+def rewrite_named(name: str, results: Path, out: Path) -> dict[str, Any]:
+    """Write plot and page of a study anew in ``out`` from the cells that a run published.
+
+    Args:
+        name: of the study.
+        results: its ``results.json``, as ``docs/studies/NAME.json``.
+        out: folder.
+
+    Returns:
+        The content of the new ``results.json``.
+
+    Raises:
+        UserError: no such study, or the file is not of a run of it.
+    """
+    kind = find_study(name)
+    keys = ("settings", "rows", "seconds", "version", "medclip_debias")
+    found = read_json(results, "give the results.json of a run of the study", keys=keys)
+    if found.get("study") != name:
+        raise UserError(
+            f"{results}: holds the study '{found.get('study')}', not '{name}'; give the "
+            "results.json of a run of the study."
+        )
+    settings = validate(kind.settings_class, found["settings"], str(results))
+    return rewrite(kind(settings, out.parent / "inputs"), found, out)
 
 
 def run_study(

@@ -13,6 +13,7 @@ from medclip_debias.experiments.experiment import Row, Summary, Table
 from studies.debiased_pooled import PooledDebiased
 from studies.phantom_methods import BASELINE, LANGUAGE_MODEL, Candidate, debiased, infonce
 from studies.phantom_study import (
+    FAMILY,
     LABELS,
     SELECTION_SEED,
     PhantomStudy,
@@ -72,7 +73,7 @@ class Estimator(PhantomStudy):
     title: ClassVar[str] = "The true class probability, and its estimate of the same-class mean"
     source: ClassVar[str] = "this project; sample-specific debiasing (2023), equation 8"
     settings_class: ClassVar[type[Settings]] = EstimatorSettings
-    about: ClassVar[str] = """
+    about: ClassVar[str] = f"""
 The debiased loss subtracts `eta v` from the mean over the batch, where v estimates the mean of
 `exp(s)` over images that agree with the sentence. With one positive, v is `exp(s+)` of the pair
 that is being pulled together, the largest of them all: with the true eta (.6 on average in the
@@ -80,12 +81,20 @@ hospital-like regime) more is subtracted than was there, the floor takes over, a
 pushed away any more. The page of `error-bound` shows the same in numbers.
 
 Variants: v over all images of the batch with the same or a near-identical sentence (cosine of
-frozen embeddings .95 or more); v as a running mean over the pairs of equal sentences (gamma .1);
+frozen embeddings .95 or more); v as a running mean over the pairs of equal sentences (gamma .1),
+relative to the mean over the batch's negatives;
 eta shrunk to .3 or .1 of its value; the floor without gradient to the scale. They are looked at on
 two phantoms; the one with the best mean rank over the paper's six metrics is then compared with
 InfoNCE and the language model on ten phantoms that no choice has seen. It would become an objective
-to recommend if it beat both on retrieval and grounding without losing classification.
+to recommend if it beat both on retrieval and grounding without losing classification. What is
+chosen on two phantoms is one of ten variants; those that were not chosen are not judged.
+
+{FAMILY}
 """
+    outdated: ClassVar[str] = """The running mean was an absolute log v then, held constant, which
+does not follow scores that all rise alike, and put nine anchors of ten on the floor. What was
+concluded of a running mean is withdrawn until it is run again. The cells hold no AUC of single
+classes."""
 
     @classmethod
     def quick(cls) -> EstimatorSettings:

@@ -20,6 +20,7 @@ from studies.phantom_data import PhantomData, PhantomFolder, learn_language
 from studies.phantom_methods import Candidate, debiased, infonce
 from studies.phantom_run import eta_true, training_counts
 from studies.phantom_study import (
+    FAMILY,
     LABELS,
     PhantomStudy,
     PhantomStudySettings,
@@ -51,7 +52,7 @@ class EtaTradeoff(PhantomStudy):
     title: ClassVar[str] = "Constant eta against the language model's"
     source: ClassVar[str] = "Sample-specific debiasing (2023), Figure 3 and section 2.3"
     settings_class: ClassVar[type[Settings]] = EtaTradeoffSettings
-    about: ClassVar[str] = """
+    about: ClassVar[str] = f"""
 The debiased loss is trained with the same eta for every sentence, from 0 (InfoNCE) upwards, and
 with the language model's (a = .2, k = .35, as published), on the hospital-like phantom; each seed
 is a phantom, a language model and a training of its own. The paper's figure shows classification
@@ -61,7 +62,12 @@ The second part asks how well an estimate of a sentence's probability tracks the
 true class probability (the share of images that agree with it): the masked language model's
 pseudo-log-likelihood, a trigram model (Witten and Bell), and the plain count of the sentence,
 each learned from 1, 10 and 100% of the training sentences. Spearman's rank correlation over the
-training sentences, each occurrence counted, boilerplate (true of every image) left out.
+training sentences, each occurrence counted, boilerplate (true of every image) left out; and the
+slope of the true on the estimated log probability, which is what k would have to be. The exponent
+of the trained arm is .35: its eta falls faster with the estimate than the truth does, and its mean
+is about .04, where the mean true probability is about .6.
+
+{FAMILY}
 """
 
     @classmethod
@@ -125,12 +131,21 @@ training sentences, each occurrence counted, boilerplate (true of every image) l
             "Rank correlation of the estimated with the true log probability, learned from all "
             "sentences, mean (sd): " + ", ".join(f"{n} {v}" for n, v in said.items()) + "."
         )
+        slopes = {
+            name: mean_sd([r["slope"] for r in tracked if _is(r, name, whole)])
+            for name in ESTIMATES
+        }
+        findings.append(
+            "Slope of the true on the estimated log probability, mean (sd): "
+            + ", ".join(f"{n} {v}" for n, v in slopes.items())
+            + "."
+        )
         tables = [
             figure_table(f"Mean (sd) over {len(self.settings.seeds)} seeds", groups),
             difference_table(f"Difference to {base}", groups, base),
             _tracking_table(tracked),
         ]
-        return Summary(findings, tables, {"spearman": said})
+        return Summary(findings, tables, {"spearman": said, "slope": slopes})
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Each metric over eta with the language model's line; tracking over the share."""

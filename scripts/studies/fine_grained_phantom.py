@@ -78,8 +78,8 @@ What to keep in mind: the words are a weak key to the truth. Two thirds of the s
 severity at all, and an image may have one finding mildly and another severely, so that L_g pushes
 some true pairs apart. The paper's words are cardinal numbers in captions of natural images, and
 its test counts objects (Datacomp-small, CLEVR-Count).
-Differences from weight 0 are paired over seeds, with 95% t intervals and Holm's correction over the
-settings.
+Differences from weight 0 are paired over seeds, with 95% t intervals and Holm's correction over
+settings and metrics.
 """
 
     @classmethod
@@ -247,7 +247,8 @@ def paired(groups: Mapping[Any, Mapping[int, Row]], metric: str) -> dict[str, Ga
     """Difference to weight 0 of each setting: value, 95% interval, Holm's p."""
     from studies.phantom_study import differences
 
-    return {str(name): gap for name, gap in differences(groups, PLAIN, metric).items()}
+    found = differences(groups, PLAIN, metric, ("severity_auc", *GENERAL))
+    return {str(name): gap for name, gap in found.items()}
 
 
 def _column(own: Mapping[int, Row], metric: str) -> list[float]:

@@ -22,6 +22,7 @@ from medclip_debias.experiments.doses import (
     with_start,
     write_eta,
 )
+from medclip_debias.experiments.trainings import auc_by_class
 from studies.phantom_data import PhantomFolder, class_prompts
 
 if TYPE_CHECKING:
@@ -84,15 +85,16 @@ def train_and_measure(
         loss: settings of the objective. A policy's or a table's ``path`` may be ``@agreement``
             or ``@eta_true``; a policy's ``start_step`` may be ``@0.4``, a share of the steps; an
             ``eta`` may be of kind ``mean_of`` or ``shuffled`` with the ``a`` and ``k`` of a
-            language-model eta: its mean over the sentences for all, or its values permuted
-            to the distinct sentences.
+            language-model eta: its mean over all occurrences for all sentences, or the values of
+            each batch permuted over its sentences.
         seed: of batches, weights and shuffling.
         aggregator: of the similarity.
 
     Returns:
-        `METRICS` on the test split; ``validate_auc`` and ``validate_recall`` on the validate
-        split; the loss, the scale and, where the objective reports them, ``removed``,
-        ``clamped`` and ``mean_eta`` over the last tenth of the steps.
+        `METRICS` on the test split; ``auc_by_class`` and ``fine_auc_by_class``, the AUC of each
+        class that has one; ``validate_auc`` and ``validate_recall`` on the validate split; the
+        loss, the scale and, where the objective reports them, ``removed``, ``clamped`` and
+        ``mean_eta`` over the last tenth of the steps.
     """
     import torch
 
@@ -226,7 +228,7 @@ def training_counts(place: PhantomFolder) -> dict[str, int]:
 # --------------------------------------------------------------------------- the measuring
 
 
-def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
+def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     """Every metric of a trained model; see `train_and_measure`."""
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
@@ -257,7 +259,8 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     protocols: list[Protocol] = [five, fine, grounding, boxes]
     encode(model, data, protocols, batch_size=64)
     found = five.measure(draw).results
-    each = [c["auc"] for c in fine.measure(draw).results["classes"].values()]
+    of_fine = auc_by_class({"zero_shot": fine.measure(draw).results})
+    each = list(of_fine.values())
     maps = grounding.measure(draw).results
     ranks = boxes.measure(draw).results
     validate = validator_of(place.prepared, 400)(model)
@@ -277,7 +280,10 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
         "validate_auc": validate["mean_auc"],
         "validate_recall": validate["recall_at_10"],
     }
-    return {name: float(value) for name, value in metrics.items()}
+    return {name: float(value) for name, value in metrics.items()} | {
+        "auc_by_class": auc_by_class({"zero_shot": found}),
+        "fine_auc_by_class": of_fine,
+    }
 
 
 def _fine(data: PreparedSet, place: PhantomFolder) -> Any:

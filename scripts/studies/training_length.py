@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
 from medclip_debias.experiments.differences import by_method, with_interval
 from medclip_debias.experiments.experiment import Row, Summary
-from studies.false_negatives import ARMS, ORACLE
+from studies.false_negatives import ARMS, OLD_CONTROL, ORACLE
 from studies.phantom_methods import BASELINE, LANGUAGE_MODEL, methods
 from studies.phantom_study import (
+    FAMILY,
     LABELS,
-    SEEDS_NEEDED,
     SHOWN,
     PhantomStudy,
     PhantomStudySettings,
+    contrasts,
     difference_table,
-    differences,
     digits_of,
     figure_table,
     quick_settings,
+    seed_table,
     verdict,
 )
 
@@ -65,16 +67,22 @@ class TrainingLength(PhantomStudy):
     title: ClassVar[str] = "Do the answers change with more training?"
     source: ClassVar[str] = "this project"
     settings_class: ClassVar[type[Settings]] = TrainingLengthSettings
-    about: ClassVar[str] = """
+    about: ClassVar[str] = f"""
 The other studies train for 1,000 steps, far from the end of learning. Here the arms of
-`false-negatives` (the oracle, removal by label, the language model's eta and its two controls) are
-trained for other lengths too, on the same phantoms of the hospital-like regime. If a correction
-needs a network that has learned, the longest training is where it shows.
+`false-negatives` (true pairs removed, removal by label, the language model's eta and its two
+controls) are trained for other lengths too, on the same phantoms of the hospital-like regime. If a
+correction needs a network that has learned, the longest training is where it shows. No phantom here
+was trained until its metrics stopped rising, so nothing is said of the end of learning.
 
-Differences are paired over seeds, with 95% t intervals; a star marks p < .05 after Holm's
-correction over the methods of one length. The change from the shortest to the longest training is
-not corrected for the number of metrics.
+At the shortest length InfoNCE has hardly left the loss of chance, log 64 = 4.159: differences there
+are in how soon a network escapes from that plateau, which a pretrained start may not have.
+
+Differences are paired over seeds, with 95% t intervals.
+{FAMILY}
+Each length is a family;
+the changes from the shortest to the longest training are another.
 """
+    outdated: ClassVar[str] = OLD_CONTROL
 
     @classmethod
     def quick(cls) -> TrainingLengthSettings:
@@ -100,7 +108,9 @@ not corrected for the number of metrics.
         others = [arm for arm in ARMS if arm != BASELINE]
         findings, tables = [], []
         for steps in lengths:
-            groups = by_method([r for r in rows if r["steps"] == steps])
+            own = [r for r in rows if r["steps"] == steps]
+            groups = by_method(own)
+            findings.append(_at_chance(groups[BASELINE], steps, self.settings.train.batch_size))
             findings += [
                 f"{steps:,} steps: {verdict(groups, arm, BASELINE, SHOWN, others)}." for arm in SAID
             ]
@@ -108,9 +118,9 @@ not corrected for the number of metrics.
             tables += [
                 figure_table(f"{steps:,} steps: mean (sd) over {count} seeds", groups),
                 difference_table(f"{steps:,} steps: difference to {BASELINE}", groups, BASELINE),
+                *seed_table(f"{steps:,} steps: where the variance over seeds comes from", own),
             ]
-        first, last = lengths[0], lengths[-1]
-        findings += [_change(rows, arm, first, last) for arm in SAID]
+        findings += _changes(rows, lengths[0], lengths[-1])
         return Summary(findings, tables)
 
     def figure(self, rows: Sequence[Row]) -> Figure:
@@ -145,21 +155,29 @@ def gains(rows: Sequence[Row], arm: str) -> dict[int, dict[int, Row]]:
     return found
 
 
-def _change(rows: Sequence[Row], arm: str, first: int, last: int) -> str:
-    """One sentence: where what ``arm`` gains is not the same after longer training."""
-    both = {steps: own for steps, own in gains(rows, arm).items() if steps in (first, last)}
-    said = []
-    for metric in SHOWN:
-        if len(both[first]) < SEEDS_NEEDED.get(metric, 0):
+def _at_chance(own: Mapping[int, Row], steps: int, batch: int) -> str:
+    """One sentence: the loss that InfoNCE has left at the end, beside that of chance."""
+    left = np.mean([row.get("measured loss", row.get("loss")) for row in own.values()])
+    return f"{steps:,} steps: {BASELINE}'s loss is {left:.3f}; chance is {np.log(batch):.3f}."
+
+
+def _changes(rows: Sequence[Row], first: int, last: int) -> list[str]:
+    """A sentence for each arm: where what it gains is not the same after longer training."""
+    each = {arm: gains(rows, arm) for arm in SAID}
+    columns = contrasts({arm: (own[last], own[first]) for arm, own in each.items()}, SHOWN)
+    found = []
+    for arm in SAID:
+        if any(arm not in columns[metric] for metric in SHOWN):
+            found.append(f"{arm}: too few seeds to say what longer training changes.")
             continue
-        found = differences(both, first, metric).get(last)
-        if found is None:
-            return f"{arm}: too few seeds to say what longer training changes."
-        value, interval, p = found
-        if p < 0.05 and value != 0:
-            said.append(f"{LABELS[metric]} {with_interval(value, interval, digits_of(metric))}")
-    return (
-        f"{arm}: its difference to {BASELINE} after {last:,} steps minus that after {first:,}: "
-        + ("; ".join(said) or "no statistically significant change")
-        + "."
-    )
+        said = []
+        for metric in SHOWN:
+            value, interval, p = columns[metric][arm]
+            if p < 0.05 and value != 0:
+                said.append(f"{LABELS[metric]} {with_interval(value, interval, digits_of(metric))}")
+        found.append(
+            f"{arm}: its difference to {BASELINE} after {last:,} steps minus that after {first:,}: "
+            + ("; ".join(said) or "no statistically significant change")
+            + "."
+        )
+    return found

@@ -12,6 +12,7 @@ from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.experiment import Row, Summary
 from studies.phantom_methods import Candidate
 from studies.phantom_study import (
+    FAMILY,
     LABELS,
     PhantomStudy,
     PhantomStudySettings,
@@ -42,13 +43,15 @@ class XCLR(PhantomStudy):
     title: ClassVar[str] = "X-CLR: sources of similarity, temperature, little data"
     source: ClassVar[str] = "X-sample contrastive (2024), sections 4.1 to 4.4"
     settings_class: ClassVar[type[Settings]] = XCLRSettings
-    about: ClassVar[str] = """
+    about: ClassVar[str] = f"""
 The paper trains images against a graph of similarities between samples. Here, image and sentence
 take part (an extension that the paper leaves open): the target of a sentence over the batch's
 images is the softmax of its similarity with their sentences over tau_s, both ways. Three
 sources: the frozen text encoder (mean of its token vectors), labels in common, and identity,
 which is symmetric InfoNCE. Then tau_s of the text graph, and identity against text with a share
-of the training studies. Hospital-like phantom; each seed is a phantom of its own.
+of the training studies. Hospital-like phantom; each seed is a phantom of its own. All arms here
+are symmetric; InfoNCE of the other studies is not.
+{FAMILY}
 """
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,34 @@ def test_publishing_puts_page_and_figure_into_the_docs(tmp_path, capsys):
     assert (docs / "fine-grained.svg").is_file()
     assert run([*words, "--publish", str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+def test_a_page_is_written_anew_from_what_a_run_measured(tmp_path, capsys):
+    docs, first = tmp_path / "docs", tmp_path / "first"
+    docs.mkdir()
+    assert run(["study", "fine-grained", *SMALL, "--out", str(first)]) == 0
+    content = json.loads((first / "results.json").read_text())
+    (first / "results.json").write_text(json.dumps(content | {"version": 0}))
+    given = ["study", "fine-grained", "--from", str(first / "results.json")]
+    out = ["--out", str(tmp_path / "again")]
+    assert run([*given, *out, "--publish", str(docs)]) == 0
+    assert not (tmp_path / "again/cells").exists()
+    again = json.loads((docs / "fine-grained.json").read_text())
+    assert again == content | {"version": 0}
+    page = (docs / "fine-grained.md").read_text()
+    assert "measured by version 0 of the study" in page
+    note = re.search(r"\*\*The cells of this page.*?\*\*\n\n", page, re.DOTALL).group()
+    assert page.replace(note, "") == (first / "page.md").read_text()
+    # What it is not for is refused.
+    capsys.readouterr()
+    assert run([*given, "starts=4", *out]) == 2
+    assert "leave other settings away" in capsys.readouterr().err
+    assert run(["study", "glofnd", "--from", str(first / "results.json"), *out]) == 2
+    assert "holds the study 'fine-grained', not 'glofnd'" in capsys.readouterr().err
+    broken = content | {"rows": [{"part": "example 1"}]}
+    (first / "results.json").write_text(json.dumps(broken))
+    assert run([*given, *out]) == 2
+    assert "run the experiment again" in capsys.readouterr().err
 
 
 def test_the_settings_of_a_run_are_a_file_that_repeats_it(tmp_path):

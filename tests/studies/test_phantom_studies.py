@@ -35,6 +35,8 @@ from studies.phantom_run import (
     training_counts,
 )
 from studies.phantom_study import (
+    SHOWN,
+    against_controls,
     best_candidate,
     difference_table,
     differences,
@@ -139,7 +141,11 @@ def test_a_cell_repeats_exactly_and_seed_and_loss_matter(folder):
     plain, again = run({"kind": "infonce"}, 0), run({"kind": "infonce"}, 0)
     assert plain == again
     assert set(METRICS) <= set(plain)
+    classes = [plain.pop(name) for name in ("auc_by_class", "fine_auc_by_class")]
     assert all(math.isfinite(value) for value in plain.values())
+    # Of each class that the test split has and lacks; the means are over just these.
+    for name, found in zip(("auc", "fine_auc"), classes, strict=True):
+        assert plain[name] == pytest.approx(np.mean(list(found.values())))
     assert run({"kind": "infonce"}, 1) != plain
     assert run({"kind": "clip"}, 0) != plain
 
@@ -225,7 +231,7 @@ def test_false_negatives_runs_whole_and_says_what_it_found(inputs, tmp_path):
     trained = by_method([r for r in found["rows"] if r["part"] == "train"])
     assert all(set(own) == {0, 1} for own in trained.values())
     assert "are false on average" in found["findings"][0]
-    assert found["findings"][1].startswith("Do false negatives hurt? true pairs removed against")
+    assert found["findings"][1].startswith("What removal can gain: true pairs removed against")
 
 
 @pytest.mark.parametrize(
@@ -299,24 +305,70 @@ def made_rows(gap, seeds=6):
     return rows
 
 
-def test_differences_are_paired_over_seeds_and_corrected_over_methods():
+def test_differences_are_paired_over_seeds_and_corrected_over_methods_and_metrics():
     groups = by_method(made_rows(0.02))
-    found = differences(groups, "a", "auc")
     pairs = {
-        name: paired_seeds(
-            {s: r["auc"] for s, r in groups[name].items()},
-            {s: r["auc"] for s, r in groups["a"].items()},
+        (metric, name): paired_seeds(
+            {s: r[metric] for s, r in groups[name].items()},
+            {s: r[metric] for s, r in groups["a"].items()},
         )
+        for metric in SHOWN
+        if metric != "cnr"  # six seeds are too few for it
         for name in "bc"
     }
-    for (name, pair), adjusted in zip(
-        pairs.items(), holm([pair[2] for pair in pairs.values()]), strict=True
-    ):
-        assert found[name] == (pair[0], pair[1], adjusted)
+    adjusted = dict(zip(pairs, holm([pair[2] for pair in pairs.values()]), strict=True))
+    for (metric, name), pair in pairs.items():
+        assert differences(groups, "a", metric)[name] == (pair[0], pair[1], adjusted[metric, name])
+    assert all(math.isnan(p) for _, _, p in differences(groups, "a", "cnr").values())
+    whole = difference_table("t", groups, "a")
+    stars = [[cell.endswith("*") for cell in row[1:]] for row in whole.rows]
+    assert stars == [[adjusted.get((m, name), 1) < 0.05 for m in SHOWN] for name in "bc"]
     table = difference_table("t", groups, "a", ["auc"])
     assert [row[0] for row in table.rows] == ["b", "c"]
     assert table.rows[0][1].endswith("*")
     assert not table.rows[1][1].endswith("*")
+
+
+def test_a_sentence_is_corrected_over_the_metrics_of_the_table_it_speaks_of():
+    """p is .01 for one metric alone, and nothing is left of it among nine."""
+    rows = made_rows(0.0, seeds=5)
+    for row in rows:
+        row["auc"] = 0.7 + (row["method"] == "b") * (0.02 + 0.01 * math.sin(row["seed"]))
+    groups = by_method(rows)
+    p = paired_seeds(*({s: r["auc"] for s, r in groups[n].items()} for n in "ba"))[2]
+    assert 0.05 / 8 < p < 0.05
+    assert "no statistically significant" in verdict(groups, "b", "a", ["auc"])
+
+
+def test_nothing_is_said_of_a_control_whose_dose_is_another():
+    rows = made_rows(0.02)
+    for row in rows:
+        row["mean_eta"] = {"a": 0.04, "b": 0.039, "c": 0.008}[row["method"]]
+    fair, unfair = against_controls(by_method(rows), "a", ["b", "c"])
+    assert fair.startswith("a against b: AUC -0.0")
+    assert unfair == (
+        "a against c: not compared, since their doses differ (mean eta 0.040 and 0.008)"
+    )
+
+
+def test_replicates_of_a_training_are_one_row_and_another_measurement():
+    rows = [
+        {"method": "a", "seed": 0, "auc": 0.5, "auc_by_class": {"x": 0.5}},
+        {"method": "a", "seed": 0, "replicate": 1, "auc": 0.7, "auc_by_class": {"x": 0.9}},
+    ]
+    merged = by_method(rows)["a"][0]
+    assert merged["auc"] == pytest.approx(0.6)
+    assert merged["auc_by_class"]["x"] == pytest.approx(0.7)
+    study = find_study("false-negatives")
+    once, twice = (
+        [c for c in study(study.settings_class(seeds=(3,), replicates=n)).cells() if "loss" in c]
+        for n in (1, 2)
+    )
+    known = {measurement_key(cell) for cell in once}
+    again = [cell for cell in twice if measurement_key(cell) not in known]
+    assert len(twice) == 2 * len(once)
+    assert [cell["replicate"] for cell in again] == [1] * len(once)
+    assert {cell["data"]["seed"] for cell in again} == {3}
 
 
 @pytest.mark.parametrize(("gap", "word"), [(0.02, "better in AUC"), (-0.02, "worse in AUC")])

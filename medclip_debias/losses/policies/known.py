@@ -22,8 +22,9 @@ class RemoveKnownSettings(PolicySettings):
 class RemoveKnown(NegativePolicy[RemoveKnownSettings]):
     """``W = 0`` where the image is known to agree with the sentence.
 
-    The upper bound of every removal: on the phantom all pairs are known. A real archive knows
-    them only as far as somebody has judged them.
+    No removal of false negatives can know more, but other corrections may gain more: what agrees
+    may also be a positive (`multi_positive`). On the phantom all pairs are known; a real archive
+    knows them only as far as somebody has judged them.
 
     Example:
         >>> import torch
