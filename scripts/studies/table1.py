@@ -163,7 +163,8 @@ Each regime is a family.
     def _cell(
         self, candidate: Candidate, seed: int, regime: str, method: Method, role: str
     ) -> dict[str, Any]:
-        names = {"role": role, "regime": regime, "method": method.name, "group": method.group}
+        names: dict[str, Any] = {"role": role, "regime": regime}
+        names |= {"method": method.name, "group": method.group}
         return self.cell(candidate, seed, data={"dials": {"regime": regime}}, **names)
 
     def summary(self, rows: Sequence[Row]) -> Summary:
