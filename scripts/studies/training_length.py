@@ -74,8 +74,8 @@ controls) are trained for other lengths too, on the same phantoms of the hospita
 correction needs a network that has learned, the longest training is where it shows. No phantom here
 was trained until its metrics stopped rising, so nothing is said of the end of learning.
 
-At the shortest length InfoNCE has hardly left the loss of chance, log 64 = 4.159: differences there
-are in how soon a network escapes from that plateau, which a pretrained start may not have.
+The findings give InfoNCE's loss beside that of chance. Where it has hardly left it, differences are
+in how soon a network escapes from that plateau, which a pretrained start may not have.
 
 Differences are paired over seeds, with 95% t intervals.
 {FAMILY}

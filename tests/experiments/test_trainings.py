@@ -62,6 +62,11 @@ def test_every_cell_is_a_run_with_an_evaluation_of_its_own(done, results):
         evaluated = done / "runs" / row["folder"]
         found = json.loads((evaluated / "results.json").read_text())
         assert row["metrics"]["grounding.cnr"] == found["grounding"]["cnr"]
+        classes = found["zero_shot"]["classes"]
+        assert row["auc_by_class"] == {name: one["auc"] for name, one in classes.items()}
+        assert np.mean(list(row["auc_by_class"].values())) == pytest.approx(
+            row["metrics"]["zero_shot.mean_auc"]
+        )
         assert found["model"]["provenance"]["train"]["seed"] == row["seed"]
         with (evaluated.parent / "metrics.csv").open() as stream:
             last = list(csv.DictReader(stream))[-1]
