@@ -7,7 +7,7 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 
-ASIDE = ("label rows", "test studies", "reports", "boxes")
+ASIDE = ("label rows", "test studies", "reports", "boxes", "earlier studies", "images by view")
 """Units of steps that drop no image and no study."""
 
 

@@ -27,7 +27,14 @@ from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.pictures import write_heatmaps
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Skipped
+from medclip_debias.evaluation.protocol import (
+    HELD_OUT,
+    Draw,
+    Measured,
+    Protocol,
+    Skipped,
+    Views,
+)
 from medclip_debias.evaluation.provenance import (
     describe_data,
     describe_model,
@@ -207,7 +214,7 @@ def evaluate(
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
-        "notes": [ON_TRAINING] if split == "train" else [],
+        "notes": _notes(data, split, options),
         "counts": {
             "images": encoded.images,
             "labelled_images": labelled,
@@ -237,6 +244,19 @@ def evaluate(
     return results
 
 
+def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[str]:
+    """What a reader must know, in sentences."""
+    notes = [ON_TRAINING] if split == "train" else []
+    judged = data.images["split"].isin({split, HELD_OUT}).to_numpy()
+    aside = int((judged & ~data.frontal).sum())
+    if aside and options.views == "frontal":
+        notes.append(
+            f"{aside} of {int(judged.sum())} images are not frontal and were left aside (the"
+            " option views: all judges them)."
+        )
+    return notes
+
+
 # ------------------------------------------------------------------------------- planning
 
 
@@ -262,18 +282,21 @@ def _plan(
             skipped.update(dict.fromkeys(names, str(reason)))
 
     def zero_shot() -> list[Protocol]:
-        listed = class_list(class_images, data, list(prompts.classes)) if class_images else None
-        own = _labels_or_list(labels, data, split, prompts, listed)
+        names = list(prompts.classes)
+        listed = class_list(class_images, data, names, options.views) if class_images else None
+        own = _labels_or_list(labels, data, split, prompts, listed, options.views)
         return [
             ZeroShot(
                 data,
                 own,
                 prompts,
                 options.labels,
-                validation=_validation(labels, data, split, prompts),
+                validation=_validation(labels, data, split, prompts, options.views),
                 listed=listed,
                 offsets=options.offsets,
                 kept=_kept_offsets(model_folder, model, prompts, options),
+                views=options.views,
+                several_views=options.several_views,
             )
         ]
 
@@ -281,7 +304,12 @@ def _plan(
         if model.grid.rows * model.grid.columns < 2:
             raise Skipped("The model has no regions: one vector an image shows no place in it.")
         selected = select_phrases(
-            data, split, model.preprocessing.input_size, phrases, options.annotation_split
+            data,
+            split,
+            model.preprocessing.input_size,
+            phrases,
+            options.annotation_split,
+            options.views,
         )
         found = PhraseGrounding(selected, smoothing=options.smoothing, rule=options.boxes)
         return [found, BoxRetrieval(selected)]
@@ -292,11 +320,13 @@ def _plan(
     return protocols
 
 
-def _labels(table: Path | None, data: PreparedSet, split: str, prompts: PromptSet) -> Labels:
+def _labels(
+    table: Path | None, data: PreparedSet, split: str, prompts: PromptSet, views: Views
+) -> Labels:
     classes = list(prompts.classes)
     if table is None:
-        return set_labels(data, split, classes)
-    return table_labels(table, data, split, classes)
+        return set_labels(data, split, classes, views)
+    return table_labels(table, data, split, classes, views)
 
 
 def _labels_or_list(
@@ -305,10 +335,11 @@ def _labels_or_list(
     split: str,
     prompts: PromptSet,
     listed: ClassList | None,
+    views: Views,
 ) -> Labels:
     """The labels; where there are none but a class list is given, those that it makes."""
     try:
-        return _labels(table, data, split, prompts)
+        return _labels(table, data, split, prompts, views)
     except Skipped:
         if listed is None:
             raise
@@ -316,13 +347,13 @@ def _labels_or_list(
 
 
 def _validation(
-    table: Path | None, data: PreparedSet, split: str, prompts: PromptSet
+    table: Path | None, data: PreparedSet, split: str, prompts: PromptSet, views: Views
 ) -> Labels | str:
     """Labels of the images on which thresholds are chosen, or why there are none."""
     if split == "validate":
         return "the validate split itself is evaluated, so no threshold can be chosen on it"
     try:
-        return _labels(table, data, "validate", prompts)
+        return _labels(table, data, "validate", prompts, views)
     except Skipped as reason:
         return f"no threshold can be chosen: {reason}"
 

@@ -17,7 +17,7 @@ from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, r
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
 from medclip_debias.errors import ToldWarning, UserError, did_you_mean
-from medclip_debias.evaluation.protocol import Skipped, rows_of_split
+from medclip_debias.evaluation.protocol import Skipped, Views, judged, rows_of_split
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
 `PathFinder`.
 """
 _FILES = ("path", "image")
+OTHER_VIEWS = "images_of_other_views"
+"""Key of the count of images that are left aside because they are not frontal."""
 
 Floats = NDArray[np.float64]
 
@@ -62,25 +64,32 @@ class ClassList:
     source: dict[str, str | int]
 
 
-def set_labels(data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
-    """The set's own study labels for the images of ``split``.
+def set_labels(
+    data: PreparedSet, split: str, classes: Sequence[str], views: Views = "frontal"
+) -> Labels:
+    """The set's own study labels for the images of ``split``, those of other views aside.
 
     Raises:
         Skipped: the split has no image, or the set no label of any class.
     """
-    rows = rows_of_split(data, split)
+    listed = rows_of_split(data, split)
+    rows = judged(data, listed, views)
     known = [name for name in classes if name in data.studies.columns]
     if not rows:
-        raise Skipped(f"The set has no image in the split '{split}'.")
+        what = "frontal image (the option views: all judges others)" if listed else "image"
+        raise Skipped(f"The set has no {what} in the split '{split}'.")
     if not known or not data.studies[known].notna().to_numpy().any():
         raise Skipped(f"The set has no labels for {', '.join(classes)}.")
     studies = data.studies.drop_duplicates("study_id").set_index("study_id")
     of_image = studies.reindex(data.images["study_id"].iloc[rows])
     values = {name: of_image[name].to_numpy(dtype=np.float64) for name in known}
-    return Labels(rows, values, {"labels": "the prepared set"})
+    aside = len(listed) - len(rows)
+    return Labels(rows, values, {"labels": "the prepared set", OTHER_VIEWS: aside})
 
 
-def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+def table_labels(
+    path: Path, data: PreparedSet, split: str, classes: Sequence[str], views: Views = "frontal"
+) -> Labels:
     """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
 
     Args:
@@ -89,6 +98,7 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         data: the prepared set.
         split: whose images count.
         classes: classes wanted.
+        views: which of them are judged.
 
     Raises:
         UserError: the table cannot be read, has no key or none of the classes, names something
@@ -112,10 +122,12 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         for name, column in columns.items()
     }
     ids = _ids(data, key)
-    rows = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    listed = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    rows = judged(data, listed, views)
     if not rows:
+        what = "frontal image (the option views: all judges others)" if listed else "image"
         raise Skipped(
-            f"{path.name} lists no image of the split '{split}' (its {len(row_of)} rows are keyed "
+            f"{path.name} lists no {what} of the split '{split}' (its {len(row_of)} rows are keyed "
             f"by {key})."
         )
     places = [row_of[ids[row]] for row in rows]
@@ -129,7 +141,8 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
             "key": key,
             "rows": len(row_of),
             "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_not_listed": len(rows_of_split(data, split)) - len(rows),
+            "images_not_listed": len(rows_of_split(data, split)) - len(listed),
+            OTHER_VIEWS: len(listed) - len(rows),
         },
     )
 
@@ -204,7 +217,9 @@ def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[st
     return columns
 
 
-def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassList:
+def class_list(
+    path: Path, data: PreparedSet, classes: Sequence[str], views: Views = "frontal"
+) -> ClassList:
     """Read a list such as CheXpert 5x200: the one class of each image that it names.
 
     Args:
@@ -212,6 +227,7 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
             of which exactly one is 1 in each row.
         data: the prepared set; its images of any split but training's count.
         classes: classes of the prompt set.
+        views: which of its images are judged.
 
     Raises:
         UserError: the table does not fit, or a class has no prompts.
@@ -245,9 +261,11 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
     ids = _ids(data, key)
     splits = data.images["split"].tolist()
     inside = [row for row, name in enumerate(ids) if name in row_of]
-    found = {row: named[row_of[ids[row]]] for row in inside if splits[row] != "train"}
+    outside = [row for row in inside if splits[row] != "train"]
+    found = {row: named[row_of[ids[row]]] for row in judged(data, outside, views)}
     if not found:
-        raise Skipped(f"{path.name} lists no image of the set outside training.")
+        what = "frontal image (the option views: all judges others)" if outside else "image"
+        raise Skipped(f"{path.name} lists no {what} of the set outside training.")
     known = set(ids)
     return ClassList(
         found,
@@ -257,7 +275,8 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
             "key": key,
             "rows": len(row_of),
             "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_in_training": len(inside) - len(found),
+            "images_in_training": len(inside) - len(outside),
+            OTHER_VIEWS: len(outside) - len(found),
         },
     )
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.protocol import Views, rows_of_split
 from medclip_debias.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -54,13 +55,16 @@ def prompt_offsets(scores: Floats, scale: float) -> Floats:
     return (peak + np.log(np.exp(logits - peak).mean(axis=0))) / scale
 
 
-def offset_rows(data: PreparedSet, offsets: Offsets, rows: Sequence[int]) -> list[int]:
+def offset_rows(
+    data: PreparedSet, offsets: Offsets, rows: Sequence[int], views: Views = "frontal"
+) -> list[int]:
     """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced.
 
     Args:
         data: the prepared set.
         offsets: whose images.
         rows: of the evaluated images.
+        views: which images of a split count.
 
     Raises:
         UserError: the split has no image.
@@ -69,12 +73,11 @@ def offset_rows(data: PreparedSet, offsets: Offsets, rows: Sequence[int]) -> lis
         return []
     found = list(rows)
     if offsets != "evaluated":
-        splits = data.images["split"].to_numpy()
-        found = np.flatnonzero(splits == offsets).tolist()
+        found = rows_of_split(data, offsets, views)
         if not found:
             raise UserError(
-                f"{data.folder}: has no image in the split '{offsets}' to set offsets with; choose "
-                "offsets 'evaluated', or another split."
+                f"{data.folder}: has no image to judge in the split '{offsets}' for offsets; "
+                "choose offsets 'evaluated', or another split."
             )
     step = max(1, -(-len(found) // MOST_IMAGES))
     return sorted(found)[::step]

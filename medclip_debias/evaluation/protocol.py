@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pandas as pd
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 HELD_OUT = "held_out"
+Views = Literal["frontal", "all"]
+"""Which images are judged: the frontal ones, or all of the set."""
 
 
 class Skipped(UserError):
@@ -109,6 +111,12 @@ def patients_of(data: PreparedSet, rows: Sequence[int]) -> list[str]:
     return [str(name) for name in data.images["patient_id"].iloc[list(rows)]]
 
 
-def rows_of_split(data: PreparedSet, split: str) -> list[int]:
-    """Rows of the images in ``split``."""
-    return [row for row, name in enumerate(data.images["split"]) if name == split]
+def rows_of_split(data: PreparedSet, split: str, views: Views = "all") -> list[int]:
+    """Rows of the images in ``split``, of the views that are judged."""
+    rows = [row for row, name in enumerate(data.images["split"]) if name == split]
+    return judged(data, rows, views)
+
+
+def judged(data: PreparedSet, rows: Sequence[int], views: Views) -> list[int]:
+    """Those of ``rows`` whose view is judged, in their order."""
+    return list(rows) if views == "all" else [row for row in rows if data.frontal[row]]

@@ -88,6 +88,7 @@ class Study(NamedTuple):
     labels: tuple[float | None, ...]
     dropped: dict[str, int]
     words: dict[str, Any]
+    previous: str = ""
 
 
 class Row(NamedTuple):
@@ -248,6 +249,7 @@ class Results:
             labels=tuple(head["labels"].get(name) for name in self.labels),
             dropped=entry["dropped"],
             words=entry["words"],
+            previous=head.get("previous", ""),
         )
 
 
