@@ -75,8 +75,10 @@ def offset_rows(
     if offsets != "evaluated":
         found = rows_of_split(data, offsets, views)
         if not found:
+            aside = views == "frontal" and rows_of_split(data, offsets)
+            what = "frontal image" if aside else "image"
             raise UserError(
-                f"{data.folder}: has no image to judge in the split '{offsets}' for offsets; "
+                f"{data.folder}: has no {what} in the split '{offsets}' to set offsets with; "
                 "choose offsets 'evaluated', or another split."
             )
     step = max(1, -(-len(found) // MOST_IMAGES))

@@ -41,10 +41,9 @@ class Study(PairEvidence[StudySettings]):
 
     @property
     def reads(self) -> frozenset[str]:
-        """``study_of_image``."""
-        return frozenset({"study_of_image"})
+        """Nothing that must be there: without ``study_of_image`` each image is its own study."""
+        return frozenset()
 
-    def values(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    def values(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:  # noqa: ARG002
         """``[A, C]``, 0: the own study is seen to by the base."""
-        batch.needed("study_of_image", self.kind)
         return torch.zeros_like(anchors.logits)
