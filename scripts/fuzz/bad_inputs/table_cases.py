@@ -82,7 +82,7 @@ case(AREA, "a study's date that is none, earlier studies asked for", "counted", 
     _earlier(study_date="Quackenbush")
 )
 case(AREA, "two dates of one study, earlier studies asked for", "refused")(
-    _earlier(study_id=str(int(STUDY) + 1), patient_id=str(int(PATIENT) + 1), report="")
+    _earlier(study_id=str(int(STUDY) + 2), patient_id=str(int(PATIENT) + 2), report="")
 )
 case(AREA, "earlier studies asked for, no dates", "refused")(
     lambda world: world.prepare(world.manifest(), "--earlier-studies", "keep")
