@@ -1,14 +1,19 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both build .venv themselves.
+# On a fresh machine: `make demo`, `make openi DATA=FOLDER` (docs/openi.md) and `make test`. Each
+# builds .venv itself.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check unit format clean
+.PHONY: demo openi test check unit format clean
 
 demo: $(STAMP)
 	$(BIN)/python scripts/demo.py --out runs/demo
+
+openi: $(STAMP)
+	@test -n "$(DATA)" || { echo "Say where Open-i is: make openi DATA=/path/to/openi"; exit 1; }
+	$(BIN)/python scripts/openi.py "$(DATA)" --out runs/openi
 
 test: check unit
 

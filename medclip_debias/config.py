@@ -98,7 +98,7 @@ class PrepareSettings(Settings):
     def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave the settings that came later out while they are at their defaults.
 
-        So every set and model made before them keeps its content hash.
+        So every set and model written before them keeps its content hash.
         """
         content: dict[str, Any] = handler(self)
         for name in ("fit", "resample"):
@@ -126,16 +126,16 @@ class SelectionSettings(Settings):
     ``multi_view`` decides on studies with several such images: ``all`` of them, ``one_at_random``
     (a function of ``seed`` and the study), or ``pa_first`` (one, a PA view if there is one); the
     one is a frontal view where there is one. Studies with boxes keep all their images.
-    ``without_sentence`` decides on images whose study has no usable sentence: ``drop`` them, or
-    ``keep_for_evaluation`` those outside training whose study has labels or which have boxes.
-    ``earlier_studies: keep`` names, for each study, the one
-    of the same patient before it.
+    ``without_sentence`` decides on images whose study has no usable sentence: ``drop`` them,
+    ``keep_for_evaluation`` those outside training whose study has labels or which have boxes, or
+    ``keep`` those in training, too. ``earlier_studies: keep`` names, for each study, the one of
+    the same patient before it.
     """
 
     views: tuple[str, ...] = FRONTAL_VIEWS
     blank_view: Literal["exclude", "include"] = "exclude"
     multi_view: Literal["all", "one_at_random", "pa_first"] = "all"
-    without_sentence: Literal["drop", "keep_for_evaluation"] = "keep_for_evaluation"
+    without_sentence: Literal["drop", "keep_for_evaluation", "keep"] = "keep_for_evaluation"
     seed: int = Field(0, ge=0)
     earlier_studies: Literal["drop", "keep"] = "drop"
 

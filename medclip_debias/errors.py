@@ -26,6 +26,10 @@ _PATIENT = re.compile(
     r"""(^|[\s/\\'"(=])(p|pat|patient|sub|subj|subject)([-_]?)\d{3,}(?=[/\\\s'":;,.)]|$)""",
     re.IGNORECASE,
 )
+_ARCHIVES = re.compile(
+    r"""(?<![^\s/\\'"(=])(?:(id_)[0-9a-f]{8}(?:-[0-9a-f]+)+|(GRDN)[0-9A-Z]{8,}(?=[/\\]))"""
+)
+"""Folders of patients in BRAX; of patients and of their visits in ReXGradient-160K."""
 
 
 def without_patients(text: str) -> str:
@@ -38,7 +42,8 @@ def without_patients(text: str) -> str:
     >>> without_patients("/data/CheXpert/train/patient00001/study1/view1_frontal.jpg")
     '/data/CheXpert/train/patient*/study1/view1_frontal.jpg'
     """
-    return _PATIENT.sub(r"\1\2\3*", text)
+    text = _PATIENT.sub(r"\1\2\3*", text)
+    return _ARCHIVES.sub(lambda found: f"{found[1] or found[2]}*", text)
 
 
 class MissingFiles(UserError):
@@ -73,5 +78,5 @@ def explained(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
         raise UserError(f"{sentence} ({type(error).__name__})") from error
 
 
-class ToldWarning(UserWarning):
+class ReportedWarning(UserWarning):
     """A warning that is one sentence for people; the command line shows it without its place."""

@@ -20,12 +20,17 @@ from medclip_debias.owner import Owner
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path, *, private: bool = False, first: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes ``path``'s place.
 
     The content reaches the disk before the rename, so a crash leaves the old file or the new
     one, never a half. On an exception the temporary file is removed and ``path`` is untouched;
     after a kill it stays, until `remove_leftovers`.
+
+    Args:
+        path: of the file.
+        private: only its owner may read it; else the umask decides.
+        first: a file that is there, or that another process writes first, stays as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _clean_once(path.parent)
@@ -40,10 +45,24 @@ def atomic_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.chmod(0o600 if private else 0o666 & ~_umask())
+        if first:
+            _place_first(temporary, path)
+        else:
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _place_first(temporary: Path, path: Path) -> None:
+    """Give a finished file its name, unless the name is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a disk without hard links
+        if not path.exists():
+            temporary.replace(path)
 
 
 @contextmanager
@@ -226,10 +245,18 @@ def read_json_value(
 
 
 def read_json_or_none(path: Path) -> Any:
-    """Read JSON of any kind; None where the file is missing or damaged and can be made again."""
+    """Read JSON of any kind; None where the file is missing or damaged and can be written again."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return json_or_none(path.read_bytes())
+    except OSError:
+        return None
+
+
+def json_or_none(text: str | bytes) -> Any:
+    """Parse JSON of any kind, such as one line of a journal; None where it is damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return None
 
 

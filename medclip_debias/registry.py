@@ -52,22 +52,28 @@ mean 'triangle'?); known shapes: triangle.
     def __init__(self, what: str, folder: str, *, known: str = "known kinds") -> None:
         self.what, self.folder, self.known = what, folder, known
         self.entries: dict[str, T] = {}
+        self._origins: dict[str, str] = {}
         self._imported = False
 
-    def add(self, kind: str, entry: T) -> T:
+    def add(self, kind: str, entry: T, *, of: object = None) -> T:
         """Add ``entry``; also a decorator's inside.
+
+        Args:
+            kind: what it is chosen by.
+            entry: what is chosen.
+            of: class or function that an entry of another type describes; by default the entry.
 
         Raises:
             ValueError: another one has this kind. (The same one again, from a module that was
                 reloaded, takes the place of the old.)
         """
-        old = self.entries.get(kind)
-        if old is not None and _origin(old) != _origin(entry):
+        origin = _origin(entry if of is None else of)
+        old = self._origins.get(kind)
+        if kind in self.entries and old != origin:
             raise ValueError(
-                f"two entries ({self.what}) of the kind '{kind}': "
-                f"{_origin(old)} and {_origin(entry)}; rename one"
+                f"two entries ({self.what}) of the kind '{kind}': {old} and {origin}; rename one"
             )
-        self.entries[kind] = entry
+        self.entries[kind], self._origins[kind] = entry, origin
         return entry
 
     def all(self) -> dict[str, T]:
@@ -75,7 +81,8 @@ mean 'triangle'?); known shapes: triangle.
         if not self._imported:
             package = importlib.import_module(self.folder)
             for module in pkgutil.iter_modules(package.__path__):
-                importlib.import_module(f"{self.folder}.{module.name}")
+                if not module.name.startswith("__"):  # __main__ is a program
+                    importlib.import_module(f"{self.folder}.{module.name}")
             self._imported = True
         return dict(sorted(self.entries.items()))
 

@@ -285,16 +285,16 @@ class Player:
         finished = subprocess.run(
             words, env=given | {"HOME": "/tmp"} | env, capture_output=True, text=True, check=False
         )
-        told = (finished.stdout + finished.stderr).strip().splitlines()
+        shown = (finished.stdout + finished.stderr).strip().splitlines()
         print(
             f"{name}: exit {finished.returncode}, {time.perf_counter() - began:.0f} s, "
             f"user {state['user']}",
-            *(f"    {text}" for text in told[-4:]),
+            *(f"    {text}" for text in shown[-4:]),
             sep="\n",
             flush=True,
         )
         if finished.returncode:
-            print("\n".join(told[-40:]))
+            print("\n".join(shown[-40:]))
             sys.exit(f"{name} failed" + (f" (docker/Dockerfile, line {line})" if line else ""))
 
 

@@ -1,4 +1,4 @@
-"""Compare the language of a phantom with that of the Open-i reports, figure by figure.
+"""Compare the language of a phantom with that of the Open-i reports, number by number.
 
     python scripts/phantom_language.py NLMCXR_reports.tgz PHANTOM_FOLDER
 
@@ -132,8 +132,8 @@ def quantile(values: list[float], q: float) -> float:
     return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
 
 
-def figures(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[str, float]:
-    """All figures of one side, from ``limit`` reports chosen at random."""
+def numbers(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[str, float]:
+    """All numbers of one side, from ``limit`` reports chosen at random."""
     chosen = split(random.Random(seed).sample(reports, limit))
     sentences = [s for report in chosen for s in report]
     counts = Counter(s.lower() for s in sentences)
@@ -174,7 +174,7 @@ def main() -> None:
     limit = min(len(reports) for reports in sides.values())
     limit = min(limit, options.reports or limit)
     table = {
-        name: figures(reports, limit, options.seed, options.masked_lm)
+        name: numbers(reports, limit, options.seed, options.masked_lm)
         for name, reports in sides.items()
     }
     if options.json:

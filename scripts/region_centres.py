@@ -22,7 +22,7 @@ from medclip_debias.models.region_grid import RegionGrid
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the figures of both placements side by side; exit code 2 for what cannot be used.
+    """Print the metrics of both placements side by side; exit code 2 for what cannot be used.
 
     Args:
         words: of the command line; by default those of this process.
@@ -35,9 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if (given.model / "peer.yaml").is_file():
             raise UserError(f"{given.model}: is another group's model; give one trained here.")
-        fields = figures(given.model, given.prepared, given.split)
+        fields = metrics(given.model, given.prepared, given.split)
         with regions_as_patches():
-            patches = figures(given.model, given.prepared, given.split)
+            patches = metrics(given.model, given.prepared, given.split)
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_CODE
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def figures(model: Path, prepared: Path, split: str) -> dict[str, Any]:
+def metrics(model: Path, prepared: Path, split: str) -> dict[str, Any]:
     """The headline of an evaluation that leaves nothing behind."""
     with tempfile.TemporaryDirectory() as out:
         return headline(evaluate(model, prepared, Path(out), split=split, bootstrap=0, heatmaps=0))
@@ -73,7 +73,7 @@ def regions_as_patches() -> Iterator[None]:
 
 
 def cell(value: float | None) -> str:
-    """A figure; a dash where there is none."""
+    """A metric; a dash where there is none."""
     return "-" if value is None else f"{value:.4f}"
 
 

@@ -1,4 +1,4 @@
-"""Retrieval figures of a model: boxes of MS-CXR (or any COCO file) and whole studies.
+"""Retrieval metrics of a model: boxes of MS-CXR (or any COCO file) and whole studies.
 
     python scripts/retrieval_ms_cxr.py MODEL PREPARED OUT [--phrases FILE]
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.retrieval import SHOWN_RECALLS
+from medclip_debias.evaluation.protocols.retrieval import SHOWN_RECALLS
 
 
 def main(words: Sequence[str] | None = None) -> int:

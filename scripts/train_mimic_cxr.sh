@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From PhysioNet's folders to a report, on one machine with all its GPUs (docs/clusters.md).
-# Run the same command again after anything: what is done is left out, what was begun goes on.
+# Run the same command again after anything: what is done is left out, what was begun resumes.
 set -euo pipefail
 
 usage() {
@@ -105,7 +105,7 @@ if [ "${SKIP_DOCTOR-}" != 1 ]; then
     run doctor "$config" "${settings[@]}"
 fi
 processes=${PROCESSES:-$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')}
-# Exit code 75: saved after SIGTERM or SIGUSR1, the same command goes on. torchrun does not tell
+# Exit code 75: saved after SIGTERM or SIGUSR1, the same command resumes it. torchrun does not tell
 # its processes' codes, so worker.sh leaves them in a folder.
 SAVED=75
 if [ "$processes" -gt 1 ]; then

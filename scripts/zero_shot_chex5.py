@@ -1,4 +1,4 @@
-"""Zero-shot CheX5 figures of a model on a prepared set, as a table per class.
+"""Zero-shot CheX5 metrics of a model on a prepared set, as a table per class.
 
     python scripts/zero_shot_chex5.py MODEL PREPARED OUT [--labels TABLE] [--prompts NAME_OR_FILE]
 
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print the classes, their mean, those refused, and the multi-class figure."""
+    """Print the classes, their mean, those refused, and the multi-class metric."""
     print(f"| class | present | absent | {' | '.join(COLUMNS)} |")
     print("| --- | ---: | ---: |" + " ---: |" * len(COLUMNS))
     for name, row in found["classes"].items():
@@ -75,7 +75,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def cell(row: dict[str, Any], key: str) -> str:
-    """A figure and its interval."""
+    """A metric and its interval."""
     if row.get(key) is None:
         return "-"
     interval = row["interval"].get(key)

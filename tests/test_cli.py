@@ -22,10 +22,10 @@ REPO = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def told(capsys):
+def reported(capsys):
     """Run a command line that must fail, and return its one sentence."""
 
-    def _told(*words):
+    def reported(*words):
         capsys.readouterr()
         code = run([str(word) for word in words])
         captured = capsys.readouterr()
@@ -38,7 +38,7 @@ def told(capsys):
         assert "Traceback" not in captured.err
         return sentence
 
-    return _told
+    return reported
 
 
 @pytest.fixture
@@ -143,9 +143,9 @@ def test_phantom_prepare_and_losses_print_their_results(figures, tmp_path):
 
 def test_ground_writes_a_picture_and_a_map_for_each_sentence(trained, figures, tmp_path):
     grey = np.random.default_rng(0).integers(0, 255, (90, 130), dtype=np.uint8)
-    Image.fromarray(grey).save(tmp_path / "film.png")
+    Image.fromarray(grey).save(tmp_path / "image.png")
     model = trained / "run" / "model"
-    words = ["ground", model, tmp_path / "film.png", "--text", "Left lung.", "--text", "Nodule."]
+    words = ["ground", model, tmp_path / "image.png", "--text", "Left lung.", "--text", "Nodule."]
     maps = figures(*words, "--out", tmp_path / "out")["images"][0]["sentences"]
     assert [entry["text"] for entry in maps] == ["Left lung.", "Nodule."]
     for entry in maps:
@@ -161,20 +161,22 @@ def test_a_run_can_be_repeated_and_resumed_by_the_same_command(trained, figures)
 # ------------------------------------------------------------------------------ bad input
 
 
-def test_a_missing_folder_is_named(told, tmp_path):
-    assert str(tmp_path / "none") in told("prepare", tmp_path / "none", tmp_path / "out")
-    assert str(tmp_path / "none") in told("report", tmp_path / "none")
-    assert str(tmp_path / "none") in told(
+def test_a_missing_folder_is_named(reported, tmp_path):
+    assert str(tmp_path / "none") in reported("prepare", tmp_path / "none", tmp_path / "out")
+    assert str(tmp_path / "none") in reported("report", tmp_path / "none")
+    assert str(tmp_path / "none") in reported(
         "evaluate", tmp_path / "none", tmp_path / "none", "--out", tmp_path / "out"
     )
-    assert str(tmp_path / "none") in told("score", tmp_path / "none", "--language-model", tmp_path)
+    assert str(tmp_path / "none") in reported(
+        "score", tmp_path / "none", "--language-model", tmp_path
+    )
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_table_is_named(told, tiny_tree, tmp_path):
+def test_a_missing_table_is_named(reported, tiny_tree, tmp_path):
     for table in tiny_tree.root.glob("*metadata.csv*"):
         table.unlink()
-    sentence = told("prepare", tiny_tree.root, tmp_path / "out")
+    sentence = reported("prepare", tiny_tree.root, tmp_path / "out")
     assert "metadata" in sentence
     assert not (tmp_path / "out").exists()
 
@@ -189,92 +191,98 @@ def manifest(folder, rows, columns=("image", "report", "patient_id")):
 
 
 @pytest.fixture
-def film(tmp_path):
+def image(tmp_path):
     grey = np.arange(40 * 50, dtype=np.uint16).reshape(40, 50) // 8
-    Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "film.jpg")
-    return "film.jpg"
+    Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "image.jpg")
+    return "image.jpg"
 
 
-def test_wrong_columns_are_named(told, film, tmp_path):
-    path = manifest(tmp_path, [[film, "Clear.", "p1"]], ("picture", "report", "patient_id"))
-    sentence = told("prepare", path, tmp_path / "out")
+def test_wrong_columns_are_named(reported, image, tmp_path):
+    path = manifest(tmp_path, [[image, "Clear.", "p1"]], ("picture", "report", "patient_id"))
+    sentence = reported("prepare", path, tmp_path / "out")
     assert "'image'" in sentence
     assert "manifest.csv" in sentence
 
 
-def test_an_image_missing_from_a_manifest_is_named_with_its_row(told, film, tmp_path):
-    path = manifest(tmp_path, [[film, "Clear.", "p1"], ["gone.png", "Clear.", "p2"]])
-    sentence = told("prepare", path, tmp_path / "out")
+def test_an_image_missing_from_a_manifest_is_named_with_its_row(reported, image, tmp_path):
+    path = manifest(tmp_path, [[image, "Clear.", "p1"], ["gone.png", "Clear.", "p2"]])
+    sentence = reported("prepare", path, tmp_path / "out")
     assert "row 3" in sentence
     assert "row 3" in sentence
 
 
-def test_reports_without_text_leave_nothing_and_say_so(told, film, tmp_path):
-    path = manifest(tmp_path, [[film, " ", "p1"]])
-    assert "report" in told("prepare", path, tmp_path / "out")
+def test_reports_without_text_leave_nothing_and_say_so(reported, image, tmp_path):
+    path = manifest(tmp_path, [[image, " ", "p1"]])
+    assert "report" in reported("prepare", path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["truncated jpg", "truncated dicom", "no image"])
-def test_a_file_that_cannot_be_read_is_a_sentence(told, film, tmp_path, trained, write_dicom, kind):
+def test_a_file_that_cannot_be_read_is_a_sentence(
+    reported, image, tmp_path, trained, write_dicom, kind
+):
     path = tmp_path / "bad.dcm" if "dicom" in kind else tmp_path / "bad.jpg"
     if kind == "truncated dicom":
         write_dicom(path, np.arange(64 * 64, dtype=np.uint16).reshape(64, 64))
         path.write_bytes(path.read_bytes()[:-3000])
     elif kind == "truncated jpg":
-        path.write_bytes((tmp_path / film).read_bytes()[:-200])
+        path.write_bytes((tmp_path / image).read_bytes()[:-200])
     else:
         path.write_text("this is a letter, not an image")
-    sentence = told("prepare", manifest(tmp_path, [[path.name, "Clear.", "p1"]]), tmp_path / "out")
+    sentence = reported(
+        "prepare", manifest(tmp_path, [[path.name, "Clear.", "p1"]]), tmp_path / "out"
+    )
     assert "readable" in sentence or path.name in sentence
     model = trained / "run" / "model"
-    sentence = told("ground", model, path, "--text", "Left lung.", "--out", tmp_path / "maps")
+    sentence = reported("ground", model, path, "--text", "Left lung.", "--out", tmp_path / "maps")
     assert path.name in sentence
     assert not (tmp_path / "maps").exists()
 
 
-def test_an_unknown_setting_names_key_and_file(told, trained):
-    sentence = told("train", *run_words(trained, "train.learning_rate=1"))
+def test_an_unknown_setting_names_key_and_file(reported, trained):
+    sentence = reported("train", *run_words(trained, "train.learning_rate=1"))
     assert "'train.learning_rate'" in sentence
     assert "demo.yaml" in sentence
-    assert "'vocabulry'" in told(
+    assert "'vocabulry'" in reported(
         "language-model", trained / "prepared", trained / "lm2", "vocabulry=5"
     )
 
 
-def test_a_checkpoint_of_another_architecture_is_refused(told, trained, tmp_path):
+def test_a_checkpoint_of_another_architecture_is_refused(reported, trained, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(trained, root)
     settings = root / "run" / "settings.yaml"
     words = run_words(root, "model.dim=32")
-    assert "model.dim" in told("train", *words)
+    assert "model.dim" in reported("train", *words)
     # Where settings.yaml says so too, the checkpoint still tells what it was written under.
     content = yaml.safe_load(settings.read_text())
     content["model"]["dim"] = 32
     content["model"]["text"]["folder"] = f"{root}/lm"  # the copy's own
     settings.write_text(yaml.safe_dump(content))
-    assert "was written under other settings" in told("train", *words)
+    assert "was written under other settings" in reported("train", *words)
     # One of an earlier version does not, and only its weights can tell.
     from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 
     folder = root / "run" / "checkpoints"
     state = load_checkpoint(checkpoints(folder)[-1])
     save_checkpoint(folder, state["step"], {k: v for k, v in state.items() if "_hash" not in k})
-    assert "another architecture" in told("train", *words)
+    assert "another architecture" in reported("train", *words)
 
 
-def test_scores_from_another_language_model_are_refused(told, trained, tmp_path):
+def test_scores_from_another_language_model_are_refused(reported, trained, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(trained, root)
     data = PreparedSet.open(root / "prepared")
     write_scores(
         data.folder, data.texts, np.zeros(len(data.texts)), np.ones(len(data.texts), int), "other"
     )
-    assert "other" in told("train", *run_words(root, f"out={root}/new"))
+    assert "other" in reported("train", *run_words(root, f"out={root}/new"))
 
 
-def test_a_model_is_never_used_with_another_preprocessing(told, trained, phantom_tree, tmp_path):
+def test_a_model_is_never_used_with_another_preprocessing(
+    reported, trained, phantom_tree, tmp_path
+):
     assert run(["prepare", str(phantom_tree), f"{tmp_path}/other", "--size", "80"]) == 0
-    sentence = told(
+    sentence = reported(
         "evaluate", trained / "run" / "model", tmp_path / "other", "--out", tmp_path / "out"
     )
     assert "size" in sentence

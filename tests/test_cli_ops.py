@@ -121,7 +121,7 @@ def test_little_shared_memory_is_a_warning_for_whoever_loads_in_processes():
         found = shared_memory(workers, folder)
         assert found.state == "warning"
         assert "--shm-size" in found.remedy
-        assert found.figures == {"bytes": shutil.disk_usage(folder).total}
+        assert found.numbers == {"bytes": shutil.disk_usage(folder).total}
     assert shared_memory(0, folder).state == "ok"
 
 

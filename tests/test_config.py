@@ -99,9 +99,9 @@ def test_changing_the_kind_of_a_choice_drops_the_other_kinds_settings():
     ],
 )
 def test_a_wrong_file_is_one_sentence_naming_key_and_file(write, text, words):
-    told = sentence(write(text))
+    reported = sentence(write(text))
     for word in ["run.yaml" if "nowhere" not in text else "nowhere.yaml", *words]:
-        assert word in told
+        assert word in reported
 
 
 def test_anchors_and_merged_keys_may_be_overridden(write):
@@ -113,10 +113,10 @@ def test_a_missing_file_and_a_wrong_override_are_named(write, tmp_path):
     assert "no such file" in sentence(tmp_path / "none.yaml")
     path = write(MINIMAL)
     assert "'train.lr' is not a setting" in sentence(path, "train.lr")
-    told = sentence(path, "train.lrr=1")
-    assert "train.lrr" in told
-    assert "run.yaml" in told
-    assert "command line" in told
+    reported = sentence(path, "train.lrr=1")
+    assert "train.lrr" in reported
+    assert "run.yaml" in reported
+    assert "command line" in reported
 
 
 @given(st.floats(min_value=1e-12, max_value=1.0, allow_subnormal=False))

@@ -13,7 +13,7 @@ from medclip_debias.training.resolve import changed, resolved
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FAMILIES = ("mimic_cxr", "phantom")
-RUNS = ("mimic_cxr/base", "phantom/base", "phantom/demo", "real_cxr/smoke")
+RUNS = ("mimic_cxr/base", "openi/base", "phantom/base", "phantom/demo", "real_cxr/smoke")
 ELSEWHERE = {"experiments", "studies"}  # they have tests of their own
 
 
@@ -68,3 +68,10 @@ def test_the_demo_is_the_row_of_the_language_model_in_a_folder_of_its_own():
     row = flat(changed(base, loss="debiased_language_model"))
     differ = {key for key in demo | row if demo.get(key) != row.get(key)}
     assert differ == {"prepared", "out", "model.text.folder"}
+
+
+def test_the_objective_of_open_i_is_one_word_to_change():
+    path = CONFIGS / "openi" / "base.yaml"
+    row = resolved(CONFIGS / "phantom" / "base.yaml", loss="debiased_language_model")
+    assert resolved(path)["loss"] == row["loss"]
+    assert path.read_text(encoding="utf-8").count("loss:debiased_language_model") == 1

@@ -14,6 +14,7 @@ from medclip_debias.files import (
     atomic_file,
     atomic_folder,
     exchange,
+    json_or_none,
     read_json,
     read_json_or_none,
     read_json_value,
@@ -171,6 +172,26 @@ def test_a_link_that_is_named_as_a_leftover_is_not_followed(tmp_path):
     assert (tmp_path / "outside" / "a").exists()
 
 
+def test_a_private_file_is_its_owners_alone(tmp_path, umask):
+    with atomic_file(tmp_path / "key", private=True) as temporary:
+        temporary.write_text("secret")
+    assert mode(tmp_path / "key") == 0o600
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_was_written_first_stays_where_that_is_asked_for(tmp_path, monkeypatch, links):
+    def refuse(*_):
+        raise OSError(95, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    for text in ("one", "two"):
+        with atomic_file(tmp_path / "key", first=True) as temporary:
+            temporary.write_text(text)
+    assert (tmp_path / "key").read_text() == "one"
+    assert not hidden(tmp_path)
+
+
 def test_names_of_any_length_can_be_written(tmp_path):
     for name in ("é" * 120 + ".json", "a" * 250):
         write_text(tmp_path / name, "x")
@@ -216,6 +237,8 @@ def test_json_that_can_be_made_again_is_none_when_it_is_damaged(tmp_path, conten
     if content is not None:
         (tmp_path / "a.json").write_bytes(content)
     assert read_json_or_none(tmp_path / "a.json") is None
+    assert json_or_none(content or "") is None
+    assert json_or_none(b'{"a": [1]}\n') == {"a": [1]}
 
 
 # ------------------------------------------------------------------------- exchanged folders

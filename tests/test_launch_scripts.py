@@ -42,11 +42,11 @@ def worker(tmp_path: Path, body: str) -> tuple[list[str], dict[str, str]]:
     return [str(SCRIPTS / "slurm" / "worker.sh"), "train", "a config.yaml"], environment
 
 
-@pytest.mark.parametrize(("code", "told"), [(SAVED, 0), (0, 0), (2, 2), (1, 1)])
-def test_a_worker_records_the_code_and_calls_saved_a_success(tmp_path, code, told):
+@pytest.mark.parametrize(("code", "reported"), [(SAVED, 0), (0, 0), (2, 2), (1, 1)])
+def test_a_worker_records_the_code_and_calls_saved_a_success(tmp_path, code, reported):
     command, environment = worker(tmp_path, f'printf "%s;" "$@" >{tmp_path}/words; exit {code}')
     done = subprocess.run(command, env=environment, timeout=30)
-    assert done.returncode == told
+    assert done.returncode == reported
     assert (tmp_path / "codes" / "rank-3").read_text() == f"{code}\n"
     assert (tmp_path / "words").read_text() == "train;a config.yaml;"
 
@@ -92,10 +92,10 @@ def test_a_code_of_an_earlier_start_is_gone_while_the_program_runs(tmp_path):
 
 
 def job(tmp_path: Path, *codes: int, **more: str) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run train.sbatch on one node whose processes end with ``codes``; what scontrol was told."""
+    """Run train.sbatch on one node whose processes end with ``codes``; what scontrol was asked."""
     fakes = tmp_path / "bin"
     fakes.mkdir()
-    program(fakes / "scontrol", f'echo "$@" >>{tmp_path}/told; [ "$1" != show ] || echo node1')
+    program(fakes / "scontrol", f'echo "$@" >>{tmp_path}/reported; [ "$1" != show ] || echo node1')
     program(fakes / "srun", 'exec "$@"')
     # torchrun as it is here: starts what comes after --no-python once a process, and fails if
     # one of them does.
@@ -112,7 +112,7 @@ def job(tmp_path: Path, *codes: int, **more: str) -> tuple[subprocess.CompletedP
         for rank, code in enumerate(codes)
     )
     program(fakes / "medclip-debias", f"case $RANK in {ends} esac")
-    (tmp_path / "told").touch()
+    (tmp_path / "reported").touch()
     environment = os.environ | {
         "PATH": f"{fakes}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "7",
@@ -129,33 +129,35 @@ def job(tmp_path: Path, *codes: int, **more: str) -> tuple[subprocess.CompletedP
         text=True,
         timeout=60,
     )
-    told = [line for line in (tmp_path / "told").read_text().splitlines() if "requeue" in line]
+    reported = [
+        line for line in (tmp_path / "reported").read_text().splitlines() if "requeue" in line
+    ]
     assert not list(tmp_path.glob(".codes-*"))
-    return done, "\n".join(told)
+    return done, "\n".join(reported)
 
 
 def test_a_saved_job_goes_back_into_the_queue(tmp_path):
-    done, told = job(tmp_path, SAVED)
-    assert (done.returncode, told) == (0, "requeue 7")
+    done, reported = job(tmp_path, SAVED)
+    assert (done.returncode, reported) == (0, "requeue 7")
 
 
 def test_a_job_whose_processes_all_saved_goes_back_into_the_queue(tmp_path):
-    done, told = job(tmp_path, SAVED, SAVED, SAVED)
-    assert (done.returncode, told) == (0, "requeue 7")
+    done, reported = job(tmp_path, SAVED, SAVED, SAVED)
+    assert (done.returncode, reported) == (0, "requeue 7")
 
 
 @pytest.mark.parametrize("codes", [(SAVED, 2), (2, SAVED), (SAVED, 0), (SAVED, 143), (SAVED, -9)])
 def test_a_job_of_which_one_process_did_not_save_is_not_called_saved(tmp_path, codes):
-    done, told = job(tmp_path, *codes)
-    assert (done.returncode, told) == (1, "")
+    done, reported = job(tmp_path, *codes)
+    assert (done.returncode, reported) == (1, "")
     assert "1 of 2 processes saved; not process" in done.stderr
     assert "the job goes back" not in done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 2])
 def test_a_finished_or_failed_job_does_not(tmp_path, code):
-    done, told = job(tmp_path, code)
-    assert (done.returncode, told) == (code, "")
+    done, reported = job(tmp_path, code)
+    assert (done.returncode, reported) == (code, "")
 
 
 @pytest.mark.parametrize(
@@ -169,8 +171,8 @@ def test_a_finished_or_failed_job_does_not(tmp_path, code):
     ],
 )
 def test_a_job_is_requeued_only_so_often(tmp_path, more, again):
-    done, told = job(tmp_path, SAVED, **more)
-    assert told == ("requeue 7" if again else "")
+    done, reported = job(tmp_path, SAVED, **more)
+    assert reported == ("requeue 7" if again else "")
     assert done.returncode == (0 if again else SAVED)
     assert ("submit it again" in done.stderr) != again
 

@@ -21,7 +21,7 @@ from medclip_debias.cli import evaluation, compare  # isort: skip  # noqa: F401
 from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
-from medclip_debias.errors import EXIT_CODE, ToldWarning, UserError, without_patients
+from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
 
 __all__ = ["app", "main", "run"]
 
@@ -70,7 +70,7 @@ def _plainly(usual: Callable[..., None]) -> Callable[..., None]:
     """Show our own warnings as the sentence that they are, any other as ever."""
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
-        if issubclass(category, ToldWarning):
+        if issubclass(category, ReportedWarning):
             typer.echo(f"medclip-debias: {without_patients(str(message))}", err=True)
         else:
             usual(message, category, *place)

@@ -32,10 +32,15 @@ class ImageFormat(StrEnum):
 
 @app.command(rich_help_panel=DATA)
 def phantom(
-    out: Annotated[Path, typer.Argument(help="Folder to write, as a MIMIC-CXR tree.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
     seed: Seed = 0,
-    image_format: Annotated[ImageFormat, typer.Option("--format")] = ImageFormat.dicom,
+    image_format: Annotated[
+        ImageFormat | None, typer.Option("--format", help="Of MIMIC-CXR's images; default dicom.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="Archive in whose form it is written; default mimic_cxr.")
+    ] = None,
     options: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, as key=value; may be repeated.")
     ] = None,
@@ -44,12 +49,24 @@ def phantom(
 ) -> None:
     """Generate a synthetic set whose truth is known: images, reports, tables, boxes."""
     from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.errors import UserError
     from medclip_debias.phantom import PhantomSettings, generate
+    from medclip_debias.phantom.layout import LAYOUTS
 
-    content = {"studies": studies, "seed": seed, "format": image_format.value}
+    content: dict[str, Any] = {"studies": studies, "seed": seed}
+    if image_format is not None:
+        content["format"] = image_format.value
+    if layout is not None:
+        content["layout"] = layout.replace("-", "_")
     settings = validate(
         PhantomSettings, apply_overrides(content, options or []), "the command line"
     )
+    archive = LAYOUTS.find(settings.layout, "the command line", "layout").source_kind
+    if image_format is not None and archive != "mimic_cxr":
+        raise UserError(
+            f"--format: is for MIMIC-CXR's layout; images of '{settings.layout}' have the format"
+            " of that archive; leave it out."
+        )
     with progress("Studies") as advance:
         counts = generate(out, settings, progress=advance, workers=workers)
     show({"phantom": str(out), **counts}, as_json)
@@ -102,7 +119,7 @@ def prepare(
         str, typer.Option(help="Studies of several views: all, one_at_random or pa_first.")
     ] = "all",
     without_sentence: Annotated[
-        str, typer.Option(help="Studies without a sentence: keep_for_evaluation or drop.")
+        str, typer.Option(help="Studies without a sentence: keep_for_evaluation, keep or drop.")
     ] = "keep_for_evaluation",
     earlier_studies: Annotated[
         str, typer.Option(help="Name each study's earlier one of its patient: drop or keep.")
@@ -115,9 +132,16 @@ def prepare(
         list[str] | None,
         typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
     ] = None,
+    language: Annotated[
+        str,
+        typer.Option(help="Language of the reports: en, es, fr, pt, de, or auto for the source's."),
+    ] = "auto",
     labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
     split_seed: Annotated[
         int | None, typer.Option(help="Split patients by this seed, not the source's split.")
+    ] = None,
+    split_file: Annotated[
+        Path | None, typer.Option(help="Split file (split.csv of a prepared set) to split by.")
     ] = None,
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
@@ -155,11 +179,17 @@ def prepare(
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence, "earlier_studies": earlier_studies}
     chosen |= given(views=words(views))
-    text = validate(ReportSettings, apply_overrides({}, report_settings or []), "--report-set")
+    spoken = {} if language == "auto" else {"language": language}
+    validate(ReportSettings, spoken, "--language")
+    text = validate(
+        ReportSettings, spoken | apply_overrides({}, report_settings or []), "--report-set"
+    )
     settings = validate(PrepareSettings, rows, where)
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(kind, phrases, reports, labels, split_seed, text, tables, text_only),
+        "reading": Reading(
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file)
+        ),
         "workers": workers,
         "say": None if as_json else note,
         "overwrite": overwrite,
@@ -173,7 +203,7 @@ def prepare(
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
-        show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+        show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
 
 
 @app.command(rich_help_panel=DATA)
@@ -187,4 +217,4 @@ def merge(
     from medclip_debias.data.prepare.shards import merge as run
 
     prepared = run(parts, out, overwrite=overwrite)
-    show({"prepared": str(out), **prepared.figures}, as_json, funnel=prepared.funnel)
+    show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)

@@ -25,7 +25,7 @@ def experiment(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate methods with several seeds; say which differences chance rules out.
+    """Train and evaluate methods with several seeds; name the differences that are significant.
 
     Run the same command again to resume; what was measured is not measured again.
     """

@@ -84,7 +84,7 @@ def ground(
     if local:
         from medclip_debias.models.peers.gloria_local import GloriaLocal
 
-        encoder = GloriaLocal.of(encoder)
+        encoder = GloriaLocal(encoder)
     for line in cut_notes(encoder, texts):
         note(line)
     with progress("Images") as advance:

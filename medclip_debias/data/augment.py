@@ -1,8 +1,8 @@
 """Random crop, brightness and contrast of training images (the paper's, section 3.2).
 
-What is drawn and where it is applied are apart: `draw` takes numbers from the generator handed
-in and nothing else, `augment` applies them with albumentations on the CPU, `augment_on_device`
-in one go where the batch lies. Both give the same pixels.
+What is sampled and where it is applied are apart: `draw` takes random numbers from the generator
+handed in and nothing else, `augment` applies them with albumentations on the CPU,
+`augment_on_device` in one go where the batch lies. Both give the same pixels.
 
 Two views of one image (SimCLR) take two draws of the same. SimCLR's own strong augmentations are
 left out on purpose: a mirrored chest has its heart on the wrong side, so a flip would teach that
@@ -124,7 +124,7 @@ def augment_on_device(images: Tensor, draws: Draws) -> Tensor:
 
 @cache
 def _brightness_contrast() -> Any:
-    # Unless told not to, albumentations asks a server for its newest version at import.
+    # Unless it is asked not to, albumentations asks a server for its newest version at import.
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations
     import cv2

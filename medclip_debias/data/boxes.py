@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from medclip_debias.data.records import Box
+from medclip_debias.data.records import RELATIVE, Box
 
 SHAPE_TOLERANCE = 0.01
 """How far the sides' ratio of an annotated image may differ from that of the image at hand."""
@@ -43,10 +43,12 @@ def fit_boxes(
 
     Args:
         boxes: in pixels of the annotated image.
-        annotated: its width and height; ``None`` means that of the actual image.
+        annotated: its width and height; ``None`` means that of the actual image, `RELATIVE` that
+            boxes are fractions of its sides.
         actual: width and height of the image at hand.
     """
-    if annotated is not None and not same_shape(annotated, actual):
+    in_pixels = annotated is not None and annotated != RELATIVE
+    if annotated is not None and in_pixels and not same_shape(annotated, actual):
         return Fitted([], other_shape=True)
     size = annotated or actual
     found: list[list[float]] = []
@@ -59,7 +61,7 @@ def fit_boxes(
         outside += not inside
         clipped += bool(inside) and _leaves(box, size)
         found += inside
-    return Fitted(found, flat, outside, clipped, annotated not in (None, actual))
+    return Fitted(found, flat, outside, clipped, in_pixels and annotated != actual)
 
 
 def same_shape(annotated: tuple[int, int], actual: tuple[int, int]) -> bool:

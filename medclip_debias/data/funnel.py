@@ -7,7 +7,11 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 
-ASIDE = ("label rows", "test studies", "reports", "boxes", "earlier studies", "images by view")
+ASIDE = (
+    *("label rows", "label cells", "rows", "test studies", "reports", "boxes", "projection rows"),
+    *("index entries", "locations", "cells", "image files", "studies of the split"),
+    *("earlier studies", "images by view"),
+)
 """Units of steps that drop no image and no study."""
 
 
@@ -30,32 +34,35 @@ class Funnel:
         dropped = 0 if before is None else before - kept
         self.rows.append({"step": name, "kept": kept, "dropped": dropped, "unit": unit})
 
-    def worst(self) -> dict[str, Any]:
+    def worst(self, start: int = 0) -> dict[str, Any]:
         """Return the step that dropped the largest share of what reached it.
+
+        Args:
+            start: number of the first step that is looked at.
 
         Words of sections and rows of label tables that are left aside empty no set, so they are
         not looked at.
         """
+        steps = self.rows[start:]
         rows = [
-            row
-            for row in self.rows
-            if row["unit"] not in ASIDE and not row["unit"].startswith("words")
-        ] or self.rows
+            row for row in steps if row["unit"] not in ASIDE and not row["unit"].startswith("words")
+        ] or steps
         return max(rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
 
-    def stop_if_empty(self, kept: int, example: str = "") -> None:
+    def stop_if_empty(self, kept: int, example: str = "", start: int = 0) -> None:
         """Stop when a step kept nothing, naming the step that dropped most.
 
         Args:
             kept: what is left.
             example: why one of the dropped files was dropped.
+            start: number of the first step that may be to blame.
 
         Raises:
             UserError: nothing is left.
         """
         if kept:
             return
-        worst = self.worst()
+        worst = self.worst(start)
         count = worst["kept"] + worst["dropped"]
         shown = f"; for example {example}" if example else "; look at the settings and the source."
         raise UserError(

@@ -23,6 +23,8 @@ PREVIOUS_STUDY = "previous_study_id"
 """Column behind `STUDY_COLUMNS` in sets that keep earlier studies; ``""`` for none."""
 SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
 PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
+MASK_COLUMN = "mask"
+"""Last column of ``phrases.parquet`` where the source has masks: COCO's RLE as JSON, or ``""``."""
 TABLES = {
     "images": IMAGE_COLUMNS,
     "studies": STUDY_COLUMNS,
@@ -41,11 +43,17 @@ PHRASE_BOX_COLUMNS = (
 )
 
 
+LOCATIONS = "locations.parquet"
+"""Weak location labels of the studies, where a source has an index: `LOCATION_COLUMNS`."""
+LOCATION_COLUMNS = ("study_id", "heading", "region", "side", "zone", "severity")
+
+
 class ContentHash:
     """Names the content of a prepared set: its settings, every table's values, every row.
 
     The values are hashed, not the Parquet bytes, which change with the library's version. Call
-    `table` (or `rows`) for each of `TABLES` in that order, then `pixels`.
+    `table` (or `rows`) for each of `TABLES` in that order, for the locations if there are any,
+    then `pixels`.
     """
 
     def __init__(self, settings: PrepareSettings, kind: str) -> None:
@@ -122,7 +130,8 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def table_hashes(folder: Path) -> dict[str, str]:
-    """Hash of the file of each table in ``folder``, for ``meta.json``."""
-    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES]
+def table_hashes(folder: Path, others: Iterable[str] = ()) -> dict[str, str]:
+    """Hash of the file of each table in ``folder``, and of the others, for ``meta.json``."""
+    names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES, *others]
+    names += [name for name in (LOCATIONS,) if (folder / name).is_file()]
     return {name: file_hash(folder / name) for name in names}

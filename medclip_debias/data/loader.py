@@ -227,12 +227,12 @@ class Batch:
 class StepBatches(Dataset[Batch]):
     """Item k is this process's share of the batch of step k.
 
-    Studies are drawn without replacement within an epoch, the last incomplete batch is left
+    Studies are sampled without replacement within an epoch, the last incomplete batch is left
     out; of each study up to ``views_per_study`` images and up to ``sentences_per_study``
     sentences, without repeats. One of the images is frontal where the study has such an image.
-    Among several images of a study each sentence belongs to one drawn at random.
+    Among several images of a study each sentence belongs to one chosen at random.
 
-    Every number drawn is that of the whole batch, whatever the number of processes: the shares
+    Every random number is that of the whole batch, whatever the number of processes: the shares
     of all ranks, put together in order, are the batch of a single process, bit for bit (with
     two views: their first halves, then their second halves).
 
@@ -438,7 +438,7 @@ class StepBatches(Dataset[Batch]):
 
 
 def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:
-    """Yield the batches of steps ``start`` to ``stop - 1``, made by ``workers`` processes.
+    """Yield the batches of steps ``start`` to ``stop - 1``, read by ``workers`` processes.
 
     Raises:
         UserError: a worker died, or has too little shared memory or too few open files.

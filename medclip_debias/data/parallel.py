@@ -88,7 +88,7 @@ def ordered(
     except BrokenProcessPool as error:
         raise WorkerKilled(
             "a worker process was killed, most often for lack of memory; use fewer workers and"
-            " run the same command again to go on."
+            " run the same command again to resume."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

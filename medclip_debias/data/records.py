@@ -6,13 +6,16 @@ everything after it (`medclip_debias.data.prepare`) knows nothing about layouts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
+
+RELATIVE = (1, 1)
+"""Size of an annotated image whose boxes are fractions of its sides, 0 to 1."""
 
 Step = tuple[str, str, int, int | None]
 """A step of the funnel: its name, the unit, how many are kept, and of how many (``None``: all)."""
@@ -46,6 +49,24 @@ class ImageRecord:
     view_in_header: bool = False
 
 
+class Location(NamedTuple):
+    """Where an index says that something is: a weak label, of the study and not of an image.
+
+    Attributes:
+        heading: what is there.
+        region: structure, as ``lung`` or ``ribs``; several are joined by commas, ``""`` unknown.
+        side: ``left``, ``right``, ``bilateral`` or ``""``.
+        zone: zone of the lung, as ``base`` or ``upper lobe``, or ``""``.
+        severity: words as ``mild`` or ``small``, joined by commas.
+    """
+
+    heading: str
+    region: str
+    side: str
+    zone: str
+    severity: str
+
+
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
     """One study: a report, and labels for the whole study.
@@ -59,6 +80,7 @@ class StudyRecord:
         origin: file (and row) the report came from, for messages.
         problem: why the report that is there cannot be used (``report`` is then ``None``), as
             one sentence naming the file; ``""`` when nothing is wrong with it.
+        locations: where an index of the report says that something is.
     """
 
     study_id: str
@@ -68,6 +90,25 @@ class StudyRecord:
     labels: dict[str, float | None] = field(default_factory=dict)
     origin: str = ""
     problem: str = ""
+    locations: tuple[Location, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which pixels of an image a phrase covers, as COCO writes it.
+
+    ``medclip_debias.data.masks`` reads and makes them.
+
+    Attributes:
+        height: rows of the image that was annotated.
+        width: columns of that image.
+        counts: lengths of runs of pixels outside and inside, in turns, column by column, in
+            COCO's compressed form.
+    """
+
+    height: int
+    width: int
+    counts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +121,11 @@ class PhraseRecord:
         category: finding (or structure) the phrase is about.
         text: the phrase.
         boxes: in pixels of the annotated image.
-        annotated_size: width and height of the image when it was annotated, ``None`` unknown.
+        annotated_size: width and height of the image when it was annotated, ``None`` unknown;
+            `RELATIVE` for boxes in fractions of the image's sides.
         split: split of the annotations themselves (MS-CXR 1.1), one of `SPLITS`; ``""`` when they
             have none.
+        mask: the pixels themselves, where the source has them, at the annotated size.
     """
 
     phrase_id: str
@@ -92,6 +135,31 @@ class PhraseRecord:
     boxes: tuple[Box, ...]
     annotated_size: tuple[int, int] | None
     split: str = ""
+    mask: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """A table that an archive has beside images, labels and phrases; a file of its own in the set.
+
+    Rows about images or studies that the set lacks are left aside when it is made, and counted.
+
+    Attributes:
+        name: of the file in the prepared set, without suffix.
+        unit: what a row is, in the plural, for the funnel.
+        columns: name and type of each column: ``text``, ``number``, ``yes_no``, ``texts`` (a list)
+            or ``boxes`` (a list of four numbers each).
+        rows: as tuples or lists of JSON values, ``None`` where nothing is known.
+        images: columns that hold image ids.
+        study: column that holds the study id, if no column holds an image's.
+    """
+
+    name: str
+    unit: str
+    columns: tuple[tuple[str, str], ...]
+    rows: Sequence[Sequence[Any]]
+    images: tuple[str, ...] = ()
+    study: str = ""
 
 
 def file_stem(name: str) -> str:
@@ -111,7 +179,8 @@ class Source(Protocol):
     """One input format, read.
 
     A class that has this one as its base needs `images` and `studies` alone, if it has no boxes
-    and nothing to say.
+    and nothing to say. One whose reports are not in English has an attribute ``language``, the code
+    of their language (`stated_language`).
     """
 
     kind: ClassVar[str]
@@ -131,6 +200,10 @@ class Source(Protocol):
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the grounded phrases; an empty list when the source has none."""
+        return []
+
+    def annotations(self) -> list[Annotations]:
+        """Return the archive's other tables, each to be a file of the prepared set."""
         return []
 
     def held_out_patients(self) -> frozenset[str]:
@@ -170,3 +243,8 @@ class HasStudyOrder(Protocol):
             UserError: this copy of the source lacks what tells the order.
         """
         ...
+
+
+def stated_language(source: Source) -> str:
+    """Return the code of the language that a source states for its reports; English for none."""
+    return str(getattr(source, "language", "en"))

@@ -7,11 +7,11 @@ With a secret that stays beside the images, only those who hold the images can d
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_file
 
 FILE = "items.key"
 """In the folder of the prepared set, readable by its owner alone."""
@@ -20,7 +20,7 @@ _BYTES = 32
 
 
 def read_secret(folder: Path) -> bytes:
-    """Return the secret of the prepared set ``folder``; a set made before there were any gets one.
+    """Return the secret of the prepared set ``folder``; a set from before there were any gets one.
 
     Raises:
         UserError: it cannot be read or written, or is damaged.
@@ -42,7 +42,7 @@ def read_secret(folder: Path) -> bytes:
     if len(secret) != _BYTES:
         raise UserError(
             f"{path}: is damaged; copy it again, or remove it (new results then pair only with"
-            " results made after that)."
+            " results written after that)."
         )
     return secret
 
@@ -60,19 +60,5 @@ def keep_secret(new: Path, old: Path) -> None:
 
 def _write(path: Path, secret: bytes) -> None:
     """Write the file whole, readable by its owner alone; what another process wrote first stays."""
-    temporary = path.with_name(f".{FILE}.{os.getpid()}.{secrets.token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secret.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a disk without hard links
-            if not path.exists():
-                temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path, private=True, first=True) as temporary:
+        temporary.write_text(secret.hex() + "\n", encoding="ascii")

@@ -15,8 +15,11 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
     IMAGE_COLUMNS,
+    LOCATION_COLUMNS,
+    LOCATIONS,
     MANIFEST,
     MANIFEST_COLUMNS,
+    MASK_COLUMN,
     PHRASE_BOX_COLUMNS,
     PHRASE_BOXES,
     PHRASE_COLUMNS,
@@ -29,6 +32,8 @@ from medclip_debias.data.layout import (
     manifest_hash,
     pixel_hash,
 )
+from medclip_debias.data.masks import from_coco
+from medclip_debias.data.records import Mask
 from medclip_debias.data.views import frontal_images
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
@@ -149,6 +154,31 @@ class PreparedSet:
         return table
 
     @cached_property
+    def masks(self) -> dict[str, Mask]:
+        """Masks by phrase, at the size that was annotated; empty where the source has none.
+
+        A mask covers the image that its boxes lie in: where the sizes differ, it is that image
+        at another resolution (boxes were scaled, masks are as they came).
+
+        Raises:
+            UserError: a mask is damaged.
+        """
+        if MASK_COLUMN not in self.phrases.columns:  # no masks, or an earlier version
+            return {}
+        found = {}
+        names = zip(self.phrases["phrase_id"], self.phrases[MASK_COLUMN], strict=True)
+        for row, (phrase, text) in enumerate(names):
+            if text:
+                try:
+                    found[str(phrase)] = from_coco(text)
+                except ValueError as error:
+                    raise UserError(
+                        f"{self.folder / 'phrases.parquet'}, row {row}: its mask {error}; run"
+                        " 'prepare' again."
+                    ) from error
+        return found
+
+    @cached_property
     def phrase_boxes(self) -> pd.DataFrame | None:
         """What became of the boxes of each phrase of the source, counted when it was prepared.
 
@@ -161,6 +191,36 @@ class PreparedSet:
             return None
         columns = list(PHRASE_BOX_COLUMNS)
         return read_parquet(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
+
+    @property
+    def annotation_names(self) -> tuple[str, ...]:
+        """Names of the archive's own tables in the set, as ``progression``."""
+        return tuple(self.meta.get("annotations", ()))
+
+    def annotations(self, name: str) -> pd.DataFrame:
+        """Return one of the archive's own tables.
+
+        Args:
+            name: one of `annotation_names`.
+
+        Raises:
+            UserError: the set has no such table.
+        """
+        if name not in self.annotation_names:
+            has = ", ".join(self.annotation_names) or "none"
+            raise UserError(f"{self.folder}: its archive had no table '{name}'; it had {has}.")
+        return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
+
+    @cached_property
+    def locations(self) -> pd.DataFrame | None:
+        """Where an index of the reports says that something is: `LOCATION_COLUMNS`, all text.
+
+        One row per entry and zone. ``None`` for a source without such an index.
+        """
+        if LOCATIONS not in self.meta.get("files", ()):
+            return None
+        columns = list(LOCATION_COLUMNS)
+        return read_parquet(self.folder / LOCATIONS, "run 'prepare' again", columns)
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
@@ -176,7 +236,7 @@ class PreparedSet:
         return list(read_json_value(self.folder / "funnel.json", "run 'prepare' again"))
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What two people compare first: the hashes, then the counts."""
         hashes = {name: self.meta[name] for name in ("content_hash", "manifest_hash")}
         return hashes | {"synthetic": self.meta["synthetic"]} | self.meta["counts"]
@@ -283,7 +343,7 @@ def read_scores(
 def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
     path = folder / "meta.json"
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' made.")
+        raise UserError(f"{folder}: there is no such folder; give one that 'prepare' wrote.")
     if not path.is_file():
         raise UserError(
             f"{folder}: this is not a prepared set (it has no meta.json); run 'prepare' first."

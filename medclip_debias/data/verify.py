@@ -42,8 +42,8 @@ def check_sample(prepared: PreparedSet) -> None:
         UserError: something was changed; the sentence names the file.
     """
     hashes = _row_hashes(prepared)
-    for told in _changed_tables(prepared, hashes):
-        raise UserError(f"{told}; {REMEDY}.")
+    for problem in _changed_tables(prepared, hashes):
+        raise UserError(f"{problem}; {REMEDY}.")
     if hashes is None:  # nothing to compare single rows with
         return
     count = len(prepared)
@@ -72,13 +72,13 @@ def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str
         UserError: a table cannot be read.
     """
     hashes = _row_hashes(prepared)
-    told = list(_changed_tables(prepared, hashes))
+    problems = list(_changed_tables(prepared, hashes))
     if hashes is None:
         tables = {name: getattr(prepared, name) for name in TABLES}
         kind = str(prepared.meta.get("kind", ""))
         if content_hash(prepared.folder, tables, prepared.settings, kind) != prepared.content_hash:
-            told.append(f"{prepared.folder}: its content no longer has the hash in meta.json")
-        return told
+            problems.append(f"{prepared.folder}: its content no longer has the hash in meta.json")
+        return problems
     wrong = []
     count = len(prepared)
     for row, expected in enumerate(hashes):
@@ -87,11 +87,11 @@ def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str
         if progress and (row % 64 == 63 or row == count - 1):
             progress(row + 1, count)
     if wrong:
-        told.append(
+        problems.append(
             f"{prepared.folder / 'images.bin'}: {len(wrong)} of {count} rows are not what was "
             f"prepared, the first is row {wrong[0]}"
         )
-    return told
+    return problems
 
 
 def _bytes(prepared: PreparedSet, row: int) -> bytes:

@@ -55,7 +55,7 @@ class _Failure:
     sentence: str
 
 
-class _Told(Dataset[Any]):
+class _Named(Dataset[Any]):
     """A data set whose errors that a user can mend are values: they reach the run unchanged."""
 
     def __init__(self, inner: Dataset[Any]) -> None:
@@ -95,7 +95,7 @@ def ahead(items: Dataset[_T], order: range, workers: int, *, size: int = 0) -> G
     more_open_files()
     check_shared_memory(size * PREFETCH * workers)
     loader = DataLoader(
-        _Told(items),
+        _Named(items),
         batch_size=None,
         sampler=order,
         num_workers=workers,
@@ -105,7 +105,7 @@ def ahead(items: Dataset[_T], order: range, workers: int, *, size: int = 0) -> G
     )
     before = set(multiprocessing.active_children())
     mine: list[BaseProcess] = []
-    # Python would wait for ever, at its end, for workers that were not told to go.
+    # Python would wait for ever, at its end, for workers that were not asked to stop.
     atexit.register(end_all, mine)
     try:
         with _explained(mine):
@@ -205,11 +205,11 @@ def _sheltered() -> Iterator[None]:
 
 
 def _begin(_: int) -> None:
-    """Set up a worker: it ends with its parent, and never in silence."""
+    """Set up a worker: it ends with its parent, and never without a message."""
     torch.set_num_threads(1)
     for number in _OF_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
-    # A bus error is told by the exit code, not by torch's line on standard error.
+    # A bus error shows in the exit code, not in torch's line on standard error.
     signal.signal(signal.SIGBUS, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_PARENT)
     # Both only print a traceback, upon which the run would wait for ever.

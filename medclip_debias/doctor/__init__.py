@@ -1,1 +1,1 @@
-"""What is looked at before a long run: the machine, the data, a step and what it costs."""
+"""The checks before a long run: the machine, the data, a step and what it costs."""

@@ -15,7 +15,7 @@ _READS, _WRITE = 256, 64 * 2**20
 
 
 def read_speed(pixels: Path, row: int, rows: int) -> Finding:
-    """Random rows of ``images.bin``, one after the other, from the disk where that can be had."""
+    """Random rows of ``images.bin``, one after the other, from the disk where that is possible."""
     count = min(_READS, rows)
     order = np.random.default_rng(0).permutation(rows)[:count]
     handle = os.open(pixels, os.O_RDONLY)
@@ -29,8 +29,8 @@ def read_speed(pixels: Path, row: int, rows: int) -> Finding:
     finally:
         os.close(handle)
     speed = count / seconds
-    told = f"{speed:.0f} images a second by one reader, {speed * row / 2**20:.0f} MiB/s"
-    return Finding("disk, prepared set", OK, told, figures={"images_per_second": speed})
+    text = f"{speed:.0f} images a second by one reader, {speed * row / 2**20:.0f} MiB/s"
+    return Finding("disk, prepared set", OK, text, numbers={"images_per_second": speed})
 
 
 def write_speed(out: Path) -> Finding:
@@ -53,8 +53,8 @@ def write_speed(out: Path) -> Finding:
             f"{folder} cannot be written ({reason})",
             "give another 'out', or mend its permissions or free space",
         )
-    told = f"{speed / 2**20:.0f} MiB/s, synced"
-    return Finding("disk, run folder", OK, told, figures={"bytes_per_second": speed})
+    text = f"{speed / 2**20:.0f} MiB/s, synced"
+    return Finding("disk, run folder", OK, text, numbers={"bytes_per_second": speed})
 
 
 def existing(folder: Path) -> Path:

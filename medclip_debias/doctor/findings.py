@@ -29,20 +29,21 @@ class Finding:
         name: what was looked at.
         state: `OK`, `WARNING`, `STOPS` for what would stop the run, or `SKIPPED` for what could
             not be looked at because something else failed.
-        told: what was found.
+        text: what was found.
         remedy: what to do; empty where all is well.
-        figures: the numbers behind ``told``, for --json.
+        numbers: the numbers behind ``text``, for --json.
     """
 
     name: str
     state: str
-    told: str
+    text: str
     remedy: str = ""
-    figures: dict[str, Any] | None = None
+    numbers: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
-        return asdict(self)
+        """For --json, under the keys that scripts read."""
+        names = {"text": "told", "numbers": "figures"}
+        return {names.get(key, key): value for key, value in asdict(self).items()}
 
 
 class Examination:
@@ -84,8 +85,8 @@ class Examination:
         """
         broken = [need for need in after if self.failed(need)]
         if broken:
-            told = f"because '{broken[0]}' failed"
-            self.add(Finding(name, SKIPPED, told, figures={"because": broken[0]}))
+            text = f"because '{broken[0]}' failed"
+            self.add(Finding(name, SKIPPED, text, numbers={"because": broken[0]}))
             return
         self.say(what)
         found = guarded(name, how)
@@ -110,7 +111,7 @@ def guarded(
 
 def lines(finding: Finding) -> str:
     """A finding as aligned lines; what to do stands below what it is about."""
-    text = f"{finding.name:<{_NAME_WIDTH}}  {finding.state:<{_STATE_WIDTH}}  {finding.told}"
+    text = f"{finding.name:<{_NAME_WIDTH}}  {finding.state:<{_STATE_WIDTH}}  {finding.text}"
     if finding.remedy:
         text += f"\n{'':<{_NAME_WIDTH}}  {'':<{_STATE_WIDTH}}  -> {finding.remedy}"
     return text

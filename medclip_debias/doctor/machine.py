@@ -30,7 +30,7 @@ def versions() -> Finding:
     for name in ("transformers", "numpy"):
         found[name] = version(name)
     return Finding(
-        "versions", OK, ", ".join(f"{name} {value}" for name, value in found.items()), figures=found
+        "versions", OK, ", ".join(f"{name} {value}" for name, value in found.items()), numbers=found
     )
 
 
@@ -92,7 +92,7 @@ def gpus(wanted: str | None) -> list[Finding]:
         about = torch.cuda.get_device_properties(number)
         free, whole = torch.cuda.mem_get_info(number)
         half = torch.cuda.is_bf16_supported(including_emulation=False)
-        told = (
+        text = (
             f"{about.name}, {whole / GIB:.0f} GiB ({free / GIB:.0f} free), "
             f"capability {about.major}.{about.minor}, bf16 {'yes' if half else 'no'}"
         )
@@ -101,7 +101,7 @@ def gpus(wanted: str | None) -> list[Finding]:
             Finding(
                 f"GPU {number}",
                 WARNING if busy else OK,
-                told,
+                text,
                 "another program uses it (nvidia-smi)" if busy else "",
                 {"memory": whole, "free": free, "bf16": half},
             )
@@ -114,12 +114,12 @@ def shared_memory(workers: int | None, folder: Path = Path("/dev/shm")) -> Findi
     if not folder.is_dir():
         return Finding("shared memory", WARNING, f"{folder} is missing", "set train.workers=0")
     size = shutil.disk_usage(folder).total
-    figures = {"bytes": size}
-    told = f"{folder} has {size / GIB:.2f} GiB"
+    numbers = {"bytes": size}
+    text = f"{folder} has {size / GIB:.2f} GiB"
     if size < GIB and workers != 0:
         remedy = "start the container with --shm-size=8g, or set train.workers=0"
-        return Finding("shared memory", WARNING, told, remedy, figures)
-    return Finding("shared memory", OK, told, figures=figures)
+        return Finding("shared memory", WARNING, text, remedy, numbers)
+    return Finding("shared memory", OK, text, numbers=numbers)
 
 
 _REDUCE = """
@@ -177,5 +177,5 @@ def all_reduce() -> Finding:
             f"{world} processes did not add up (exit codes {codes})",
             "NCCL_DEBUG=INFO says why; NCCL_P2P_DISABLE=1 helps where GPUs cannot reach each other",
         )
-    told = f"{world} processes agree ({seconds:.0f} s with their start)"
-    return Finding(name, OK, told, figures={"processes": world, "seconds": seconds})
+    text = f"{world} processes agree ({seconds:.0f} s with their start)"
+    return Finding(name, OK, text, numbers={"processes": world, "seconds": seconds})

@@ -89,7 +89,7 @@ def examine_run(run: RunSettings, where: str, found: Examination) -> None:
 def _root(found: Examination, name: str) -> str:
     """What failed so that ``name`` gave nothing."""
     one = next(finding for finding in found.findings if finding.name == name)
-    return str((one.figures or {}).get("because", name)) if one.state == SKIPPED else name
+    return str((one.numbers or {}).get("because", name)) if one.state == SKIPPED else name
 
 
 def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
@@ -113,18 +113,18 @@ def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
 
     wrong = changes(prepared, progress)
     opened.append(prepared)
-    figures = {"content_hash": prepared.content_hash, "images": len(prepared), "changed": wrong}
+    numbers = {"content_hash": prepared.content_hash, "images": len(prepared), "changed": wrong}
     if wrong:
-        return Finding("data", STOPS, "; ".join(wrong), REMEDY, figures)
-    told = f"{len(prepared)} images, all as prepared, content hash {prepared.content_hash[:12]}"
-    return Finding("data", OK, told, figures=figures)
+        return Finding("data", STOPS, "; ".join(wrong), REMEDY, numbers)
+    text = f"{len(prepared)} images, all as prepared, content hash {prepared.content_hash[:12]}"
+    return Finding("data", OK, text, numbers=numbers)
 
 
 def language_model(run: RunSettings) -> Finding:
     """The language model's hash."""
     name = language_model_hash(run.model.text.folder)
-    figures = {"language_model_hash": name}
-    return Finding("language model", OK, f"hash {name}", figures=figures)
+    numbers = {"language_model_hash": name}
+    return Finding("language model", OK, f"hash {name}", numbers=numbers)
 
 
 def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
@@ -157,8 +157,8 @@ def run_folder(run: RunSettings) -> Finding:
         return Finding(name, STOPS, f"another run trains in {out} now ({holder})", remedy)
     there = checkpoints(out / "checkpoints")
     if there:
-        told = f"{out} holds a run, whose last checkpoint is {there[-1].name}"
-        return Finding(name, OK, told, figures={"checkpoint": there[-1].name})
+        text = f"{out} holds a run, whose last checkpoint is {there[-1].name}"
+        return Finding(name, OK, text, numbers={"checkpoint": there[-1].name})
     return Finding(name, OK, f"{out} holds no run yet")
 
 
@@ -197,7 +197,7 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
         seconds, reading = time.perf_counter() - read, read - began
     peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else _resident()
     size = run.train.batch_size
-    figures = {
+    numbers = {
         "seconds": seconds,
         "read_seconds": reading,
         "peak_bytes": peak,
@@ -205,7 +205,7 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
         "images_per_second": size / seconds,
     }
     kind = "GPU memory" if on_gpu else "memory of this process"
-    told = (
+    text = (
         f"loss {loss:.3f}, {seconds:.2f} s a step ({size / seconds:.1f} images a second), "
         f"batch read in {reading:.3f} s, {peak / GIB:.1f} GiB {kind}"
     )
@@ -216,35 +216,35 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
     torch.save(trainer.state(), box)
     weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
     measured.append(Measured(seconds, peak, whole, box.tell(), weights))
-    return Finding("step", WARNING if starved else OK, told, remedy, figures)
+    return Finding("step", WARNING if starved else OK, text, remedy, numbers)
 
 
 def estimate(run: RunSettings, step: Measured) -> Finding:
     """What the whole run takes."""
     hours = run.train.steps * step.seconds / 3600
     needed = _disk(step)
-    figures = {
+    numbers = {
         "hours": hours,
         "epochs": step.epochs,
         "checkpoint_bytes": step.checkpoint,
         "disk_bytes": needed,
         "free_bytes": shutil.disk_usage(existing(run.out)).free,
     }
-    told = (
+    text = (
         f"{run.train.steps} steps ({step.epochs:.1f} epochs) take about {hours:.1f} h with one "
         f"process, {step.peak / GIB:.1f} GiB of memory, {needed / GIB:.2f} GiB of disk"
     )
-    return Finding("whole run (estimate)", OK, told, figures=figures)
+    return Finding("whole run (estimate)", OK, text, numbers=numbers)
 
 
 def free_disk(run: RunSettings, step: Measured) -> Finding:
     """Whether there is room for what the run writes."""
     needed, free = _disk(step), shutil.disk_usage(existing(run.out)).free
-    told = f"{free / GIB:.1f} GiB free where checkpoints need {needed / GIB:.2f}"
+    text = f"{free / GIB:.1f} GiB free where checkpoints need {needed / GIB:.2f}"
     if free >= needed:
-        return Finding("free disk", OK, told)
-    figures = {"disk_bytes": needed, "free_bytes": free}
-    return Finding("free disk", STOPS, told, "free some space, or give another 'out'", figures)
+        return Finding("free disk", OK, text)
+    numbers = {"disk_bytes": needed, "free_bytes": free}
+    return Finding("free disk", STOPS, text, "free some space, or give another 'out'", numbers)
 
 
 def _disk(step: Measured) -> int:

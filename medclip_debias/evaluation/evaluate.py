@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,26 +14,15 @@ from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.item_tables import write_items
-from medclip_debias.evaluation.label_table import (
-    ClassList,
-    Labels,
-    class_list,
-    list_labels,
-    set_labels,
-    table_labels,
-)
-from medclip_debias.evaluation.offsets import needed_scale, read_offsets
 from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
-from medclip_debias.evaluation.phrase_selection import select_phrases
-from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
     Measured,
     Protocol,
+    Request,
     Skipped,
-    Views,
+    registered,
 )
 from medclip_debias.evaluation.provenance import (
     describe_data,
@@ -43,17 +32,11 @@ from medclip_debias.evaluation.provenance import (
     splits,
     versions,
 )
-from medclip_debias.evaluation.retrieval import BoxRetrieval
-from medclip_debias.evaluation.study_retrieval import StudyRetrieval
-from medclip_debias.evaluation.zero_shot import ZeroShot
 from medclip_debias.files import code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
@@ -170,18 +153,10 @@ def evaluate(
     prompt_set = prompt_set.only(classes)
 
     skipped: dict[str, str] = {}
-    protocols = _plan(
-        data,
-        split,
-        model,
-        prompt_set,
-        options,
-        skipped,
-        labels,
-        class_images,
-        phrases,
-        Path(model_folder),
+    request = Request(
+        data, split, model, prompt_set, options, labels, class_images, phrases, Path(model_folder)
     )
+    protocols = _plan(request, skipped)
     if not protocols:
         raise UserError(_nothing(prepared, data, skipped))
     encoding = time.perf_counter()
@@ -195,20 +170,12 @@ def evaluate(
         raise UserError(_nothing(prepared, data, skipped))
     drawing = time.perf_counter()
     tables = {p.items_name: m.items for p, m in measured.items() if m.items is not None}
-    grounding = next((p for p in protocols if isinstance(p, PhraseGrounding)), None)
-    if grounding and heatmaps:
-        write_heatmaps(
-            out / "heatmaps",
-            data,
-            grounding.selected.phrases,
-            grounding.grids,
-            grounding.metrics,
-            heatmaps,
-            model.grid,
-            smoothing=options.smoothing,
-        )
+    for protocol in protocols if heatmaps else ():
+        protocol.write_pictures(out, data, heatmaps)
     write_items(out, tables, data.content_hash, secret)
-    labelled = next((len(p.labels.rows) for p in protocols if isinstance(p, ZeroShot)), 0)
+    counts = {name: 0 for kind in registered() for name in kind.counted}
+    for protocol in protocols:
+        counts |= protocol.counts()
     results: dict[str, Any] = {
         "format": FORMAT,
         "split": split,
@@ -217,8 +184,7 @@ def evaluate(
         "notes": _notes(data, split, options),
         "counts": {
             "images": encoded.images,
-            "labelled_images": labelled,
-            "phrases": len(grounding.selected.phrases) if grounding else 0,
+            **counts,
             "sentences": encoded.sentences,
             "cut_sentences": encoded.cut_sentences,
         },
@@ -260,113 +226,15 @@ def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[st
 # ------------------------------------------------------------------------------- planning
 
 
-def _plan(
-    data: PreparedSet,
-    split: str,
-    model: ImageTextModel,
-    prompts: PromptSet,
-    options: EvaluationOptions,
-    skipped: dict[str, str],
-    labels: Path | None,
-    class_images: Path | None,
-    phrases: Path | None,
-    model_folder: Path,
-) -> list[Protocol]:
+def _plan(request: Request, skipped: dict[str, str]) -> list[Protocol]:
     """Every protocol that the set allows; the reasons against the others go to ``skipped``."""
     protocols: list[Protocol] = []
-
-    def attempt(names: Sequence[str], plan: Callable[[], Sequence[Protocol]]) -> None:
+    for kind in registered():
         try:
-            protocols.extend(plan())
+            protocols.append(kind.plan(request))
         except Skipped as reason:
-            skipped.update(dict.fromkeys(names, str(reason)))
-
-    def zero_shot() -> list[Protocol]:
-        names = list(prompts.classes)
-        listed = class_list(class_images, data, names, options.views) if class_images else None
-        own = _labels_or_list(labels, data, split, prompts, listed, options.views)
-        return [
-            ZeroShot(
-                data,
-                own,
-                prompts,
-                options.labels,
-                validation=_validation(labels, data, split, prompts, options.views),
-                listed=listed,
-                offsets=options.offsets,
-                kept=_kept_offsets(model_folder, model, prompts, options),
-                views=options.views,
-                several_views=options.several_views,
-            )
-        ]
-
-    def grounding() -> list[Protocol]:
-        if model.grid.rows * model.grid.columns < 2:
-            raise Skipped("The model has no regions: one vector an image shows no place in it.")
-        selected = select_phrases(
-            data,
-            split,
-            model.preprocessing.input_size,
-            phrases,
-            options.annotation_split,
-            options.views,
-        )
-        found = PhraseGrounding(selected, smoothing=options.smoothing, rule=options.boxes)
-        return [found, BoxRetrieval(selected)]
-
-    attempt(["zero_shot"], zero_shot)
-    attempt(["grounding", "retrieval"], grounding)
-    attempt(["study_retrieval"], lambda: [StudyRetrieval(data, split, options)])
+            skipped[kind.name] = str(reason)
     return protocols
-
-
-def _labels(
-    table: Path | None, data: PreparedSet, split: str, prompts: PromptSet, views: Views
-) -> Labels:
-    classes = list(prompts.classes)
-    if table is None:
-        return set_labels(data, split, classes, views)
-    return table_labels(table, data, split, classes, views)
-
-
-def _labels_or_list(
-    table: Path | None,
-    data: PreparedSet,
-    split: str,
-    prompts: PromptSet,
-    listed: ClassList | None,
-    views: Views,
-) -> Labels:
-    """The labels; where there are none but a class list is given, those that it makes."""
-    try:
-        return _labels(table, data, split, prompts, views)
-    except Skipped:
-        if listed is None:
-            raise
-        return list_labels(listed, list(prompts.classes))
-
-
-def _validation(
-    table: Path | None, data: PreparedSet, split: str, prompts: PromptSet, views: Views
-) -> Labels | str:
-    """Labels of the images on which thresholds are chosen, or why there are none."""
-    if split == "validate":
-        return "the validate split itself is evaluated, so no threshold can be chosen on it"
-    try:
-        return _labels(table, data, "validate", prompts, views)
-    except Skipped as reason:
-        return f"no threshold can be chosen: {reason}"
-
-
-def _kept_offsets(
-    folder: Path, model: ImageTextModel, prompts: PromptSet, options: EvaluationOptions
-) -> NDArray[np.float64] | None:
-    """The constants that the model's folder keeps, where the options ask for them."""
-    if options.offsets != "none":
-        needed_scale(model)
-    if options.offsets != "model":
-        return None
-    return read_offsets(folder, model.content_hash, prompts.texts)
 
 
 def _model_prompts(model: ImageTextModel) -> PromptSet:

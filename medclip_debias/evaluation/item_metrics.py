@@ -19,8 +19,11 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_median,
 )
 from medclip_debias.evaluation.catalogue import of_protocol
-from medclip_debias.evaluation.retrieval import RECALLS
-from medclip_debias.evaluation.zero_shot import class_statistics
+from medclip_debias.evaluation.protocol import Protocol
+from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.retrieval import RECALLS, BoxRetrieval
+from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
+from medclip_debias.evaluation.protocols.zero_shot import ZeroShot, class_statistics
 
 
 def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
@@ -92,19 +95,27 @@ class Items:
     """How the item table of a protocol is read.
 
     Attributes:
-        file: its name under ``items/``, without ending.
+        protocol: that writes it.
         statistics: from the protocol's part of the results and the table to its metrics.
         truth: beginnings of the columns that no model decides, equal in every run on a set.
     """
 
-    file: str
+    protocol: type[Protocol]
     statistics: Callable[[Mapping[str, Any], pd.DataFrame], Statistics]
-    truth: tuple[str, ...]
+    truth: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Its name under ``items/``, without ending."""
+        return self.protocol.items_name
 
 
 ITEMS = {
-    "zero_shot": Items("zero_shot", zero_shot_statistics, ("label.",)),
-    "grounding": Items("phrases", phrase_statistics, ("groundable", "area")),
-    "retrieval": Items("retrieval", rank_statistics, ()),
-    "study_retrieval": Items("study_retrieval", rank_statistics, ()),
+    items.protocol.name: items
+    for items in (
+        Items(ZeroShot, zero_shot_statistics, ("label.",)),
+        Items(PhraseGrounding, phrase_statistics, ("groundable", "area")),
+        Items(BoxRetrieval, rank_statistics),
+        Items(StudyRetrieval, rank_statistics),
+    )
 }

@@ -16,7 +16,7 @@ from medclip_debias.data.labels import label_name, label_value
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
-from medclip_debias.errors import ToldWarning, UserError, did_you_mean
+from medclip_debias.errors import ReportedWarning, UserError, did_you_mean
 from medclip_debias.evaluation.protocol import Skipped, Views, judged, rows_of_split
 from medclip_debias.files import file_hash
 
@@ -147,6 +147,47 @@ def table_labels(
     )
 
 
+def labels_or_list(
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    listed: ClassList | None,
+    views: Views = "frontal",
+) -> Labels:
+    """The labels of a table or of the set; without any, those that a class list makes."""
+    try:
+        return _labels(table, data, split, classes, views)
+    except Skipped:
+        if listed is None:
+            raise
+        return list_labels(listed, list(classes))
+
+
+def threshold_labels(
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    views: Views = "frontal",
+) -> Labels | str:
+    """Labels of the images on which thresholds are chosen, or why there are none."""
+    if split == "validate":
+        return "the validate split itself is evaluated, so no threshold can be chosen on it"
+    try:
+        return _labels(table, data, "validate", classes, views)
+    except Skipped as reason:
+        return f"no threshold can be chosen: {reason}"
+
+
+def _labels(
+    table: Path | None, data: PreparedSet, split: str, classes: Sequence[str], views: Views
+) -> Labels:
+    if table is None:
+        return set_labels(data, split, classes, views)
+    return table_labels(table, data, split, classes, views)
+
+
 def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:
     """The key column of a table, and the position of each key.
 
@@ -205,7 +246,7 @@ def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[st
             columns[str(name)] = column
         elif name is None and (hint := did_you_mean(column, classes)):
             warnings.warn(
-                ToldWarning(f"{path}: no label and not read: column '{column}'{hint}."),
+                ReportedWarning(f"{path}: no label and not read: column '{column}'{hint}."),
                 stacklevel=2,
             )
     if not columns:

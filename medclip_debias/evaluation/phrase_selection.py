@@ -12,7 +12,7 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
 from medclip_debias.data.sources.ms_cxr import read_phrases
 from medclip_debias.evaluation.groundable import is_groundable, normalised, study_counts
-from medclip_debias.evaluation.protocol import HELD_OUT, Skipped, Views, geometry_of
+from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, Views, geometry_of
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:
@@ -148,6 +148,26 @@ def select_phrases(
     if not found.phrases:
         raise Skipped(_why_none(found.counts, split, file))
     return found
+
+
+def phrases_of(request: Request) -> Phrases:
+    """The phrases of an evaluation, for `Request.once`.
+
+    Raises:
+        UserError: the file cannot be read.
+        Skipped: the model has no regions, or no phrase is left.
+    """
+    grid, options = request.model.grid, request.options
+    if grid.rows * grid.columns < 2:
+        raise Skipped("The model has no regions: one vector an image shows no place in it.")
+    return select_phrases(
+        request.data,
+        request.split,
+        request.model.preprocessing.input_size,
+        request.phrases,
+        options.annotation_split,
+        options.views,
+    )
 
 
 def training_counts(data: PreparedSet) -> dict[str, int]:

@@ -234,15 +234,15 @@ def _features(
         sentences = data.sentences[["study_id", "text"]].drop_duplicates()
         place = {row: number for number, row in enumerate(rows)}
         of_study = {data.images["study_id"].iloc[row]: place[row] for row in split_rows}
-        told = sentences[sentences["study_id"].isin(list(of_study))]
-        if told.empty:
+        written = sentences[sentences["study_id"].isin(list(of_study))]
+        if written.empty:
             raise UserError(f"{data.folder}: no study of the split has a sentence.")
-        texts = list(dict.fromkeys(told["text"]))
+        texts = list(dict.fromkeys(written["text"]))
         encoded = finite(model.encode_sentences(texts), "probe").astype(np.float64)
     number = {text: n for n, text in enumerate(texts)}
     return vectors, {
-        "images": vectors[[of_study[study] for study in told["study_id"]]],
-        "sentences": encoded[[number[text] for text in told["text"]]],
+        "images": vectors[[of_study[study] for study in written["study_id"]]],
+        "sentences": encoded[[number[text] for text in written["text"]]],
         "distinct": encoded,
     }
 
@@ -304,15 +304,15 @@ def _false_negatives(
     import torch
 
     studies = data.images["study_id"].iloc[rows].astype(str).to_numpy()
-    told = data.sentences[data.sentences["study_id"].isin(set(studies))]
-    told = told[[known.knows(text) for text in told["text"]]]
-    if told.empty:
+    written = data.sentences[data.sentences["study_id"].isin(set(studies))]
+    written = written[[known.knows(text) for text in written["text"]]]
+    if written.empty:
         raise UserError(
             "the truth tables know no sentence of this split; give those of its phantom."
         )
-    if len(told) > options.sentences:
-        told = told.sample(options.sentences, random_state=seed)
-    texts, owners = told["text"].tolist(), told["study_id"].astype(str).to_numpy()
+    if len(written) > options.sentences:
+        written = written.sample(options.sentences, random_state=seed)
+    texts, owners = written["text"].tolist(), written["study_id"].astype(str).to_numpy()
     agree = known.agreement(texts, data.images["image_id"].iloc[rows].tolist())
     negatives = owners[:, None] != studies[None, :]
     says: dict[str, set[str]] = {}

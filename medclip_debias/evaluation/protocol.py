@@ -1,35 +1,43 @@
 """What every protocol is: it plans what to encode, looks at each image once, then measures.
 
-`medclip_debias.evaluation.evaluate` only composes protocols; a new one is one module with a
-function that plans it (or says why the set does not allow it, as `Skipped`) and a class.
+`medclip_debias.evaluation.evaluate` only composes protocols; a new one is one module in
+``evaluation/protocols/`` with a class that plans itself (or says why the set does not allow it, as
+`Skipped`), and an entry in the catalogue for each of its metrics.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import pandas as pd
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import PROTOCOLS
+from medclip_debias.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.data.prompts import PromptSet
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
+T = TypeVar("T")
 HELD_OUT = "held_out"
 Views = Literal["frontal", "all"]
 """Which images are judged: the frontal ones, or all of the set."""
+REGISTRY: Registry[type[Protocol]] = Registry("protocol", "medclip_debias.evaluation.protocols")
 
 
 class Skipped(UserError):
-    """The set does not allow a protocol; the others go on, and the results name the reason."""
+    """The set does not allow a protocol; the others are measured, the results name the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,41 @@ class Draw:
     def keywords(self) -> dict[str, int]:
         """As keywords of `medclip_debias.evaluation.bootstrap.bootstrap_intervals`."""
         return {"resamples": self.resamples, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `evaluate` is asked for.
+
+    Attributes:
+        data: the prepared set.
+        split: that is evaluated.
+        model: that is evaluated.
+        prompts: of the classes to judge.
+        options: every other choice.
+        labels: table that takes the place of the set's labels.
+        class_images: list of images for multi-class accuracy.
+        phrases: box file that takes the place of the set's phrases.
+        model_folder: where the model was read from.
+    """
+
+    data: PreparedSet
+    split: str
+    model: ImageTextModel
+    prompts: PromptSet
+    options: EvaluationOptions
+    labels: Path | None = None
+    class_images: Path | None = None
+    phrases: Path | None = None
+    model_folder: Path | None = None
+    _shared: dict[Callable[[Request], Any], Any] = field(default_factory=dict)
+
+    def once(self, compute: Callable[[Request], T]) -> T:
+        """What ``compute`` returns for this request; computed for the first protocol that asks."""
+        if compute not in self._shared:
+            self._shared[compute] = compute(self)
+        found: T = self._shared[compute]
+        return found
 
 
 @dataclass(frozen=True)
@@ -61,19 +104,36 @@ class Measured:
 
 
 class Protocol(ABC):
-    """One protocol on one set.
+    """One protocol on one set; a subclass with a ``name`` is registered under it.
 
     Attributes:
-        name: its key in ``results.json``.
+        name: its key in ``results.json``, and of its metrics in the catalogue.
         items_name: file of its items, without ending.
+        counted: what it adds to ``counts`` of ``results.json``; 0 where it is skipped.
         texts: sentences that it needs as vectors.
         rows: rows of the set's images that it wants to see.
     """
 
     name: ClassVar[str]
     items_name: ClassVar[str]
+    counted: ClassVar[tuple[str, ...]] = ()
     texts: list[str]
     rows: frozenset[int]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            REGISTRY.add(cls.name, cls)
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, request: Request) -> Self:
+        """The protocol for what is asked for.
+
+        Raises:
+            Skipped: the set or the model does not allow it.
+            UserError: a file that was given cannot be used.
+        """
 
     @abstractmethod
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
@@ -90,6 +150,20 @@ class Protocol(ABC):
         Raises:
             Skipped: what was seen allows no metric.
         """
+
+    def counts(self) -> dict[str, int]:
+        """How many there are of each of `counted`."""
+        return {}
+
+    def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
+        """Write up to ``count`` pictures below ``out``; most protocols have none to show."""
+        del out, data, count
+
+
+def registered() -> list[type[Protocol]]:
+    """Every protocol, in the order of the results: that of the catalogue."""
+    order = {name: place for place, name in enumerate(PROTOCOLS)}
+    return sorted(REGISTRY.all().values(), key=lambda kind: order.get(kind.name, len(order)))
 
 
 # ------------------------------------------------------------------- shared by the planners

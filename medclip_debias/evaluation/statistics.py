@@ -39,8 +39,8 @@ class Difference:
         value: the metric in the run.
         baseline: the metric in the other.
         difference: the first minus the second.
-        interval: of the difference; None when it cannot be had.
-        p: two-sided; None when it cannot be had.
+        interval: of the difference; None when it cannot be computed.
+        p: two-sided; None when it cannot be computed.
     """
 
     value: float

@@ -97,10 +97,9 @@ def _forget(experiment: Trainings, folder: Path) -> int:
 
 
 def _latex(tables: Sequence[Table]) -> str:
-    from medclip_debias.reporting.tables import Table as Printed
-    from medclip_debias.reporting.tables import latex
+    from medclip_debias.reporting.tables import PrintedTable, latex
 
     return "\n".join(
-        latex(Printed(tuple(one.columns), tuple(tuple(row) for row in one.rows), one.title))
+        latex(PrintedTable(tuple(one.columns), tuple(tuple(row) for row in one.rows), one.title))
         for one in tables
     )

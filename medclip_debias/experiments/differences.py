@@ -195,5 +195,5 @@ class SeedTables:
         said = ["better in " + ", ".join(better)] if better else []
         said += ["worse in " + ", ".join(worse)] if worse else []
         return f"{name} against {baseline}: " + (
-            "; ".join(said) or "no difference that chance rules out"
+            "; ".join(said) or "no statistically significant difference"
         )

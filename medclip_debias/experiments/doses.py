@@ -2,8 +2,9 @@
 
 A method whose eta follows the sentence does two things at once: it corrects by some amount, and by
 more for some sentences than for others. Its controls correct by the same amount: ``mean_of`` gives
-every sentence the mean, ``shuffled`` deals the same values out anew over the distinct sentences.
-What the method gains over both is owed to the sentence.
+every sentence the mean, ``shuffled`` permutes the values of each batch over its sentences (permuted
+over the distinct sentences, as earlier versions did, the mean over all occurrences changes).
+Only what the method gains over both comes from the sentence.
 
 In the settings of an objective these stand where an eta stands, as
 ``eta: {kind: shuffled, a: 0.2, k: 0.35}``; `dose` turns them into an eta that training knows.
@@ -33,18 +34,14 @@ def is_dose(eta: Mapping[str, Any]) -> bool:
 def dose(
     eta: Mapping[str, Any],
     prepared: PreparedSet,
-    table: Path,
     *,
-    seed: int,
     language_model: Path | None = None,
 ) -> dict[str, Any]:
-    """The settings of a constant or of a table that has the dose of a language model's eta.
+    """The settings of an eta that has the dose of a language model's.
 
     Args:
         eta: ``kind`` (of `KINDS`), ``a`` and ``k``; the defaults of the language model's eta.
         prepared: a scored set.
-        table: Parquet file to write, for ``shuffled``.
-        seed: of the values' new order.
         language_model: folder of the model that the scores must come from; None accepts any.
 
     Raises:
@@ -55,12 +52,11 @@ def dose(
 
     given = {name: value for name, value in eta.items() if name != "kind"}
     chosen = validate(LanguageModelEta, given, "the grid", "loss.eta.")
+    if eta["kind"] == "shuffled":
+        return chosen.model_dump(mode="json") | {"control": "shuffled"}
     values, counts = language_eta(prepared, chosen.a, chosen.k, language_model)
-    if eta["kind"] == "mean_of":
-        mean = np.average(list(values.values()), weights=[counts[text] for text in values])
-        return {"kind": "constant", "value": float(mean)}
-    dealt = np.random.default_rng([seed, 41]).permutation(list(values.values()))
-    return write_eta(dict(zip(values, dealt.tolist(), strict=True)), table)
+    mean = np.average(list(values.values()), weights=[counts[text] for text in values])
+    return {"kind": "constant", "value": float(mean)}
 
 
 def write_eta(values: Mapping[str, float], path: Path) -> dict[str, Any]:

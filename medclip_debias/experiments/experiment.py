@@ -31,7 +31,7 @@ class Summary:
     """What an experiment found.
 
     Attributes:
-        findings: plain sentences, made from the figures; also where they contradict the paper.
+        findings: plain sentences, written from the metrics; also where they contradict the paper.
         tables: for the page.
         figures: numbers for ``results.json``, by name.
         overview: tables that an index of several experiments shows as well.

@@ -39,7 +39,7 @@ PLOTTED = (
     "retrieval.recall",
     "study_retrieval.report.recall",
 )
-"""What is drawn where the grid does not choose its metrics."""
+"""What is plotted where the grid does not choose its metrics."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Judged:
-    """All contrasts of a grid, how they were drawn, and by how many versions of the code."""
+    """All contrasts of a grid, how they were computed, and by how many versions of the code."""
 
     contrasts: list[Contrast]
     tests: int
@@ -309,7 +309,7 @@ def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
         if texts:
             parts.append(f"{word} in " + ", ".join(texts))
     tested = sum(one.p is not None for one in own.values())
-    return "; ".join(parts) or f"no difference that chance rules out in {tested} metrics"
+    return "; ".join(parts) or f"no statistically significant difference in {tested} metrics"
 
 
 # ---------------------------------------------------------------------------------- plotting
@@ -331,12 +331,12 @@ def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
     figure.set_size_inches(3.1 * len(keys) + 1.5, (0.9 + 0.28 * lines) * len(grid.settings))
     for place, one in enumerate(axes):
         setting, key = list(grid.settings)[place // len(keys)], keys[place % len(keys)]
-        drawn = {}
+        gaps = {}
         for method, against in pairs(grid):
             contrast = found.between(setting, method, against).get(key)
             if contrast is not None:
                 gap = contrast.difference
                 p = math.nan if contrast.p_holm is None else contrast.p_holm
-                drawn[f"{method} minus {against}"] = (gap, contrast.interval or (gap, gap), p)
-        intervals(one, drawn, names=place % len(keys) == 0)
+                gaps[f"{method} minus {against}"] = (gap, contrast.interval or (gap, gap), p)
+        intervals(one, gaps, names=place % len(keys) == 0)
     return figure

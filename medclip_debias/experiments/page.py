@@ -20,7 +20,7 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
     lines += [
         experiment.introduction().strip(),
         "",
-        "## What the figures say",
+        "## Findings",
         "",
         *(f"- {sentence}" for sentence in found.findings),
         "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ import yaml
 
 from medclip_debias import __version__
 from medclip_debias.data.parallel import cpus, ordered
-from medclip_debias.errors import UserError, explained
+from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import page, tables
-from medclip_debias.files import atomic_file, write_json, write_text
+from medclip_debias.files import atomic_file, read_json, write_json, write_text
 
 Progress = Callable[[int, int], None]
 
@@ -196,7 +195,7 @@ def _make_shared(job: tuple[Experiment, Cell]) -> None:
 
 
 def _measure(job: tuple[Experiment, Cell, str]) -> str | None:
-    """Measure a cell; return the sentence of what a user can mend, so that others go on."""
+    """Measure a cell; return the sentence of what a user can mend: the others are measured."""
     experiment, cell, path = job
     began = time.perf_counter()
     try:
@@ -223,11 +222,8 @@ def _path(experiment: Experiment, out: Path, cell: Cell) -> Path:
 
 
 def _read(path: Path) -> Row:
-    with explained(f"{path}: cannot be read; remove it to measure it again", Exception):
-        row: Row = json.loads(path.read_text(encoding="utf-8"))
-        if not {"cell", "values", "seconds"} <= set(row):
-            raise ValueError
-    return row
+    keys = ("cell", "values", "seconds")
+    return read_json(path, "remove it to measure it again", keys=keys)
 
 
 def _draw(experiment: Experiment, rows: list[Row], out: Path) -> None:

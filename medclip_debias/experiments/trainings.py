@@ -129,8 +129,7 @@ class Trainings(Experiment):
                 return eta
             prepared = PreparedSet.open(Path(run["prepared"]))
             model = Path(run["model"]["text"]["folder"])
-            table = folder / "eta.parquet"
-            return dose(eta, prepared, table, seed=cell["seed"], language_model=model)
+            return dose(eta, prepared, language_model=model)
 
         content = run | {"out": str(folder), "loss": with_etas(run["loss"], filled)}
         return validate(RunSettings, content, _name(cell))

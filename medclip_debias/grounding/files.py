@@ -87,7 +87,7 @@ def ground_files(
         model: a trained dual encoder.
         images: image files.
         texts: sentences.
-        out: folder; made when missing.
+        out: folder; created when missing.
         options: what is drawn and written.
         boxes: MS-CXR or COCO file of reference boxes to draw.
         progress: called with images done and images in total.
@@ -200,7 +200,7 @@ def write_groundings(
     """Write one image's pictures and maps; return what the JSON says about them.
 
     Args:
-        folder: where to; made when missing.
+        folder: where to; created when missing.
         grey: the image, ``[height, width]``, high = bright.
         groundings: its sentences.
         options: what is drawn and written.
@@ -267,5 +267,5 @@ def write_groundings(
 
 
 def _caption(grounding: Grounding, lowest: float, highest: float) -> str:
-    figures = f"score {grounding.score:.2f}, regions {lowest:.2f} to {highest:.2f}"
-    return f"{grounding.text} ({figures})"
+    numbers = f"score {grounding.score:.2f}, regions {lowest:.2f} to {highest:.2f}"
+    return f"{grounding.text} ({numbers})"

@@ -60,15 +60,15 @@ def _inside(folder: Path, say: Say | None) -> list[Path]:
             inside.append(file)
     if closed:
         aside["folders that cannot be listed"] = len(closed)
-    told = ", ".join(f"{count} {kind}" for kind, count in aside.most_common(_SHOWN))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in aside.most_common(_SHOWN))
     if len(aside) > _SHOWN:
-        told += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
+        kinds += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
     if not inside:
         raise UserError(
-            f"{folder}: holds no DICOM, JPG or PNG file{f' (there are: {told})' if told else ''}."
+            f"{folder}: holds no DICOM, JPG or PNG file{f' (there are: {kinds})' if kinds else ''}."
         )
-    if told and say is not None:
-        say(f"{folder}: no DICOM, JPG or PNG and left aside: {told}.")
+    if kinds and say is not None:
+        say(f"{folder}: no DICOM, JPG or PNG and left aside: {kinds}.")
     return sorted(inside)
 
 

@@ -49,7 +49,7 @@ class Grounding:
     def heatmap(self) -> NDArray[np.float32]:
         """``grid`` at the original's pixels ``[height, width]``, NaN where unseen.
 
-        Made anew at every access, and not kept: 20 sentences over a radiograph of 3056 x 2544
+        Computed anew at every access, and not kept: 20 sentences over a radiograph of 3056 x 2544
         pixels would hold 600 MB.
         """
         return upsample_to_original(self.grid, self.geometry, self.places, smoothing=self.smoothing)
@@ -125,14 +125,14 @@ def ground_images(
     return _ground_images(model, images, sentences, smoothing, batch_size)
 
 
-def region_grid(model: Any) -> RegionGrid:
+def region_grid(model: ImageTextModel) -> RegionGrid:
     """Where the model's regions lie.
 
     Raises:
-        UserError: it has none, only one vector an image.
+        UserError: it has one region alone, the whole image.
     """
-    grid: RegionGrid | None = getattr(model, "grid", None)
-    if grid is None:
+    grid = model.grid
+    if grid.rows * grid.columns < 2:
         raise UserError(
             "this model has no regions (one vector an image), so it cannot tell where a sentence"
             " is seen; ground with a model that keeps its regions."

@@ -98,12 +98,12 @@ def write_overlay(
     """Write one PNG: ``heatmap`` over ``image``, with the same scale on both axes.
 
     The colours run from the heatmap's lowest to its highest score, and low scores are more
-    transparent, so that anatomy stays visible; the colour bar gives the figures. Pixels
+    transparent, so that anatomy stays visible; the colour bar gives the numbers. Pixels
     that the model did not see (NaN) stay grey. Reference boxes are drawn in solid lines, found
-    ones in dashed lines, so that they can be told apart without their colours.
+    ones in dashed lines, so that they differ without their colours too.
 
     Args:
-        path: file to write; its folder is made when missing.
+        path: file to write; its folder is created when missing.
         image: 2-D, high = bright.
         heatmap: ``[height, width]`` in original pixels.
         boxes: true boxes, ``[K, 4]`` of x, y, width, height in original pixels.

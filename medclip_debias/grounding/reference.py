@@ -100,8 +100,8 @@ class ReferenceBoxes:
             counts["flat"] += fitted.flat
             counts["outside"] += fitted.outside
         counts["elsewhere"] = self.elsewhere
-        told = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
-        return [f"reference boxes left aside: {'; '.join(told)}."] if told else []
+        parts = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
+        return [f"reference boxes left aside: {'; '.join(parts)}."] if parts else []
 
 
 def _key(image: Path) -> str:

@@ -108,7 +108,7 @@ def train_masked_lm(
         progress: called with step, steps and the running loss in nats a masked token.
 
     Returns:
-        Figures of the training: tokens, parameters, loss at the end, seconds.
+        Numbers of the training: tokens, parameters, loss at the end, seconds.
 
     Raises:
         UserError: the corpus is too small to learn from, or ``out`` is a file.

@@ -18,6 +18,7 @@ from medclip_debias.config import Settings
 from medclip_debias.losses.batch import ContrastiveBatch
 
 ETA_MAX = 0.99
+_STREAM = 21  # of the batch's random numbers
 
 
 class ConstantEta(Settings):
@@ -27,7 +28,17 @@ class ConstantEta(Settings):
     value: float = Field(0.1, ge=0, lt=1)
 
 
-class LanguageModelEta(Settings):
+class SentenceEta(Settings):
+    """An eta that differs from sentence to sentence.
+
+    ``control: shuffled`` deals the values out anew over the sentences of each batch: the same dose,
+    in every batch and so over all occurrences, but for no sentence in particular.
+    """
+
+    control: Literal["none", "shuffled"] = "none"
+
+
+class LanguageModelEta(SentenceEta):
     """``log eta = log a + k log p(sentence)``; the paper's grid search gave a .2, k .35.
 
     ``language_model`` is the folder whose scores must be used; without it, the folder that the
@@ -40,7 +51,7 @@ class LanguageModelEta(Settings):
     language_model: Path | None = None
 
 
-class TableEta(Settings):
+class TableEta(SentenceEta):
     """eta of each distinct sentence from a CSV or Parquet file with columns text, eta.
 
     ``factor`` multiplies it: training is stable only below a quarter to a half of the true
@@ -64,12 +75,34 @@ def clip_eta(raw: Tensor) -> tuple[Tensor, Tensor]:
     return eta, ((raw < 0) | (raw > ETA_MAX)).sum()
 
 
+def fields_of(settings: ConstantEta | LanguageModelEta | TableEta) -> frozenset[str]:
+    """Fields of the batch that `eta_of` reads."""
+    match settings:
+        case ConstantEta():
+            return frozenset()
+        case LanguageModelEta():
+            own = {"log_prob"}
+        case TableEta():
+            own = {"eta"}
+    return frozenset(own | ({"seed"} if settings.control != "none" else set()))
+
+
 def eta_of(settings: ConstantEta | LanguageModelEta | TableEta, batch: ContrastiveBatch) -> Tensor:
     """eta of every sentence of the batch, ``[T]``, before clipping to `ETA_MAX`.
 
     Raises:
         ValueError: the batch lacks the log probabilities or the table's values.
     """
+    eta = _plain_eta(settings, batch)
+    if isinstance(settings, ConstantEta) or settings.control == "none":
+        return eta
+    order = torch.randperm(len(eta), generator=batch.generator("eta: control", _STREAM))
+    return eta[order.to(eta.device)]
+
+
+def _plain_eta(
+    settings: ConstantEta | LanguageModelEta | TableEta, batch: ContrastiveBatch
+) -> Tensor:
     like = batch.similarity
     match settings:
         case ConstantEta():

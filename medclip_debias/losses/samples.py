@@ -122,7 +122,7 @@ class PerSide(nn.Module):
 class Groups:
     """The anchors of one batch by the sample they belong to.
 
-    Several anchors share a sample when a study brought several sentences, when it was drawn
+    Several anchors share a sample when a study brought several sentences, when it was sampled
     twice, or when both views of an image are anchors: the state moves once, by their mean.
 
     Args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NotFiniteError(UserError):
-    """A model gave NaN or infinity. No figure is made of such values: NaN ranks first, or last."""
+    """A model gave NaN or infinity. No metric comes from such values: NaN ranks first, or last."""
 
 
 def finite(values: Tensor, what: str) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Golden samples: a model folder's own test that this machine computes what its author's did.
 
-``golden.json`` holds the scores of a few made images and fixed sentences, computed when the model
-was saved. Loading computes them again and warns when they moved. Three causes are told apart:
+``golden.json`` holds the scores of a few generated images and fixed sentences, computed when the
+model was saved. Loading computes them again and warns when they moved. It tells three causes apart:
 
 - ``weights``: weights, tokenizer or settings are not those that were saved (their hash differs);
 - ``tokens``: the sentences are cut into other tokens, so the tokenizer library changed;
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from medclip_debias.errors import ToldWarning
+from medclip_debias.errors import ReportedWarning
 from medclip_debias.files import read_json_or_none, write_json
 from medclip_debias.models.peers.settings import PeerPreprocessing
 
@@ -46,7 +46,7 @@ TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 3e-2}
 """Largest difference of a cosine that passes, by how the device multiplies."""
 
 
-class SelfTestWarning(ToldWarning):
+class SelfTestWarning(ReportedWarning):
     """A loaded model does not give the scores that were stored with it."""
 
 
@@ -54,7 +54,7 @@ class SelfTestWarning(ToldWarning):
 
 
 def golden_images(side: int) -> Tensor:
-    """Made images ``uint8 [IMAGES, side, side]``, of whole-number arithmetic only.
+    """Generated images ``uint8 [IMAGES, side, side]``, of whole-number arithmetic only.
 
     A slope, triangle waves of two lengths and a square: smooth parts and edges, equal on every
     machine. The formula is frozen: it must not change while its format number stays.

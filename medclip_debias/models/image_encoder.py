@@ -116,7 +116,7 @@ def build_image_encoder(settings: ImageEncoderSettings) -> ResNetRegions:
 
     Raises:
         UserError: the weight file is missing, unreadable or of another architecture, or the
-            library's weights cannot be had.
+            library's weights are not available.
     """
     encoder = ResNetRegions(settings.arch)
     if settings.weights == "library":

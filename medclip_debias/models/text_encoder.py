@@ -45,7 +45,7 @@ class SentenceTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if tokenizer.encode("x").ids[:1] != [self.cls_id]:
-            raise UserError(f"{where}: this tokenizer adds no [CLS]; use one made for BERT.")
+            raise UserError(f"{where}: this tokenizer adds no [CLS]; use one of a BERT.")
 
     @classmethod
     def load(cls, folder: Path) -> SentenceTokenizer:

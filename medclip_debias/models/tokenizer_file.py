@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,18 +33,15 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """
     from tokenizers import Tokenizer
 
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"{path}: is larger than {MAX_BYTES >> 20} MiB, so it is no tokenizer.")
+    content = read_json(path, "this is not a tokenizer file", limit=MAX_BYTES)
     with explained(f"{path}: this is not a tokenizer file", Exception):
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
         problem = next(_problems(content), None)
     if problem:
         raise UserError(
             f"{path}: {problem}, which the tokenizers of BERT and CLIP do not have; it is not read."
         )
     with explained(f"{path}: this is not a tokenizer file", Exception):
-        return Tokenizer.from_str(text)
+        return Tokenizer.from_str(json.dumps(content))  # what was looked at
 
 
 def _problems(content: dict[str, Any]) -> Iterator[str]:

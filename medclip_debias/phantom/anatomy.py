@@ -31,7 +31,7 @@ def noise_field(
 
 @dataclass(slots=True)
 class Thorax:
-    """Parameters of one thorax; drawn once per image, then shared by every finding."""
+    """Parameters of one thorax; sampled once per image, then shared by every finding."""
 
     apex: float = -0.88
     width: float = 0.95

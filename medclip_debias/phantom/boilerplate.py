@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Boilerplate: true of every image whatever its findings. {p}, {q}... are drawn from SLOTS.
+# Boilerplate: true of every image whatever its findings. {p}, {q}... are sampled from SLOTS.
 BOILERPLATE = [
     "the {structure} {are} {fine}",
     "{structure} {are} {fine}",

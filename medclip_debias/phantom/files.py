@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +35,35 @@ def write_dicom(
     Every value that a DICOM library would take from the clock or at random (UIDs, dates) comes
     from the study, so that the bytes are reproducible.
     """
-    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
-    from pydicom.uid import UID
-
     rng = np.random.default_rng([*view.key, 4])
     black, span = rng.uniform(40, 220), rng.uniform(2600, 3600)
     shown = np.rint(black + span * pixels)
     inverted = bool(rng.random() < settings.monochrome1_share)
     windowed = bool(rng.random() < settings.window_share)
     stored = np.clip(4095 - shown if inverted else shown, 0, 4095).astype("<u2")
+
+    ds = dicom_header(study, view)
+    ds.PhotometricInterpretation = "MONOCHROME1" if inverted else "MONOCHROME2"
+    ds.Rows, ds.Columns = int(stored.shape[0]), int(stored.shape[1])
+    ds.BitsAllocated, ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 16, 12, 11, 0
+    ds.BurnedInAnnotation = "NO"
+    if windowed:
+        low, high = black + 0.02 * span, black + span
+        centre = (low + high) / 2
+        ds.WindowCenter = round(4095 - centre if inverted else centre)
+        ds.WindowWidth = round(high - low)
+    ds.PresentationLUTShape = "INVERSE" if inverted else "IDENTITY"
+    ds.PixelData = stored.tobytes()
+    ds["PixelData"].VR = "OW"
+    buffer = io.BytesIO()
+    ds.save_as(buffer, enforce_file_format=True)
+    path.write_bytes(buffer.getvalue())
+
+
+def dicom_header(study: Study, view: View) -> Any:
+    """Return a pydicom dataset with all but what describes the pixels."""
+    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+    from pydicom.uid import UID
 
     digital = view.position == "PA"
     number = int(view.dicom_id.replace("-", "")[:30], 16)
@@ -72,18 +93,4 @@ def write_dicom(
     ds.InstanceNumber = view.key[-1] + 1
     ds.PatientOrientation = ["P", "F"] if view.position == "LATERAL" else ["L", "F"]
     ds.SamplesPerPixel = 1
-    ds.PhotometricInterpretation = "MONOCHROME1" if inverted else "MONOCHROME2"
-    ds.Rows, ds.Columns = int(stored.shape[0]), int(stored.shape[1])
-    ds.BitsAllocated, ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 16, 12, 11, 0
-    ds.BurnedInAnnotation = "NO"
-    if windowed:
-        low, high = black + 0.02 * span, black + span
-        centre = (low + high) / 2
-        ds.WindowCenter = round(4095 - centre if inverted else centre)
-        ds.WindowWidth = round(high - low)
-    ds.PresentationLUTShape = "INVERSE" if inverted else "IDENTITY"
-    ds.PixelData = stored.tobytes()
-    ds["PixelData"].VR = "OW"
-    buffer = io.BytesIO()
-    ds.save_as(buffer, enforce_file_format=True)
-    path.write_bytes(buffer.getvalue())
+    return ds

@@ -48,11 +48,11 @@ def pick(rng: np.random.Generator, items: Sequence[T], exponent: float = 1.0) ->
 
 
 class Writer:
-    """Writes sentences about findings with one random generator and one set of dials."""
+    """Writes sentences about findings with one random generator and one set of settings."""
 
     def __init__(self, rng: np.random.Generator, settings: PhantomSettings) -> None:
         self.rng = rng
-        self.dials = settings
+        self.settings = settings
 
     # ------------------------------------------------------------------ noun phrases
 
@@ -138,7 +138,7 @@ class Writer:
 
     def _name(self, finding: FindingClass, always: bool = False) -> Clause:
         """Choose what of a present finding is named."""
-        rate = 1.0 if always else self.dials.naming_rate
+        rate = 1.0 if always else self.settings.naming_rate
         side = finding.side if self._chance(rate) else None
         zone = finding.zone if self._chance(rate) else None
         severity = finding.severity if self._chance(rate) else None
@@ -152,7 +152,7 @@ class Writer:
         """State one present finding; a device is never hedged."""
         hedged = hedged and finding.type not in DEVICES
         # Now and then only the finding's name, as a headline: "Pneumothorax."
-        short = 0.0 if always_name or hedged else 0.18 * (1.0 - self.dials.naming_rate)
+        short = 0.0 if always_name or hedged else 0.18 * (1.0 - self.settings.naming_rate)
         headline = self._chance(short)
         clause = Clause(finding.type, True) if headline else self._name(finding, always_name)
         clause = replace(clause, hedged=hedged)
@@ -184,7 +184,7 @@ class Writer:
     def bilateral(self, left: FindingClass, right: FindingClass) -> Sentence:
         """State two findings that differ in side (and perhaps severity) as a bilateral one."""
         severity = left.severity if left.severity == right.severity else None
-        named = severity if severity and self._chance(self.dials.naming_rate) else None
+        named = severity if severity and self._chance(self.settings.naming_rate) else None
         noun = pick(
             self.rng, [n for n in words.NOUNS[left.type] if n.plural] or words.NOUNS[left.type]
         )

@@ -75,7 +75,7 @@ def render_frontal(
         for i, found in marks.items()
     }
     value = _compose(scene, anatomy)
-    _film(value, np.random.default_rng([*key, 1]), marker)
+    _exposure(value, np.random.default_rng([*key, 1]), marker)
     return Picture(value, {i: b for i, b in boxes.items() if b})
 
 
@@ -142,8 +142,8 @@ def _bones(
     return bones + 0.085 * collar
 
 
-def _film(value: np.ndarray, rng: np.random.Generator, marker: bool) -> None:
-    """Film and detector: uneven exposure, contrast, letters, blur, noise; in place."""
+def _exposure(value: np.ndarray, rng: np.random.Generator, marker: bool) -> None:
+    """The detector: uneven exposure, contrast, letters, blur, noise; in place."""
     height, width = value.shape
     gain, gamma = rng.uniform(0.85, 1.12), rng.uniform(0.85, 1.2)
     offset = rng.uniform(-0.03, 0.03)
@@ -186,5 +186,5 @@ def render_lateral(key: tuple[int, ...], size: tuple[int, int]) -> Picture:
     discs = 0.6 + 0.4 * smooth(np.abs(((v + 5.0) / 0.16) % 1.0 - 0.5) / 0.2)
     value += 0.13 * bone * discs * body + 0.02
     value = np.ascontiguousarray(value, dtype=np.float32)
-    _film(value, np.random.default_rng([*key, 1]), False)
+    _exposure(value, np.random.default_rng([*key, 1]), False)
     return Picture(value, {})

@@ -66,7 +66,7 @@ def write_report(
 
     Args:
         rng: source of randomness.
-        settings: the dials of language.
+        settings: of the language.
         findings: bool vector over all classes, as the *report* has them (with report noise they
             are another study's).
         patient: what the header says of the patient and the view.
@@ -91,29 +91,29 @@ def write_report(
 
 
 def _findings(writer: Writer, findings: np.ndarray) -> list[Sentence]:
-    rng, dials = writer.rng, writer.dials
+    rng, settings = writer.rng, writer.settings
     present = [CLASSES[i] for i in np.flatnonzero(findings)]
     absent = absent_types(findings)
-    named = [f for f in present if rng.random() < dials.mention_rate]
+    named = [f for f in present if rng.random() < settings.mention_rate]
     sentences = _positives(writer, named, absent)
     denied: set[str] = set()
-    if rng.random() < dials.negation_combined:
+    if rng.random() < settings.negation_combined:
         together = writer.combined(absent)
         if together is not None:
             sentences.append(together)
             denied = {c.finding for c in together.statement.clauses}
     for finding in absent:
-        rate = dials.negation_single * (1.0 if finding in CHEX5_TYPES else 0.1)
+        rate = settings.negation_single * (1.0 if finding in CHEX5_TYPES else 0.1)
         if finding not in denied and rng.random() < rate:
             sentences.append(writer.negative(finding))
-    sentences += [writer.boilerplate() for _ in range(3) if rng.random() < dials.boilerplate]
+    sentences += [writer.boilerplate() for _ in range(3) if rng.random() < settings.boilerplate]
     if not sentences:
         sentences = [writer.no_acute() if _quiet(findings) else writer.boilerplate()]
     return [sentences[i] for i in rng.permutation(len(sentences))]
 
 
 def _positives(writer: Writer, named: list[FindingClass], absent: list[str]) -> list[Sentence]:
-    rng, dials = writer.rng, writer.dials
+    rng, settings = writer.rng, writer.settings
     rest = [named[i] for i in rng.permutation(len(named))]
     sentences = []
     while rest:
@@ -129,30 +129,30 @@ def _positives(writer: Writer, named: list[FindingClass], absent: list[str]) -> 
             sentences.append(writer.bilateral(left, right))
             continue
         others = [f for f in rest if f.type != finding.type]
-        if others and rng.random() < dials.compound_rate:
+        if others and rng.random() < settings.compound_rate:
             rest.remove(others[-1])
             sentences.append(writer.compound(finding, others[-1]))
-        elif absent and rng.random() < 0.3 * dials.compound_rate:
+        elif absent and rng.random() < 0.3 * settings.compound_rate:
             possible = [t for t in absent if t in CHEX5_TYPES and t != "cardiomegaly"]
             if possible:
                 sentences.append(writer.mixed(finding, pick(rng, possible, 0.5)))
             else:
                 sentences.append(writer.positive(finding))
         else:
-            sentences.append(writer.positive(finding, hedged=rng.random() < dials.hedge_rate))
+            sentences.append(writer.positive(finding, hedged=rng.random() < settings.hedge_rate))
     return sentences
 
 
 def _impression(writer: Writer, findings: np.ndarray) -> list[Sentence]:
-    rng, dials = writer.rng, writer.dials
+    rng, settings = writer.rng, writer.settings
     present = [CLASSES[i] for i in np.flatnonzero(findings)]
     absent = absent_types(findings)
     present = [present[i] for i in rng.permutation(len(present))]
-    told = [f for f in present[:3] if rng.random() < 0.75 * dials.mention_rate / 0.95]
-    sentences = [writer.positive(f, hedged=rng.random() < dials.hedge_rate) for f in told]
+    mentioned = [f for f in present[:3] if rng.random() < 0.75 * settings.mention_rate / 0.95]
+    sentences = [writer.positive(f, hedged=rng.random() < settings.hedge_rate) for f in mentioned]
     if not sentences and _quiet(findings):
         sentences.append(writer.no_acute())
-    elif not sentences or rng.random() < 0.4 * dials.negation_single:
+    elif not sentences or rng.random() < 0.4 * settings.negation_single:
         possible = [t for t in CHEX5_TYPES if t in absent]
         if possible:
             sentences.append(writer.negative(possible[int(rng.integers(len(possible)))]))

@@ -57,6 +57,7 @@ class Study:
     views: tuple[View, ...]
     date: str
     time: str
+    female: bool
 
     @property
     def folder(self) -> str:
@@ -90,7 +91,7 @@ def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
     """Decide everything about a study: the same arguments give the same study.
 
     Args:
-        settings: the dials.
+        settings: of the phantom.
         split: ``train``, ``validate`` or ``test``: the stream to draw from.
         index: number of the study in its stream.
     """
@@ -104,12 +105,12 @@ def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
     noisy = bool(rng.random() < settings.report_noise) and split != "test"
     marker = _marker(rng.random(), settings, split, present)
     views = _views(rng, settings, split, index)
-    told = other if noisy else present
+    reported = other if noisy else present
     language = np.random.default_rng([settings.seed, STREAMS[split], index, 1 << 20])
     ordinal = int(patient_ordinals(settings.seed, split, settings.counts()[split])[index])
     female = np.random.default_rng([settings.seed, STREAMS[split], ordinal, 1 << 21]).random() < 0.5
     patient = Patient(bool(female), views[0].position == "AP")
-    report = write_report(language, settings, told, patient)
+    report = write_report(language, settings, reported, patient)
     return Study(
         split=split,
         index=index,
@@ -124,6 +125,7 @@ def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
         # MIMIC shifts dates into the future; these are as invented as the rest.
         date=f"{2110 + index % 90}{1 + index * 7 % 12:02d}{1 + index * 11 % 28:02d}",
         time=f"{index * 13 % 24:02d}{index * 17 % 60:02d}{index * 29 % 60:02d}.{index % 1000:03d}",
+        female=patient.female,
     )
 
 

@@ -1,4 +1,4 @@
-"""The tables of a phantom tree: MIMIC-CXR's own, the MS-CXR boxes, and the truth."""
+"""The tables of a phantom: the truth of any layout, MIMIC-CXR's own, and the MS-CXR boxes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from medclip_debias.phantom.catalogue import (
     CLASS_NAMES,
     CLASSES,
     MS_CXR_CATEGORIES,
-    TRUE_LABELS,
     class_probabilities,
 )
 from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.labels import report_labels, true_labels
 from medclip_debias.phantom.language import Sentence
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.study import Study
-from medclip_debias.phantom.truth import Statement, eta_true
+from medclip_debias.phantom.truth import eta_true
 
 FORMAT_VERSION = 1
 
@@ -41,22 +41,61 @@ class Written:
     phrases: dict[str, list[tuple[int, Sentence]]]
 
 
-def write_tables(
+@dataclass(frozen=True)
+class Names:
+    """What the files of a layout call images, studies and patients.
+
+    Attributes:
+        images: id by the ``dicom_id`` of the plan; an image without one is not in the layout.
+        studies: id by the ``study_id`` of the plan.
+        patients: id by the ``subject_id`` of the plan.
+    """
+
+    images: Mapping[str, str]
+    studies: Mapping[int, str]
+    patients: Mapping[int, str]
+
+
+def write_mimic_tables(
     root: Path, settings: PhantomSettings, written: Sequence[Written]
 ) -> dict[str, int]:
-    """Write every table of the tree and return the counts."""
+    """Write MIMIC-CXR's tables, MS-CXR and the truth; return the counts."""
     _records(root, settings, written)
     _metadata(root, written)
     _chexpert(root, written)
     boxes, phrases = _ms_cxr(root, written)
-    sentences = _truth(root, written)
+    return write_truth_tables(root, settings, written, counts={"phrases": phrases, "boxes": boxes})
+
+
+def write_truth_tables(
+    root: Path,
+    settings: PhantomSettings,
+    written: Sequence[Written],
+    names: Names | None = None,
+    counts: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Write the folder ``truth`` of a tree in any layout; return the counts.
+
+    Args:
+        root: of the tree.
+        settings: of the phantom.
+        written: its studies.
+        names: ids of the layout; those of the plan by default.
+        counts: more of them, for ``meta.json`` and the result.
+    """
+    if names is None:
+        names = Names(
+            images={v.dicom_id: v.dicom_id for w in written for v in w.study.views},
+            studies={w.study.study_id: str(w.study.study_id) for w in written},
+            patients={w.study.subject_id: str(w.study.subject_id) for w in written},
+        )
+    sentences = _truth(root, written, names)
     counts = {
         "patients": len({w.study.subject_id for w in written}),
         "studies": len(written),
-        "images": sum(len(w.study.views) for w in written),
+        "images": len(names.images),
         "sentences": sentences,
-        "phrases": phrases,
-        "boxes": boxes,
+        **(counts or {}),
     }
     splits = {s: sum(w.study.split == s for w in written) for s in settings.counts()}
     meta = {
@@ -91,7 +130,8 @@ def write_tables(
 # ---------------------------------------------------------------------- MIMIC-CXR's tables
 
 
-def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV table (gzipped when its name ends in ``.gz``); the same rows, the same bytes."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(header)
@@ -106,7 +146,7 @@ def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> No
 def _records(root: Path, settings: PhantomSettings, written: Sequence[Written]) -> None:
     ending = "dcm" if settings.format == "dicom" else "jpg"
     ordered = [w.study for w in written]
-    _csv(
+    write_csv(
         root / "cxr-record-list.csv.gz",
         ["subject_id", "study_id", "dicom_id", "path"],
         (
@@ -115,12 +155,12 @@ def _records(root: Path, settings: PhantomSettings, written: Sequence[Written]) 
             for v in s.views
         ),
     )
-    _csv(
+    write_csv(
         root / "cxr-study-list.csv.gz",
         ["subject_id", "study_id", "path"],
         ([s.subject_id, s.study_id, f"{s.folder}.txt"] for s in ordered),
     )
-    _csv(
+    write_csv(
         root / "mimic-cxr-2.0.0-split.csv.gz",
         ["dicom_id", "study_id", "subject_id", "split"],
         ([v.dicom_id, s.study_id, s.subject_id, s.split] for s in ordered for v in s.views),
@@ -161,30 +201,7 @@ def _metadata(root: Path, written: Sequence[Written]) -> None:
         for s in (w.study for w in written)
         for v in s.views
     )
-    _csv(root / "mimic-cxr-2.0.0-metadata.csv.gz", header, rows)
-
-
-def report_labels(statements: Iterable[Statement]) -> dict[str, int]:
-    """Labels that a rule-based labeller would read from a report's statements.
-
-    1 wins over -1 (hedged) wins over 0; what is not mentioned has no key. ``No Finding`` is 1
-    when nothing but devices is present or possible.
-    """
-    rank = {0: 0, -1: 1, 1: 2}
-    labels: dict[str, int] = {}
-    other = False
-    for statement in statements:
-        for clause in statement.clauses:
-            value = (-1 if clause.hedged else 1) if clause.present else 0
-            if clause.label is None:
-                other = other or clause.present
-                continue
-            if clause.label not in labels or rank[value] > rank[labels[clause.label]]:
-                labels[clause.label] = value
-    disease = {k: v for k, v in labels.items() if k != "Support Devices"}
-    if not other and all(v == 0 for v in disease.values()):
-        labels["No Finding"] = 1
-    return labels
+    write_csv(root / "mimic-cxr-2.0.0-metadata.csv.gz", header, rows)
 
 
 def _chexpert(root: Path, written: Sequence[Written]) -> None:
@@ -195,21 +212,17 @@ def _chexpert(root: Path, written: Sequence[Written]) -> None:
         values = [f"{labels[c]:.1f}" if c in labels else "" for c in CHEXPERT_LABELS]
         return [w.study.subject_id, w.study.study_id, *values]
 
-    _csv(
+    write_csv(
         root / "mimic-cxr-2.0.0-chexpert.csv.gz",
         ["subject_id", "study_id", *CHEXPERT_LABELS],
         (row(w) for w in written),
     )
 
     def true_row(w: Written) -> list[int]:
-        kinds = {CLASSES[i].type for i in w.study.findings}
-        labels = {name for kind in kinds for name in TRUE_LABELS[kind]}
-        if not labels - {"Support Devices"} and not kinds & {"hernia", "scoliosis"}:
-            labels.add("No Finding")
-        return [w.study.study_id, *(int(c in labels) for c in CHEXPERT_LABELS)]
+        return [w.study.study_id, *true_labels(w.study.findings).values()]
 
     renamed = ["Airspace Opacity" if c == "Lung Opacity" else c for c in CHEXPERT_LABELS]
-    _csv(
+    write_csv(
         root / "mimic-cxr-2.1.0-test-set-labeled.csv",
         ["study_id", *renamed],
         (true_row(w) for w in written if w.study.split == "test"),
@@ -268,11 +281,11 @@ def _ms_cxr(root: Path, written: Sequence[Written]) -> tuple[int, int]:
 # --------------------------------------------------------------------------------- truth
 
 
-def _truth(root: Path, written: Sequence[Written]) -> int:
+def _truth(root: Path, written: Sequence[Written], names: Names) -> int:
     import pandas as pd
 
     (root / "truth").mkdir()
-    _truth_images(root, written)
+    _truth_images(root, written, names)
     population = training_findings(written)
     table = eta_true(
         (p.sentence.statement for w in written for p in w.study.report.sentences), population
@@ -302,7 +315,7 @@ def _truth(root: Path, written: Sequence[Written]) -> int:
             statement = placed.sentence.statement
             clauses = statement.clauses
             values = (
-                str(w.study.study_id),
+                names.studies[w.study.study_id],
                 placed.section,
                 placed.position,
                 placed.sentence.text,
@@ -338,14 +351,14 @@ def training_findings(written: Sequence[Written]) -> np.ndarray:
     return result
 
 
-def _truth_images(root: Path, written: Sequence[Written]) -> None:
+def _truth_images(root: Path, written: Sequence[Written], names: Names) -> None:
     import pandas as pd
 
-    frontal = [(w, v) for w in written for v in w.study.views]
+    frontal = [(w, v) for w in written for v in w.study.views if v.dicom_id in names.images]
     columns: dict[str, list[Any]] = {
-        "dicom_id": [v.dicom_id for _, v in frontal],
-        "study_id": [str(w.study.study_id) for w, _ in frontal],
-        "subject_id": [str(w.study.subject_id) for w, _ in frontal],
+        "dicom_id": [names.images[v.dicom_id] for _, v in frontal],
+        "study_id": [names.studies[w.study.study_id] for w, _ in frontal],
+        "subject_id": [names.patients[w.study.subject_id] for w, _ in frontal],
         "split": [w.study.split for w, _ in frontal],
         "view": [v.position for _, v in frontal],
         "forced": [

@@ -146,6 +146,7 @@ class Truth:
         import pandas as pd
 
         place = folder / "truth" if (folder / "truth").is_dir() else folder
+        self._folder = place
         with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
             images = pd.read_parquet(place / "images.parquet")
             sentences = pd.read_parquet(place / "sentences.parquet")
@@ -166,7 +167,7 @@ class Truth:
         """Whether each image agrees with each sentence: ``[texts, images]``.
 
         Raises:
-            UserError: an image is not in the tables.
+            UserError: an image is not in the tables, or a statement is damaged.
         """
         missing = [name for name in images if name not in self._findings.index]
         if missing:
@@ -175,7 +176,10 @@ class Truth:
                 "give the truth of the phantom that the set was prepared from."
             )
         shown = self._findings.loc[images].to_numpy()
-        statements = [statement_from_json(self._statements[text]) for text in texts]
+        written = [self._statements[text] for text in texts]
+        damaged = f"{self._folder}: a sentence's statement is damaged; write the phantom again"
+        with explained(damaged, ValueError, TypeError, KeyError):
+            statements = [statement_from_json(text) for text in written]
         return np.asarray(agreement_matrix(statements, shown))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import load_yaml
-from medclip_debias.errors import ToldWarning, UserError
+from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.catalogue import (
     METRICS,
     PAPER_BASE,
@@ -26,7 +26,7 @@ from medclip_debias.reporting.definitions import CURVES
 from medclip_debias.reporting.plots import curve, data_address
 
 NOTHING = "\N{EN DASH}"
-Table = list[list[str]]
+Rows = list[list[str]]
 
 
 # -------------------------------------------------------------------------------- reading
@@ -97,7 +97,7 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
 
 
 def _warn(sentence: str) -> None:
-    warnings.warn(ToldWarning(sentence), stacklevel=3)
+    warnings.warn(ReportedWarning(sentence), stacklevel=3)
 
 
 def check_own(path: Path) -> None:
@@ -218,7 +218,7 @@ def duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def flat(content: Any, prefix: str = "") -> Table:
+def flat(content: Any, prefix: str = "") -> Rows:
     """Nested mappings as rows of dotted key and value."""
     if isinstance(content, Mapping):
         return [row for key, item in content.items() for row in flat(item, f"{prefix}{key}.")]
@@ -283,7 +283,7 @@ def paper_value(row: Sequence[float], column: int) -> str:
     return f"{row[column]:.0f}" if PAPER_COLUMNS[column] == "MedR" else f"{row[column]:.2f}"
 
 
-def class_rows(results: Mapping[str, Any]) -> Table:
+def class_rows(results: Mapping[str, Any]) -> Rows:
     """Zero-shot metrics per class: name, counts, then values with intervals."""
     rows = []
     for name, c in (dig(results, "zero_shot.classes") or {}).items():
@@ -303,7 +303,7 @@ def refused_lines(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def category_rows(results: Mapping[str, Any]) -> Table:
+def category_rows(results: Mapping[str, Any]) -> Rows:
     """Phrase-grounding metrics per category, then overall."""
     grounding = results.get("grounding") or {}
     groups = [*(grounding.get("categories") or {}).items()]
@@ -327,7 +327,7 @@ def category_rows(results: Mapping[str, Any]) -> Table:
     ]
 
 
-def retrieval_rows(results: Mapping[str, Any]) -> Table:
+def retrieval_rows(results: Mapping[str, Any]) -> Rows:
     """Retrieval metrics: strict and lenient, both ways."""
     rows = []
     titles = {"box_to_sentence": "box to sentence", "sentence_to_box": "sentence to box"}
@@ -365,7 +365,7 @@ def curves(metrics: Mapping[str, list[float | None]]) -> list[dict[str, str]]:
     return shown
 
 
-def funnel_rows(results: Mapping[str, Any]) -> Table:
+def funnel_rows(results: Mapping[str, Any]) -> Rows:
     """The funnel: step, unit, kept, dropped."""
     return [
         [
@@ -382,7 +382,7 @@ def training_rows(
     settings: Mapping[str, Any],
     results: Mapping[str, Any],
     metrics: Mapping[str, list[float | None]],
-) -> Table:
+) -> Rows:
     """What was trained on what, as rows of a name and a value."""
     counts = dig(results, "data.counts") or {}
     splits = dig(results, "data.splits") or {}
@@ -459,12 +459,12 @@ def _training(train: Mapping[str, Any], metrics: Mapping[str, list[float | None]
     return ", ".join(words)
 
 
-def timing_rows(results: Mapping[str, Any]) -> Table:
+def timing_rows(results: Mapping[str, Any]) -> Rows:
     """How long each part took."""
     return [[name, duration(seconds)] for name, seconds in (results.get("timing") or {}).items()]
 
 
-def provenance_rows(results: Mapping[str, Any]) -> Table:
+def provenance_rows(results: Mapping[str, Any]) -> Rows:
     """Hashes, seed, options and versions: what somebody needs to repeat the results."""
     keys = (
         "data_hash",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from medclip_debias.reporting.content import Table, dig, interval, number
+from medclip_debias.reporting.content import Rows, dig, interval, number
 
 Results = Mapping[str, Any]
 _WAYS = {
@@ -16,7 +16,7 @@ _WAYS = {
 }
 
 
-def ranking_rows(results: Results) -> Table:
+def ranking_rows(results: Results) -> Rows:
     """Average precision, F1 and ECE per class; empty when the results do not have them."""
     rows = []
     for name, c in (dig(results, "zero_shot.classes") or {}).items():
@@ -45,7 +45,7 @@ def reliability_plots(results: Results) -> list[dict[str, str]]:
     ]
 
 
-def multiclass_rows(results: Results) -> Table:
+def multiclass_rows(results: Results) -> Rows:
     """Images, recall and answers of each class of the multi-class protocol."""
     part = dig(results, "zero_shot.multiclass") or {}
     rows = []
@@ -57,7 +57,7 @@ def multiclass_rows(results: Results) -> Table:
     return rows
 
 
-def group_rows(results: Results, division: str) -> Table:
+def group_rows(results: Results, division: str) -> Rows:
     """Grounding metrics of each group of ``areas`` or ``sentence_frequency``."""
     return [
         [
@@ -74,7 +74,7 @@ def group_rows(results: Results, division: str) -> Table:
     ]
 
 
-def study_rows(results: Results) -> Table:
+def study_rows(results: Results) -> Rows:
     """Whole-study retrieval, each direction and counting."""
     rows = []
     for kind in ("report", "sentence"):
@@ -88,7 +88,7 @@ def study_rows(results: Results) -> Table:
     return rows
 
 
-def precision_rows(results: Results) -> Table:
+def precision_rows(results: Results) -> Rows:
     """Precision@K by class labels, each direction."""
     return [
         [

@@ -13,6 +13,7 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.files import write_text
 from medclip_debias.reporting import content, protocols
+from medclip_debias.reporting.ceilings import ceiling_rows
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.tables import write_run_tables
 
@@ -49,6 +50,7 @@ def write_report(run: Path) -> Path:
         curves=content.curves(metrics),
         classes=content.class_rows(results),
         refused=content.refused_lines(results),
+        ceilings=ceiling_rows(run, results),
         rankings=protocols.ranking_rows(results),
         reliability=protocols.reliability_plots(results),
         multiclass=content.dig(results, "zero_shot.multiclass") or {},

@@ -28,7 +28,7 @@ _TEX = {
 
 
 @dataclass(frozen=True)
-class Table:
+class PrintedTable:
     """Words in rows and columns.
 
     Attributes:
@@ -44,13 +44,13 @@ class Table:
     words: int = 1
 
 
-def markdown(table: Table) -> str:
+def markdown(table: PrintedTable) -> str:
     """The table as Markdown, its caption below."""
     lines = markdown_table(table.head, table.rows, table.words)
     return "\n".join([*lines, "", table.caption, ""])
 
 
-def latex(table: Table) -> str:
+def latex(table: PrintedTable) -> str:
     r"""The table as a LaTeX ``table``; needs ``\usepackage{booktabs}``."""
     columns = "l" * table.words + "r" * (len(table.head) - table.words)
     lines = [
@@ -85,7 +85,7 @@ def _ampersands(cells: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------- of runs
 
 
-def results_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+def results_table(runs: Mapping[str, Mapping[str, Any]]) -> PrintedTable:
     """Every metric of one run or of several, with 95% intervals.
 
     Args:
@@ -96,7 +96,7 @@ def results_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
         cells = [_cell(metric, results) for results in runs.values()]
         if any(cells):
             rows.append((metric.title, *(cell or number(None) for cell in cells)))
-    return Table(("metric", *runs), tuple(rows), _caption(list(runs.values())))
+    return PrintedTable(("metric", *runs), tuple(rows), _caption(list(runs.values())))
 
 
 def _cell(metric: Metric, results: Mapping[str, Any]) -> str:
@@ -136,7 +136,7 @@ def write_run_tables(folder: Path, name: str, results: Mapping[str, Any]) -> lis
 # -------------------------------------------------------------------------- of comparisons
 
 
-def comparison_table(content: Mapping[str, Any]) -> Table:
+def comparison_table(content: Mapping[str, Any]) -> PrintedTable:
     """One row for each metric and run of a comparison."""
     rows = []
     for row in content["rows"]:
@@ -146,10 +146,10 @@ def comparison_table(content: Mapping[str, Any]) -> Table:
             cells = (title if not place else "", label, *_entry(entry, int(row["digits"])))
             rows.append(cells)
     head = ("metric", "run", "value", "95%", "difference", "95%", "p", "Holm", "verdict")
-    return Table(head, tuple(rows), comparison_caption(content), words=2)
+    return PrintedTable(head, tuple(rows), comparison_caption(content), words=2)
 
 
-def class_table(content: Mapping[str, Any]) -> Table | None:
+def class_table(content: Mapping[str, Any]) -> PrintedTable | None:
     """AUC per class by DeLong's test; None where it was not computed."""
     rows = []
     for row in content["classes"]:
@@ -165,7 +165,7 @@ def class_table(content: Mapping[str, Any]) -> Table | None:
         "correction over the tests of this table."
     )
     head = ("class", "run", "AUC", "difference", "95%", "p", "Holm", "verdict")
-    return Table(head, tuple(rows), caption, words=2)
+    return PrintedTable(head, tuple(rows), caption, words=2)
 
 
 def _entry(entry: Mapping[str, Any], digits: int) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[s
         except UserError as error:
             damaged.append(str(error))
             if path != found[0]:
-                warn(f"{error} Going on from the checkpoint before it.")
+                warn(f"{error} Resuming from the checkpoint before it.")
     if not found:
         return None
     raise UserError(

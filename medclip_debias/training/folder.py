@@ -1,4 +1,4 @@
-"""The folder of a run: what it was started with, and whether it may go on.
+"""The folder of a run: what it was started with, and whether it may resume.
 
 `settings.yaml` says what the run is, and every checkpoint carries the hash of what it was written
 under, so that neither can be exchanged unseen.
@@ -241,6 +241,6 @@ def _same_run(
     if _DATA in differ and not allow_changed_data:
         raise UserError(
             f"{out}: its run began on data with the hash {old.get(_DATA)}, but {new['prepared']} "
-            f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or go on "
+            f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or resume "
             "all the same with --allow-changed-data."
         )

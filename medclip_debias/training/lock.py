@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.files import json_or_none
 from medclip_debias.owner import Owner, boot
 
 NAME = "lock"
@@ -77,12 +78,12 @@ class Holder:
     @classmethod
     def parse(cls, record: bytes) -> Holder | None:
         """Who wrote a record; None for one that nobody can read."""
+        found = json_or_none(record)
         try:
-            found = json.loads(record)
             owner = Owner(str(found["machine"]), int(found["pid"]), int(found["started"]))
             words = (str(found[name]) for name in ("host", "boot", "since", "token"))
             return cls(owner, *words)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):  # damaged, or not a record
             return None
 
 

@@ -51,8 +51,8 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._far = _start_wandb(folder, wandb, project, settings or {}) if wandb != "off" else None
-        self._training = _Table(folder / "metrics.csv", resume_at, warn)
-        self._validation = _Table(folder / "validation.csv", resume_at, warn)
+        self._training = _CsvLog(folder / "metrics.csv", resume_at, warn)
+        self._validation = _CsvLog(folder / "validation.csv", resume_at, warn)
         board = folder / "tensorboard"
         with _writable(board):
             self._board = SummaryWriter(str(board), purge_step=resume_at + 1)
@@ -65,7 +65,7 @@ class RunLog:
         """Add one row of validation, with its ``step``."""
         self._write(self._validation, row, "validation/")
 
-    def _write(self, table: _Table, row: Mapping[str, float], prefix: str) -> None:
+    def _write(self, table: _CsvLog, row: Mapping[str, float], prefix: str) -> None:
         table.write(row)
         step = int(row["step"])
         scalars = {prefix + name: value for name, value in row.items() if name != "step"}
@@ -130,7 +130,7 @@ def _writable(path: Path) -> Iterator[None]:
         ) from error
 
 
-class _Table:
+class _CsvLog:
     """A CSV file whose first row fixes the columns."""
 
     def __init__(self, path: Path, resume_at: int, warn: Callable[[str], None]) -> None:

@@ -64,7 +64,7 @@ def together(
 ) -> Iterator[tuple[Ranks, torch.device]]:
     """Join the processes of the run for the duration of a ``with`` block.
 
-    An error that ends one process ends all; one of them says it, the others exit in silence.
+    An error that ends one process ends all; one of them says it, the others exit without a message.
 
     Args:
         place: this process.
@@ -177,7 +177,7 @@ def _lost(error: Exception) -> bool:
 def _speaks(said: dist.Store) -> bool:
     """Whether this process is the one that says what went wrong: the first that comes here."""
     try:
-        return bool(said.add("told", 1) == 1)
+        return bool(said.add("reported", 1) == 1)
     except (RuntimeError, dist.DistError):
         # The store went with the process that held it. Once too often is better than never.
         return True
@@ -186,8 +186,8 @@ def _speaks(said: dist.Store) -> bool:
 def _reported(said: dist.Store) -> bool:
     """Whether another process has reported why it ended, or does so within seconds."""
     try:
-        said.wait(["told"], _PATIENCE)
-        said.add("told", 1)
+        said.wait(["reported"], _PATIENCE)
+        said.add("reported", 1)
     except (RuntimeError, dist.DistError):
         return False
     return True
@@ -199,7 +199,7 @@ def _stay(said: dist.Store, place: Place) -> None:
         return
     until = time.monotonic() + _PATIENCE.total_seconds()
     with suppress(RuntimeError, dist.DistError):
-        while said.add("told", 0) < place.world and time.monotonic() < until:
+        while said.add("reported", 0) < place.world and time.monotonic() < until:
             time.sleep(0.05)
 
 

@@ -96,7 +96,7 @@ def listening() -> StopSignals | None:
 
 @contextmanager
 def stop_signals(*, at_once: bool = False) -> Iterator[StopSignals]:
-    """Listen for the duration of a ``with`` block, or go on with whoever listens already.
+    """Listen for the duration of a ``with`` block, or leave it to whoever listens already.
 
     Args:
         at_once: a signal ends the process at once, until this is set to False.

@@ -64,10 +64,13 @@ class Block:
     masked: MaskedSentences | None
 
 
+@dataclass(frozen=True, eq=False)
 class CachedGradients:
     """Computes the gradients of one step; see the module.
 
-    Args:
+    Attributes:
+        settings: of the run, of which ``accumulate``, ``norm_batch`` and ``channels_last`` say how
+            the encoders see the batch.
         model: in training mode.
         objective: of the whole batch.
         masked_lm: the objective's masked-language-model term, if it has one.
@@ -76,31 +79,17 @@ class CachedGradients:
         norms: batch norms whose running statistics move once a step.
         precision: of the encoders.
         ranks: which process this is.
-        settings: of the run, of which ``accumulate``, ``norm_batch`` and ``channels_last`` say how
-            the encoders see the batch.
     """
 
-    def __init__(
-        self,
-        model: DualEncoder,
-        objective: Objective,
-        masked_lm: MaskedLMTerm | None,
-        fields: BatchFields,
-        tokens: Sequence[list[int]],
-        norms: Sequence[StepBatchNorm2d],
-        precision: Precision,
-        ranks: Ranks,
-        settings: TrainSettings,
-    ) -> None:
-        self.model = model
-        self.objective = objective
-        self.masked_lm = masked_lm
-        self.fields = fields
-        self.tokens = tokens
-        self.norms = norms
-        self.precision = precision
-        self.ranks = ranks
-        self.settings = settings
+    settings: TrainSettings
+    model: DualEncoder
+    objective: Objective
+    masked_lm: MaskedLMTerm | None
+    fields: BatchFields
+    tokens: Sequence[list[int]]
+    norms: Sequence[StepBatchNorm2d]
+    precision: Precision
+    ranks: Ranks
 
     def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
         """Add the gradients of this process's part; their mean over the processes is the batch's.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import ToldWarning, UserError, explained
+from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
@@ -143,16 +143,17 @@ class Trainer:
         self.precision = Precision(train.precision, self.device)
         arrange(self.model, train)
         self.norms = norms
+        tokens = self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens)
         self.cached = CachedGradients(
-            self.model,
-            self.objective,
-            self.masked_lm,
-            self._fields(),
-            self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens),
-            norms,
-            self.precision,
-            self.ranks,
             train,
+            model=self.model,
+            objective=self.objective,
+            masked_lm=self.masked_lm,
+            fields=self._fields(),
+            tokens=tokens,
+            norms=norms,
+            precision=self.precision,
+            ranks=self.ranks,
         )
         self.train_mode()
 
@@ -173,7 +174,7 @@ class Trainer:
         views = self.settings.train.views_per_study
         if views > 1 and not spares_own_study(self.objective):
             warnings.warn(
-                ToldWarning(
+                ReportedWarning(
                     f"{self.where}: setting 'train.views_per_study' is {views}, but the loss takes"
                     " the other images of a study for negatives of its sentences; add"
                     " {kind: mask_same_study} to its negatives, or choose 'positives: study'"

@@ -245,7 +245,7 @@ class _Talk:
         """Whether this process is the first to say what stalled."""
         try:
             first = self._store.add("stalled", 1) == 1
-            self._said.add("told", 1)  # those whose connection breaks now need not wonder why
+            self._said.add("reported", 1)  # those whose connection breaks now need not wonder why
         except RuntimeError:
             return True
         return bool(first)

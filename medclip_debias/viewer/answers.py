@@ -1,4 +1,4 @@
-"""What the viewer's page answers: films, heatmaps, probabilities, search; no web in here."""
+"""What the viewer's page answers: radiographs, heatmaps, probabilities, search; no web in here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.classification import sigmoid
-from medclip_debias.evaluation.zero_shot import class_scores
+from medclip_debias.evaluation.protocols.zero_shot import class_scores
 from medclip_debias.grounding.files import GroundOptions, write_groundings
 from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.ground import ground_features, region_grid
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 MOST_SENTENCES = 20
 MOST_CHARACTERS = 1000  # of a sentence
-MOST_FILMS = 2000
+MOST_IMAGES = 2000
 
 
 @dataclass(frozen=True, eq=False)
-class Film:
+class ViewedImage:
     """One radiograph as the model has seen it; its file is not needed any more.
 
     Attributes:
@@ -60,13 +60,13 @@ class Film:
         return height, width
 
     def small(self) -> NDArray[np.uint8]:
-        """The film with every n-th pixel, 1,200 a side at most, for a page."""
+        """The image with every n-th pixel, 1,200 a side at most, for a page."""
         return thinned(self.grey, 0.0, 0.0, 1.0, 1.0)[0]
 
 
 @dataclass(frozen=True)
 class Look:
-    """Sentences seen on a film.
+    """Sentences seen on an image.
 
     Attributes:
         pictures: for each sentence its PNG file, drawn as ``medclip-debias ground`` draws it.
@@ -108,13 +108,13 @@ class Found:
 
 
 class Answers:
-    """One model, perhaps with an index and a folder of films.
+    """One model, perhaps with an index and a folder of images.
 
     Args:
         model: in evaluation mode, with regions.
         name: what the page calls it.
         index: a search index built with this model.
-        films: image files that may be chosen, by the name shown.
+        images: image files that may be chosen, by the name shown.
 
     Raises:
         UserError: the model has no regions, or its prompts are not whole.
@@ -125,13 +125,13 @@ class Answers:
         model: ImageTextModel,
         name: str,
         index: SearchIndex | None = None,
-        films: Mapping[str, Path] | None = None,
+        images: Mapping[str, Path] | None = None,
     ) -> None:
         region_grid(model)
         self.model = model
         self.name = name
         self.index = index
-        self.films = dict(films or {})
+        self.images = dict(images or {})
         self.prompt_sets = _prompt_sets(model)
 
     @classmethod
@@ -153,16 +153,16 @@ class Answers:
         Raises:
             UserError: any of them is missing, damaged or does not fit the others.
         """
-        films = listed_films(images) if images is not None else {}
+        listed = listed_images(images) if images is not None else {}
         found = SearchIndex.open(index) if index is not None else None
         loaded = load_model(model, best_device(device))
         if found is not None:
             found.check_model(loaded.content_hash, model)
-        return cls(loaded, "/".join(Path(model).resolve().parts[-2:]).lstrip("/"), found, films)
+        return cls(loaded, "/".join(Path(model).resolve().parts[-2:]).lstrip("/"), found, listed)
 
-    # ------------------------------------------------------------------------------- films
+    # ------------------------------------------------------------------------------ images
 
-    def read(self, path: Path) -> Film:
+    def read(self, path: Path) -> ViewedImage:
         """Read an image file and encode it; the sentence of an error names the file alone.
 
         Raises:
@@ -174,29 +174,29 @@ class Answers:
             grey = image.stretched(settings)
             square = torch.from_numpy(prepare_image(image, settings)[None])
         except UserError as error:
-            # The place of an upload on the server is nobody's business.
+            # The page must not learn where an upload lies on the server.
             raise UserError(str(error).replace(str(path), path.name)) from error
         with torch.inference_mode():
             features = self.model.encode_images(square).cpu()
-        return Film(path.name, grey, features)
+        return ViewedImage(path.name, grey, features)
 
-    def choose(self, name: str) -> Film:
-        """Read one of `films`.
+    def choose(self, name: str) -> ViewedImage:
+        """Read one of `images`.
 
         Raises:
             UserError: there is none of this name, or it cannot be used.
         """
-        if name not in self.films:
+        if name not in self.images:
             raise UserError("there is no such image in the folder; choose one of the list.")
-        return self.read(self.films[name])
+        return self.read(self.images[name])
 
     # ----------------------------------------------------------------------------- answers
 
-    def look(self, film: Film, text: str, options: GroundOptions | None = None) -> Look:
-        """Where on a film each sentence is seen.
+    def look(self, image: ViewedImage, text: str, options: GroundOptions | None = None) -> Look:
+        """Where on an image each sentence is seen.
 
         Args:
-            film: what `read` gave.
+            image: what `read` gave.
             text: sentences, one a line; empty lines do not count.
             options: what is drawn; no map is written whatever they say.
 
@@ -207,24 +207,24 @@ class Answers:
         options = (options or GroundOptions()).model_copy(update={"maps": False})
         found = ground_features(
             self.model,
-            film.features.to(self.model.device),
-            film.shape,
+            image.features.to(self.model.device),
+            image.shape,
             sentences,
             smoothing=options.smoothing,
         )
         with tempfile.TemporaryDirectory() as folder:
-            rows = write_groundings(Path(folder), film.grey, found, options)
+            rows = write_groundings(Path(folder), image.grey, found, options)
             pictures = [Path(row.pop("picture")).read_bytes() for row in rows]
         return Look(pictures, rows, cut_notes(self.model, sentences))
 
-    def classes(self, film: Film) -> list[ClassRow]:
+    def classes(self, image: ViewedImage) -> list[ClassRow]:
         """Zero-shot probabilities of the model's own prompts.
 
         The mean score of the prompts that say a finding is present, and of those that say it is
         absent; their difference times the learned scale is the logit, as in evaluation.
         """
         scale = self.model.learned_scale
-        features = film.features.to(self.model.device)
+        features = image.features.to(self.model.device)
         rows = []
         for prompts in self.prompt_sets:
             with torch.inference_mode():
@@ -253,13 +253,13 @@ class Answers:
             vector = self.model.encode_sentences(sentences)[0]
         return self._found(index.by_sentence(vector, self.model.score, k))
 
-    def find_film(self, film: Film, k: int) -> list[Found]:
-        """The ``k`` images of the index most like a film.
+    def find_similar(self, image: ViewedImage, k: int) -> list[Found]:
+        """The ``k`` images of the index most like the given one.
 
         Raises:
             UserError: there is no index.
         """
-        return self._found(self._with_index().by_image(film.features, k))
+        return self._found(self._with_index().by_image(image.features, k))
 
     # ------------------------------------------------------------------------- description
 
@@ -331,19 +331,19 @@ def sentence_lines(text: str) -> list[str]:
     return sentences
 
 
-def listed_films(folder: Path) -> dict[str, Path]:
+def listed_images(folder: Path) -> dict[str, Path]:
     """Image files below a folder, by their path in it.
 
     Raises:
-        UserError: there is no such folder, no image in it, or more than `MOST_FILMS`.
+        UserError: there is no such folder, no image in it, or more than `MOST_IMAGES`.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; check the path.")
     files = find_images([folder])
-    if len(files) > MOST_FILMS:
+    if len(files) > MOST_IMAGES:
         raise UserError(
-            f"{folder}: holds {len(files):,} images, but the page lists {MOST_FILMS:,} at most;"
+            f"{folder}: holds {len(files):,} images, but the page lists {MOST_IMAGES:,} at most;"
             " give a smaller folder."
         )
     return {file.relative_to(folder).as_posix(): file for file in files}

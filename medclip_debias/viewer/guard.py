@@ -31,7 +31,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-# What gradio is told of a request: no cookie, no origin, nothing that names another place.
+# What gradio gets of a request: no cookie, no origin, nothing that names another place.
 _PASSED = (b"host", b"accept", b"accept-language", b"content-type", b"x-forwarded-proto")
 _FILES = re.compile(r"/(?:assets|static|svelte)/(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/?)+")
 _PAGES = ("/", "/theme.css", "/favicon.ico")
@@ -89,7 +89,7 @@ class Guard:
             await self._route(scope, receive, send)
 
     async def _enter(self, scope: Scope, send: Send) -> None:
-        """Give the cookie, and go on to the address without the token.
+        """Give the cookie, and redirect to the address without the token.
 
         By a page of its own: after a link on another site, browsers do not send a strict cookie
         along with a redirect.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions
 from medclip_debias.grounding.overlay import OverlayStyle
-from medclip_debias.viewer.answers import Answers, ClassRow, Film, Found, Look
+from medclip_debias.viewer.answers import Answers, ClassRow, Found, Look, ViewedImage
 from medclip_debias.viewer.sessions import Sessions
 from medclip_debias.viewer.uploads import Uploads
 
@@ -46,7 +46,7 @@ footer {display: none !important}
 """
 
 # Picture and caption, as the page shows them; the former a PNG file, then the name it is served by.
-Drawn = tuple[bytes, str]
+Picture = tuple[bytes, str]
 Shown = tuple[str, str]
 Handler = Callable[..., tuple[Any, ...]]
 
@@ -74,10 +74,10 @@ def build(answers: Answers, sessions: Sessions, uploads: Uploads) -> Blocks:
                     elem_id="upload",
                 )
                 choice = gr.Dropdown(
-                    choices=list(answers.films),
+                    choices=list(answers.images),
                     value=None,
                     label="or one of the folder",
-                    visible=bool(answers.films),
+                    visible=bool(answers.images),
                     elem_id="choice",
                 )
                 text = gr.Textbox(
@@ -121,8 +121,8 @@ def build(answers: Answers, sessions: Sessions, uploads: Uploads) -> Blocks:
                 query = gr.Textbox(label="A sentence", scale=3, elem_id="query")
                 count = gr.Slider(1, 50, value=10, step=1, label="Results")
                 by_text = gr.Button("Search by sentence")
-                by_film = gr.Button("Search by the radiograph above")
-            told = _block()
+                by_image = gr.Button("Search by the radiograph above")
+            result = _block()
             hits = Pictures(
                 label="Images found (as prepared)",
                 columns=5,
@@ -136,7 +136,7 @@ def build(answers: Answers, sessions: Sessions, uploads: Uploads) -> Blocks:
 
         drawing = [text, boxed, threshold, alpha, scale]
         shown = [status, pictures, sentences]
-        searched = [told, hits, hit_rows]
+        searched = [result, hits, hit_rows]
         opened = [*shown, classes, *searched]
         one_at_a_time: dict[str, Any] = {
             "concurrency_id": "model",
@@ -156,7 +156,7 @@ def build(answers: Answers, sessions: Sessions, uploads: Uploads) -> Blocks:
         on(functools.partial(gr.on, redraw), handlers.redrawn, drawing, shown)
         searches = functools.partial(gr.on, [by_text.click, query.submit])
         on(searches, handlers.by_sentence, [query, count], searched)
-        on(by_film.click, handlers.by_film, [count], searched)
+        on(by_image.click, handlers.by_image, [count], searched)
         # It makes the page hold a connection, whose end frees what is its own (`guard.Guard`).
         page.unload(_nothing)
         page.queue(max_size=MOST_WAITING)
@@ -187,7 +187,7 @@ def _for_session(handler: Handler) -> Handler:
     return asked
 
 
-def _told(empty: tuple[Any, ...]) -> Callable[[Handler], Handler]:
+def _reported(empty: tuple[Any, ...]) -> Callable[[Handler], Handler]:
     """Turn an error into one sentence on the page, with nothing of the last answer beside it.
 
     Args:
@@ -196,7 +196,7 @@ def _told(empty: tuple[Any, ...]) -> Callable[[Handler], Handler]:
 
     def wrap(handler: Handler) -> Handler:
         @functools.wraps(handler)
-        def told(self: Handlers, *inputs: Any) -> tuple[Any, ...]:
+        def reporting(self: Handlers, *inputs: Any) -> tuple[Any, ...]:
             try:
                 return handler(self, *inputs)
             except UserError as error:
@@ -209,14 +209,14 @@ def _told(empty: tuple[Any, ...]) -> Callable[[Handler], Handler]:
             before, after = empty[: empty.index(_SENTENCE)], empty[empty.index(_SENTENCE) + 1 :]
             return (*before, _notice(sentence, wrong=True), *after)
 
-        return told
+        return reporting
 
     return wrap
 
 
 _SENTENCE = object()
 _NO_LOOK: tuple[Any, ...] = (_SENTENCE, [], [])
-_NO_FILM: tuple[Any, ...] = (*_NO_LOOK, [], "", [], [])
+_NO_IMAGE: tuple[Any, ...] = (*_NO_LOOK, [], "", [], [])
 
 
 class Handlers:
@@ -227,66 +227,66 @@ class Handlers:
         self._sessions = sessions
         self._uploads = uploads
 
-    @_told((None, None, *_NO_FILM))
+    @_reported((None, None, *_NO_IMAGE))
     def opened(self, session: str, upload: str | None, *drawing: Any) -> tuple[Any, ...]:
         """Read an upload, remove its file, and show it."""
         self._clear(session)
         if upload is None:
             raise UserError("give a DICOM, JPG or PNG file.")
         try:
-            film = self._answers.read(self._uploads.path(upload, session))
+            image = self._answers.read(self._uploads.path(upload, session))
         finally:
             self._uploads.remove(upload)
-        return (None, None, *self._film(session, film, drawing))
+        return (None, None, *self._opened(session, image, drawing))
 
     def chosen(self, session: str, name: str | None, *drawing: Any) -> tuple[Any, ...]:
         """Read a radiograph of the folder and show it; without a name, change nothing."""
-        return self._chosen(session, name, *drawing) if name else _unchanged(len(_NO_FILM))
+        return self._chosen(session, name, *drawing) if name else _unchanged(len(_NO_IMAGE))
 
-    @_told(_NO_FILM)
+    @_reported(_NO_IMAGE)
     def _chosen(self, session: str, name: str, *drawing: Any) -> tuple[Any, ...]:
         self._clear(session)
-        return self._film(session, self._answers.choose(name), drawing)
+        return self._opened(session, self._answers.choose(name), drawing)
 
-    def _film(self, session: str, film: Film, drawing: Sequence[Any]) -> tuple[Any, ...]:
-        rows = class_table(self._answers.classes(film))
-        self._sessions.keep(session, film)
+    def _opened(self, session: str, image: ViewedImage, drawing: Sequence[Any]) -> tuple[Any, ...]:
+        rows = class_table(self._answers.classes(image))
+        self._sessions.keep(session, image)
         if str(drawing[0] or "").strip():
             shown = self.looked(session, *drawing)
         else:
-            drawn = self._show(session, "pictures", [_film_picture(film)])
-            shown = (_notice(_size(film)), drawn, [])
+            pictures = self._show(session, "pictures", [_image_picture(image)])
+            shown = (_notice(_size(image)), pictures, [])
         return (*shown, rows, "", [], [])
 
-    @_told(_NO_LOOK)
+    @_reported(_NO_LOOK)
     def looked(self, session: str, *drawing: Any) -> tuple[Any, ...]:
         """Show where the sentences are seen on the radiograph."""
         found = self._given(session)
         look = self._answers.look(found, str(drawing[0] or ""), ground_options(*drawing[1:]))
         words = " ".join([_size(found), *look.notes])
-        drawn = self._show(session, "pictures", [_film_picture(found), *_pictures(look)])
-        return _notice(words), drawn, sentence_table(look)
+        pictures = self._show(session, "pictures", [_image_picture(found), *_pictures(look)])
+        return _notice(words), pictures, sentence_table(look)
 
     def redrawn(self, session: str, *drawing: Any) -> tuple[Any, ...]:
         """Draw again after a change of how; before there is anything to draw, change nothing."""
-        if self._sessions.film(session) is None or not str(drawing[0] or "").strip():
+        if self._sessions.image(session) is None or not str(drawing[0] or "").strip():
             return _unchanged(len(_NO_LOOK))
         return self.looked(session, *drawing)
 
-    @_told((_SENTENCE, [], []))
+    @_reported((_SENTENCE, [], []))
     def by_sentence(self, session: str, text: str | None, count: float) -> tuple[Any, ...]:
         """Search the index by a sentence."""
         found = self._answers.find_sentence(text or "", int(count))
         return self._hits(session, found, "the sentence")
 
-    @_told((_SENTENCE, [], []))
-    def by_film(self, session: str, count: float) -> tuple[Any, ...]:
+    @_reported((_SENTENCE, [], []))
+    def by_image(self, session: str, count: float) -> tuple[Any, ...]:
         """Search the index by the radiograph."""
         given = self._given(session)
-        return self._hits(session, self._answers.find_film(given, int(count)), given.name)
+        return self._hits(session, self._answers.find_similar(given, int(count)), given.name)
 
     def _hits(self, session: str, found: Sequence[Found], asked: str) -> tuple[Any, ...]:
-        drawn = [
+        pictures = [
             (_png(one.image), f"{one.hit.rank}: {one.hit.score:.3f}")
             for one in found
             if one.image is not None
@@ -294,20 +294,20 @@ class Handlers:
         rows = [[h.rank, f"{h.score:.4f}", h.image_id, h.study_id] for h in (f.hit for f in found)]
         total = len(self._answers.index or ())
         words = f"{len(found)} of {total:,} images for {asked}, best first."
-        return _notice(words), self._show(session, "hits", drawn), rows
+        return _notice(words), self._show(session, "hits", pictures), rows
 
-    def _given(self, session: str) -> Film:
-        film = self._sessions.film(session)
-        if film is None:
+    def _given(self, session: str) -> ViewedImage:
+        image = self._sessions.image(session)
+        if image is None:
             raise UserError(
                 "give a radiograph first. One that was here before is freed when the connection"
                 " to the page was lost, or after hours without use."
             )
-        return film
+        return image
 
-    def _show(self, session: str, place: str, drawn: Sequence[Drawn]) -> list[Shown]:
-        names = self._sessions.show(session, place, [picture for picture, _ in drawn])
-        return [(name, caption) for name, (_, caption) in zip(names, drawn, strict=True)]
+    def _show(self, session: str, place: str, pictures: Sequence[Picture]) -> list[Shown]:
+        names = self._sessions.show(session, place, [picture for picture, _ in pictures])
+        return [(name, caption) for name, (_, caption) in zip(names, pictures, strict=True)]
 
     def _clear(self, session: str) -> None:
         """Free what is shown of the radiograph before, also where the new one cannot be read."""
@@ -363,16 +363,16 @@ def _unchanged(count: int) -> tuple[Any, ...]:
     return tuple(gr.skip() for _ in range(count))
 
 
-def _size(film: Film) -> str:
-    height, width = film.shape
-    return f"{film.name}: {width} x {height} pixels."
+def _size(image: ViewedImage) -> str:
+    height, width = image.shape
+    return f"{image.name}: {width} x {height} pixels."
 
 
-def _film_picture(film: Film) -> Drawn:
-    return _png(film.small()), "Radiograph"
+def _image_picture(image: ViewedImage) -> Picture:
+    return _png(image.small()), "Radiograph"
 
 
-def _pictures(look: Look) -> list[Drawn]:
+def _pictures(look: Look) -> list[Picture]:
     return [
         (picture, f"{row['text']} ({row['score']:.2f})")
         for picture, row in zip(look.pictures, look.rows, strict=True)

@@ -55,7 +55,7 @@ def serve(
     allowed: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve until the process is told to stop (Ctrl-C, SIGTERM, SIGHUP).
+    """Serve until the process gets a signal to stop (Ctrl-C, SIGTERM, SIGHUP).
 
     Everything that the page keeps on the disk lies in one temporary folder that is gone when this
     returns.
@@ -66,7 +66,7 @@ def serve(
         token: that the address must carry; None lets in everybody who reaches the place.
         given: the token is the user's own, and is not printed.
         allowed: names and addresses under which the page is served beside those of this machine.
-        say: told the address, and who can reach it.
+        say: called with the address, and who can reach it.
 
     Raises:
         UserError: gradio is not installed, or the place cannot be listened on.
@@ -122,7 +122,7 @@ def _announced(
 
 
 def check_installed() -> None:
-    """Refuse to go on without gradio, without taking the seconds that its import takes.
+    """Refuse to start without gradio, without taking the seconds that its import takes.
 
     Raises:
         UserError: it is not installed.
@@ -242,7 +242,7 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Print nothing of what is going on: tracebacks of the web libraries quote what was sent.
+    """Print nothing of what happens: tracebacks of the web libraries quote what was sent.
 
     ``MEDCLIP_DEBIAS_DEBUG=1`` prints all of it.
     """

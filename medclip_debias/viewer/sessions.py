@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from medclip_debias.viewer.answers import Film
+from medclip_debias.viewer.answers import ViewedImage
 
 MOST_SESSIONS = 32
 # Seconds without a request until a radiograph is freed: of an open page, and of a client that
@@ -21,7 +21,7 @@ ABSENT_LIVES = 60
 class _Session:
     used: float
     connections: int = 0
-    film: Film | None = None
+    image: ViewedImage | None = None
     pictures: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -58,23 +58,23 @@ class Sessions:
         if last:
             self.end(session)
 
-    def keep(self, session: str, film: Film | None) -> None:
+    def keep(self, session: str, image: ViewedImage | None) -> None:
         """Make a radiograph that of a session, in place of the one before."""
         with self._lock:
-            self._of(session).film = film
-            held = [name for name, one in self._sessions.items() if one.film is not None]
+            self._of(session).image = image
+            held = [name for name, one in self._sessions.items() if one.image is not None]
             held.sort(key=lambda name: self._sessions[name].used)
         for name in held[: max(0, len(held) - MOST_SESSIONS)]:
             self.end(name)
 
-    def film(self, session: str) -> Film | None:
+    def image(self, session: str) -> ViewedImage | None:
         """The radiograph of a session."""
         with self._lock:
             one = self._sessions.get(session)
             if one is None:
                 return None
             one.used = self._clock()
-            return one.film
+            return one.image
 
     def show(self, session: str, place: str, pictures: Sequence[bytes]) -> list[str]:
         """Offer pictures at one place of a session's page, instead of those before.

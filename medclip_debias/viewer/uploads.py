@@ -36,7 +36,7 @@ class Uploads:
     """Uploaded files by a random name; a client never learns or names a place on the disk.
 
     Args:
-        folder: where they lie; it is made, for this user alone.
+        folder: where they lie; it is created, for this user alone.
         clock: seconds that only grow.
     """
 
@@ -135,7 +135,7 @@ class Uploads:
 def clean_name(name: str) -> str:
     """The last part of a file's name, of characters that are safe everywhere.
 
-    >>> clean_name("C:\\\\films\\\\..\\\\one\\n.dcm"), clean_name("../.."), clean_name("")
+    >>> clean_name("C:\\\\images\\\\..\\\\one\\n.dcm"), clean_name("../.."), clean_name("")
     ('one_.dcm', 'upload', 'upload')
     """
     last = re.split(r"[/\\]", name)[-1]

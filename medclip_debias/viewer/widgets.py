@@ -29,7 +29,7 @@ class Upload(gr.File, metaclass=_Unwritten):
 
     @property
     def data_model(self) -> None:
-        """None: what a client sends is never made into a file."""
+        """None: what a client sends is never written to a file."""
 
     @data_model.setter
     def data_model(self, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the timing scripts share: made radiographs, medians in turn, and the table."""
+"""What the timing scripts share: generated radiographs, medians in turn, and the table."""
 
 from __future__ import annotations
 

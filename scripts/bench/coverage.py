@@ -2,9 +2,9 @@
 
     python scripts/bench/coverage.py [TRIALS]
 
-Writes three Markdown tables to standard output: coverage of the intervals of single figures and
+Writes three Markdown tables to standard output: coverage of the intervals of single metrics and
 of differences by number of patients, and false alarms of the comparison of groups of seeds. Every
-trial samples patients with one to several items each from a population whose figure is known in
+trial samples patients with one to several items each from a population whose metric is known in
 closed form. With 400 trials, the default, a share of 0.95 is known to 0.02 (two standard errors).
 """
 
@@ -53,7 +53,7 @@ class Population:
 
 
 def mean(rng: np.random.Generator, patients: int) -> Sample:
-    """A skewed figure of each item, as CNR or mIoU: log-normal."""
+    """A skewed metric of each item, as CNR or mIoU: log-normal."""
     population = Population(rng, patients)
     values = np.exp(0.7 * population.normal(0.4))
     return population.names, lambda w: {"f": weighted_mean(values, w)}, float(np.exp(0.245))
@@ -93,8 +93,8 @@ def median(rng: np.random.Generator, patients: int) -> Sample:
     return population.names, lambda w: {"f": weighted_median(values, w)}, 1.0
 
 
-FIGURES = {
-    "mean of a skewed figure": mean,
+METRICS = {
+    "mean of a skewed metric": mean,
     "share of hits, 0.6": share(0.6),
     "share of hits, 0.1": share(0.1),
     "AUC, 40% positive": auc(0.4),
@@ -109,11 +109,11 @@ def level(job: tuple[str, int, int]) -> tuple[float, float]:
     rng = np.random.default_rng([sum(map(ord, name)), patients])
     plain = used = 0
     for trial in range(trials):
-        names, statistics, truth = FIGURES[name](rng, patients)
-        drawn = np.concatenate([statistics(w)["f"] for w in resample_weights(names, 1000, trial)])
+        names, statistics, truth = METRICS[name](rng, patients)
+        again = np.concatenate([statistics(w)["f"] for w in resample_weights(names, 1000, trial)])
         without = np.concatenate([statistics(w)["f"] for w in jackknife_weights(names)])
-        found = expanded_interval(drawn, influence(without, patients))  # as bootstrap_intervals
-        before = percentile_interval(drawn)
+        found = expanded_interval(again, influence(without, patients))  # as bootstrap_intervals
+        before = percentile_interval(again)
         used += found is not None and found[0] <= truth <= found[1]
         plain += before is not None and before[0] <= truth <= before[1]
     return plain / trials, used / trials
@@ -177,16 +177,16 @@ def false_alarms(job: tuple[int, float, int]) -> tuple[float, float]:
         values = rng.normal(size=(2, 1, patients)) * np.sqrt(patients)
         values = values + rng.normal(size=(2, seeds, 1)) * np.sqrt(seeds * of_seeds)
         values = values + rng.normal(size=(2, seeds, patients)) * np.sqrt(0.1 * seeds * patients)
-        drawn = values @ counts.T / patients
+        again = values @ counts.T / patients
         without = (values.sum(axis=-1, keepdims=True) - values) / (patients - 1)
         sides = [
             {
-                s: Replicated(float(values[k, s].mean()), drawn[k, s], without[k, s], patients)
+                s: Replicated(float(values[k, s].mean()), again[k, s], without[k, s], patients)
                 for s in range(seeds)
             }
             for k in (0, 1)
         ]
-        gaps = drawn[0].mean(axis=0) - drawn[1].mean(axis=0)
+        gaps = again[0].mean(axis=0) - again[1].mean(axis=0)
         p_patients = 2 * min((gaps <= 0).mean(), (gaps >= 0).mean())
         p_seeds = paired_seeds(*({s: r.value for s, r in side.items()} for side in sides))[2]
         larger += max(p_patients, p_seeds) <= 0.05
@@ -205,13 +205,13 @@ def main() -> None:
     """Print the tables."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     with Pool() as pool:
-        found = pool.map(level, [(f, n, trials) for f in FIGURES for n in PATIENTS], 1)
+        found = pool.map(level, [(f, n, trials) for f in METRICS for n in PATIENTS], 1)
         gaps = pool.map(difference, [(f, n, trials) for f in DIFFERENCES for n in PATIENTS], 1)
         ratios = (0.0, 0.5, 1.0, 5.0)
         alarms = pool.map(false_alarms, [(s, r, 4 * trials) for r in ratios for s in SEEDS], 1)
     heads = [f"{n} patients" for n in PATIENTS]
     per = len(PATIENTS)
-    rows = {f: found[i * per : (i + 1) * per] for i, f in enumerate(FIGURES)}
+    rows = {f: found[i * per : (i + 1) * per] for i, f in enumerate(METRICS)}
     table("covered: percentile / used", rows, heads)
     rows = {f: gaps[i * per : (i + 1) * per] for i, f in enumerate(DIFFERENCES)}
     table("difference covered: percentile / used", rows, heads)

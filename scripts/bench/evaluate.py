@@ -2,9 +2,9 @@
 
     python scripts/bench/evaluate.py [PHRASES]
 
-Made maps of 15 x 15 regions on images of 3056 x 2544 pixels, with one to three boxes each. The
+Generated maps of 15 x 15 regions on images of 3056 x 2544 pixels, with one to three boxes each. The
 direct way upsamples each map and passes over its pixels; it is timed on a few phrases only, and
-the figures of both are compared.
+the metrics of both are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.ndimage import find_objects, label
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, InsideOutside
-from medclip_debias.evaluation.phrase_grounding import best_overlaps, score_phrase
+from medclip_debias.evaluation.protocols.phrase_grounding import best_overlaps, score_phrase
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
@@ -79,7 +79,7 @@ def main() -> None:
     print("| way | seconds for 1,000 phrases | times ours |\n| --- | ---: | ---: |")
     print(f"| closed form (ours), {count} measured | {1000 * closed:.1f} | 1.0 |")
     print(f"| every pixel, {len(pixels)} measured | {1000 * slow:.1f} | {slow / closed:.1f} |")
-    print(f"\nLargest difference of a figure: {apart:.2g}")
+    print(f"\nLargest difference of a metric: {apart:.2g}")
 
 
 if __name__ == "__main__":

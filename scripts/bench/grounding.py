@@ -5,7 +5,7 @@ and make a heatmap at every pixel of the original image. The published inference
 hi-ml-multimodal) starts from the file for every sentence, and reads it with pydicom, PIL and
 torchvision: that is the first way. The second is one sentence at a time, too, but with this
 project's reading and heatmaps. Here the image is read, prepared and encoded once, and the sentences
-are encoded together. The figures are ratios of the medians of five rounds, all ways in turn.
+are encoded together. The numbers are ratios of the medians of five rounds, all ways in turn.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Time of one training image (512 -> random crop 480, brightness, contrast), five ways.
 
-Makes its own files in a temporary folder. Each figure is the time until a batch of uint8 or
+Makes its own files in a temporary folder. Each number is the time until a batch of uint8 or
 float images lies in memory, in one process and thread:
 
     OMP_NUM_THREADS=1 python scripts/bench/loader.py

@@ -59,7 +59,7 @@ def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) 
 
     with tempfile.TemporaryDirectory() as folder:
         root = write_dicoms(Path(folder), images, side)
-        figures = {}
+        numbers = {}
         for count in workers:
             times = []
             for _ in range(repeats):
@@ -67,8 +67,8 @@ def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) 
                 out = root / "out"
                 prepare(root, out, PrepareSettings(), workers=count, overwrite=True)
                 times.append(time.perf_counter() - start)
-            figures[f"{count} workers"] = round(images / statistics.median(times), 1)
-    return {"images_per_second": figures, "images": images, "side": list(side)}
+            numbers[f"{count} workers"] = round(images / statistics.median(times), 1)
+    return {"images_per_second": numbers, "images": images, "side": list(side)}
 
 
 def memory(sizes: list[int], images: int, side: tuple[int, int], workers: int) -> dict:
@@ -172,14 +172,14 @@ def main() -> None:
         write_dicoms(given.folder, given.images, tuple(given.side))
         return
     if given.what == "speed":
-        figures = speed(given.images, tuple(given.side), given.workers, given.repeats)
+        numbers = speed(given.images, tuple(given.side), given.workers, given.repeats)
     elif given.what == "memory":
-        figures = memory(given.sizes, given.images, tuple(given.side), given.workers[-1])
+        numbers = memory(given.sizes, given.images, tuple(given.side), given.workers[-1])
     elif given.what == "one-workers":
-        figures = one_workers(given.images, tuple(given.side), given.workers[-1])
+        numbers = one_workers(given.images, tuple(given.side), given.workers[-1])
     else:
-        figures = one_memory(given.images)
-    print(json.dumps(figures))
+        numbers = one_memory(given.images)
+    print(json.dumps(numbers))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Whole-study retrieval at full size: seconds of each step, and the memory it takes.
 
-Scores are made, since their values do not change the time: 3,000 studies whose reports hold 1 to 8
-sentences of a pool in which few are frequent and most are rare, so that many reports share
+Scores are random, since their values do not change the time: 3,000 studies whose reports hold 1
+to 8 sentences of a pool in which few are frequent and most are rare, so that many reports share
 sentences and some are equal. Timed is everything after the encoding, with intervals.
 """
 
@@ -18,8 +18,12 @@ import numpy as np
 
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.retrieval import paired_ranks, summarise_modes, summarise_ranks
-from medclip_debias.evaluation.study_retrieval import (
+from medclip_debias.evaluation.protocols.retrieval import (
+    paired_ranks,
+    summarise_modes,
+    summarise_ranks,
+)
+from medclip_debias.evaluation.protocols.study_retrieval import (
     REPORT_WAYS,
     SENTENCE_WAYS,
     class_precision,
@@ -35,12 +39,12 @@ def made(studies: int, seed: int) -> tuple[np.ndarray, list[list[int]], np.ndarr
     """Scores ``[studies, sentences]``, the columns of each report, and five labels a study."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, POOL + 1)
-    drawn = [
+    reports = [
         np.unique(rng.choice(POOL, size=int(count), p=weights / weights.sum()))
         for count in rng.integers(1, 9, studies)
     ]
-    used, columns = np.unique(np.concatenate(drawn), return_inverse=True)
-    bounds = np.cumsum([0, *map(len, drawn)])
+    used, columns = np.unique(np.concatenate(reports), return_inverse=True)
+    bounds = np.cumsum([0, *map(len, reports)])
     reports = [columns[a:b].tolist() for a, b in pairwise(bounds)]
     scores = rng.normal(0, 0.1, (studies, len(used))).astype(np.float32)
     for study, own in enumerate(reports):
@@ -75,7 +79,7 @@ def main() -> None:
         "ranks of image and report, strict and lenient",
         lambda: paired_ranks(table, same, REPORT_WAYS),
     )
-    report = timed("their figures, with intervals", lambda: summarise_modes(ranks, patients, draw))
+    report = timed("their metrics, with intervals", lambda: summarise_modes(ranks, patients, draw))
     study, sentence = np.nonzero(says)
     pairs = [patients[number] for number in study]
     strict = timed(
@@ -90,7 +94,7 @@ def main() -> None:
         lambda: (first_relevant_rank(scores.T, says.T), first_relevant_rank(scores, says)),
     )
     timed(
-        "figures of the strict ones, with intervals",
+        "metrics of the strict ones, with intervals",
         lambda: summarise_ranks(strict, dict.fromkeys(SENTENCE_WAYS, pairs), draw),
     )
     timed(

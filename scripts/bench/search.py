@@ -1,6 +1,6 @@
-"""Two-stage search over made studies: build time, bytes, time of a query, recall@10.
+"""Two-stage search over generated studies: build time, bytes, time of a query, recall@10.
 
-No model and no images: the region vectors are made, with the structure that real ones have and
+No model and no images: the region vectors are generated, with the structure that real ones have and
 random noise has not. Anatomy varies smoothly over the grid and is nearly the same in every image;
 patients differ in a few directions; findings, of which few are frequent and many rare, and which
 resemble each other within a category, change the regions of one place of an image. Sentences lie
@@ -51,7 +51,7 @@ def score(features: ImageFeatures, sentences: torch.Tensor) -> torch.Tensor:
 
 
 class World:
-    """What all made studies share."""
+    """What all generated studies share."""
 
     def __init__(self, seed: int) -> None:
         self.rng = torch.Generator().manual_seed(seed)
@@ -104,7 +104,7 @@ class World:
 
 
 def build(folder: Path, images: int, world: World, settings: IndexSettings) -> dict[str, float]:
-    """Make an index of made studies; return the seconds of each part."""
+    """Make an index of generated studies; return the seconds of each part."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shape = (images, SIDE * SIDE, DIM)

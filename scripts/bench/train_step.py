@@ -281,9 +281,9 @@ def gradient_of(
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     trainer.model.text_encoder.eval()
-    figures = trainer.cached.backward(trainer.batches[0], [0, 0])
+    metrics = trainer.cached.backward(trainer.batches[0], [0, 0])
     parts = [p.grad.flatten().double().cpu() for p in trainer.parameters if p.grad is not None]
-    return float(figures["loss"]), torch.cat(parts)
+    return float(metrics["loss"]), torch.cat(parts)
 
 
 def precision(folder: Path, scale: Scale, only: list[str]) -> dict[str, tuple[float, ...]]:
@@ -323,13 +323,13 @@ def soak(folder: Path, scale: Scale, steps: int, every: int = SOAK_EVERY) -> lis
     head("Soak", "step", "memory, MiB", "growth", "GPU memory, MiB", "loss")
     taken: list[float] = []
     for number, batch in enumerate(iterate(trainer.batches, 0, steps, scale.workers), start=1):
-        figures = trainer.step(number - 1, batch)
+        metrics = trainer.step(number - 1, batch)
         if number % every and number != steps:
             continue
         taken.append(psutil.Process().memory_info().rss / MIB)
         growth = f"{taken[-1] - taken[-2]:+.1f}" if len(taken) > 1 else ""
         gpu = f"{torch.cuda.memory_allocated(trainer.device) / MIB:.1f}" if on_gpu else ""
-        row(number, f"{taken[-1]:.1f}", growth, gpu, f"{float(figures['loss']):.4f}")
+        row(number, f"{taken[-1]:.1f}", growth, gpu, f"{float(metrics['loss']):.4f}")
     return taken
 
 
@@ -428,7 +428,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--world", type=int, default=8, help="predict: GPUs")
     parser.add_argument("--bandwidth", type=float, default=100.0, help="predict: GB/s of a link")
     parser.add_argument("--way", default="engine", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help="keep the made data here, or use it again")
+    parser.add_argument("--folder", type=Path, help="keep the generated data here, or use it again")
     given = parser.parse_args(words)
     torch.set_num_threads(given.threads)
     scale = Scale(**{name: getattr(given, name) for name in Scale.__dataclass_fields__})

@@ -1,4 +1,4 @@
-"""The contenders of train_step.py: a made prepared set, and four ways to take a training step.
+"""The contenders of train_step.py: a generated prepared set, and four ways to take a training step.
 
 Every way starts from the same weights, on the same batches: `Engine` is this package, `Plain` a
 loop as one writes it for a first experiment, `OpenClip` the step of open_clip's own training loop
@@ -288,7 +288,7 @@ def open_clip_loss() -> ModuleType:
 
 
 def ways(trainer: Trainer) -> dict[str, Any]:
-    """Name to a function that makes the way; what cannot be had here is left out."""
+    """Name to a function that makes the way; what is not available here is left out."""
     precision = trainer.settings.train.precision
     known: dict[str, Any] = {
         "engine": lambda: Engine(trainer),

@@ -18,16 +18,19 @@ from collections import Counter
 from pathlib import Path
 
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.text.languages import language
 from medclip_debias.data.text.reports import (
     ReportSettings,
     report_sentences_counted,
-    sections,
+    sections_counted,
     words_in,
 )
 from medclip_debias.data.text.sentences import DROPPED
 
 TOKENS = (
     *("\n", "\r\n", "\r", "\n \n", "\t", " ", ":", ": ", ".", "\u2028", "\x0b", "\x00", "\ufeff"),
+    *("Hallazgos: ", "\n IMPRESIÓN:", "RÉSULTATS : ", "Conclusão: ", "\n BEURTEILUNG\n", " bds. "),
+    *(" izq. ", "Größe", " œdème", " . ", "5. Rippe", "BWK 12. ", " env. ", "Z.n. ", " p. ex. "),
     *("FINDINGS:", "\n FINDINGS:\n", "Impression: ", "IMPRESSION", "\n WET READ: 9:11 PM\n"),
     *("\n FINAL ADDENDUM\n", "COMPARISON", "findings:", "CHEST, TWO VIEWS (PA/LAT):", "LUNGS:"),
     *("\n PORTABLE CHEST, 10:30 A.M.: ", ". Comparison: ", " TECHNIQUE: ", "\n ETT: ", "\n XYZ: "),
@@ -59,10 +62,11 @@ TOKENS = (
     *("\u222f", "\u2668", "\u0130", "\u00df", "\ud83d\ude00", "\u0301", "\u202e", "\\", "(?:", "["),
 )
 SETTINGS = (
-    ReportSettings(),
+    ReportSettings(language="en"),
     ReportSettings(sections=("impression", "wet_read", "addendum"), order="settings"),
     ReportSettings(sections=("findings",), fallback=(), min_words=3, max_words=20),
     ReportSettings(drop_repeated=True),
+    *(ReportSettings(language=code) for code in ("es", "fr", "pt", "de")),
 )
 DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
 
@@ -140,12 +144,17 @@ def _replacement(source: random.Random, piece: str) -> str:
 
 def check(text: str, settings: ReportSettings) -> str:
     """Return the promise that this input breaks, or ``""``."""
-    found = sections(text)
+    spoken = "en" if settings.language == "auto" else settings.language
+    cut = report_sentences_counted(text, settings)
+    if cut.language != spoken:  # a mutation may look like another language
+        return "" if settings.language == "auto" else "another language than the one given"
+    named = (*settings.sections, *settings.fallback)
+    found = sections_counted(text, named, language(spoken)).found
     if not all(name and piece and piece == piece.strip() for name, piece in found.items()):
         return "an empty section"
     if any(name != name.lower() or " " in name for name in found):
         return "a name that is not normal"
-    kept, dropped, used, aside = report_sentences_counted(text, settings)
+    kept, dropped, used, aside, _ = cut
     if used + aside.total() > words_in(text):
         return "words counted twice"
     if any(name == name.upper() or len(name) > 30 for name in aside):
@@ -157,7 +166,7 @@ def check(text: str, settings: ReportSettings) -> str:
             return "a sentence that is not clean"
         if not any(c.isalpha() for c in DEIDENTIFIED.sub("", sentence)):
             return "a sentence without a word"
-    if settings == SETTINGS[0] and not dropped["signature"]:
+    if settings in (SETTINGS[0], *SETTINGS[-4:]) and not dropped["signature"]:
         wanted = [n for n in found if n in settings.sections]
         wanted = wanted or [n for n in settings.fallback if n in found][:1]
         whole = " ".join(found[name] for name in wanted)

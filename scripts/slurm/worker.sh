@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One process of a run under torchrun: passes signals on, and leaves the exit code in
-# $CODES/rank-N. "Saved, run me again" (75) is told to torchrun as success: it must not start the
+# $CODES/rank-N. "Saved, run me again" (75) is reported to torchrun as success: it must not start the
 # processes again when the time is up.
 set -euo pipefail
 SAVED=75

@@ -9,14 +9,14 @@ from typing import Any
 from medclip_debias.config import Settings, apply_overrides, load_yaml, merge, validate
 from medclip_debias.experiments.publish import publish
 from medclip_debias.experiments.runner import run_experiment
-from studies.study import find_study, studies
+from studies.study import STUDIES, find_study
 
 __all__ = ["publish", "run_named", "run_study", "titles"]
 
 
 def titles() -> dict[str, str]:
     """Title of every study by name."""
-    return {name: kind.title for name, kind in studies().items()}
+    return {name: kind.title for name, kind in STUDIES.all().items()}
 
 
 def run_named(

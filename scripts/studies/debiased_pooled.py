@@ -20,9 +20,9 @@ from medclip_debias.losses.core import ContrastiveCore, CoreSettings
 from medclip_debias.losses.eta import (
     EtaSettings,
     LanguageModelEta,
-    TableEta,
     clip_eta,
     eta_of,
+    fields_of,
 )
 from medclip_debias.losses.objective import LossOutput
 from medclip_debias.losses.objectives.debiased import debiased_per_anchor
@@ -88,11 +88,7 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
     def requires(self) -> frozenset[str]:
         """What eta, the pool and the policies read."""
         found = super().requires
-        match self.settings.eta:
-            case LanguageModelEta():
-                found |= {"log_prob"}
-            case TableEta():
-                found |= {"eta"}
+        found |= fields_of(self.settings.eta)
         pools = {"pair": set[str](), "text": {"text_similarity"}, "running": {"text_ids"}}
         return found | pools[self.settings.pool]
 

@@ -72,7 +72,7 @@ and its floor `1/e`. `eta` is the true `rho`, 0 (InfoNCE), the mean of `rho`, ha
         ]
 
     def seconds(self, cell: Cell) -> float:
-        """Proportional to the numbers drawn."""
+        """Proportional to the numbers sampled."""
         largest = max(cell["negatives"]) + max(cell["positives"])
         return 1.3e-8 * cell["points"] * cell["draws"] * largest * len(cell["positives"]) + 1
 

@@ -82,7 +82,7 @@ pushed away any more. The page of `error-bound` shows the same in numbers.
 Variants: v over all images of the batch with the same or a near-identical sentence (cosine of
 frozen embeddings .95 or more); v as a running mean over the pairs of equal sentences (gamma .1);
 eta shrunk to .3 or .1 of its value; the floor without gradient to the scale. They are looked at on
-two phantoms; the one with the best mean rank over the paper's six figures is then held against
+two phantoms; the one with the best mean rank over the paper's six metrics is then compared with
 InfoNCE and the language model on ten phantoms that no choice has seen. It would become an objective
 to recommend if it beat both on retrieval and grounding without losing classification.
 """

@@ -32,7 +32,7 @@ ORACLE = "true pairs removed"
 CONTROLS = ("constant = its mean", "its eta shuffled")
 ARMS = (BASELINE, ORACLE, "remove by label", LANGUAGE_MODEL, *CONTROLS)
 """Each with the first of its candidates, which is the published setting: nothing is chosen."""
-DRAWN = ("auc", "accuracy", "cnr", "recall")
+PLOTTED = ("auc", "accuracy", "cnr", "recall")
 
 
 class FalseNegativesSettings(PhantomStudySettings):
@@ -53,11 +53,11 @@ Two questions that come before any table of methods, on ten seeds of the hospita
 each a phantom, a language model and a training of its own. First: what does InfoNCE lose by false
 negatives at all? The oracle (`true pairs removed`) drops every pair that is known to be one. No
 estimate of a probability can be expected to gain what the oracle does not. Second: does the
-language model's eta act by what it says of each sentence? It is held against its mean for every
-sentence, and against its own values dealt out anew over the sentences. All settings are the
+language model's eta act by what it says of each sentence? It is compared with its mean for every
+sentence, and against its own values permuted over the sentences. All settings are the
 published ones (a = .2, k = .35; removal where a CheXpert label is shared); nothing is chosen.
 
-Differences are paired over seeds, with 95% t intervals; a star, and a filled dot in the figure,
+Differences are paired over seeds, with 95% t intervals; a star, and a filled dot in the plot,
 marks p < .05 after Holm's correction over the methods.
 """
 
@@ -118,9 +118,9 @@ marks p < .05 after Holm's correction over the methods.
         from medclip_debias.experiments.plots import intervals, panels
 
         groups = by_method([r for r in rows if r["part"] == "train"])
-        figure, axes = panels(len(DRAWN), [LABELS[metric] for metric in DRAWN])
-        figure.set_size_inches(3.4 * len(DRAWN), 2.8)
-        for place, (one, metric) in enumerate(zip(axes, DRAWN, strict=True)):
+        figure, axes = panels(len(PLOTTED), [LABELS[metric] for metric in PLOTTED])
+        figure.set_size_inches(3.4 * len(PLOTTED), 2.8)
+        for place, (one, metric) in enumerate(zip(axes, PLOTTED, strict=True)):
             intervals(one, differences(groups, BASELINE, metric), names=place == 0)
             one.set_xlabel(f"minus {BASELINE}", fontsize=8)
         return figure

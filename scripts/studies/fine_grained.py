@@ -50,7 +50,7 @@ convex and solved by Newton's method; that of `g2(x) = x / (1 + x)` is not, and 
 many starts. Example 2: scores `x cos(y + theta)`, theta0 = pi/12; the population losses of CLIP
 (both directions) and of `L_g` are evaluated on a grid of theta, for several shares p2 of the rare
 label.
-Top-1 error: a text of each label is drawn, the image picks the higher score; a tie is an error."""
+Top-1 error: a text of each label is sampled, the image picks the higher score; ties are errors."""
 
     @classmethod
     def quick(cls) -> FineGrainedSettings:
@@ -247,7 +247,7 @@ def losses_2(theta: Floats, rare: float, tau: float) -> tuple[dict[str, Floats],
     other = weight * (x[:, None, None] != x[None, :, None])
     g1 = (other * np.logaddexp(0, to_text)).sum((0, 1))
     g2 = (other / (1 + np.exp(-np.clip(to_text, -700, 700)))).sum((0, 1))
-    # A text of each label is drawn; both images decide by the same comparison.
+    # A text of each label is sampled; both images decide by the same comparison.
     first = p[:3] / p[:3].sum()
     wrong = np.cos(y[:3, None] + theta) <= np.cos(y[3] + theta)
     return {"clip": clip, "g1": g1, "g2": g2}, np.asarray(first @ wrong)

@@ -14,7 +14,7 @@ from medclip_debias.experiments.differences import by_method, mean_sd, with_inte
 from medclip_debias.experiments.experiment import Cell, Row, Summary, Table
 from studies.phantom_data import PhantomFolder
 from studies.phantom_methods import Candidate
-from studies.phantom_run import TrainDials, measure, train_model
+from studies.phantom_run import PhantomTraining, measure, train_model
 from studies.phantom_study import (
     LABELS,
     PhantomStudy,
@@ -72,7 +72,7 @@ data (hospital-like phantom), batches, steps, learning rate. Nothing is chosen b
 *Severity AUC*: among the test images that have a finding in exactly one of its two severities, how
 often an image of the greater one has the greater difference of similarity between the two prompts
 ("Large pleural effusion" minus "Small pleural effusion"; mild and severe for cardiomegaly and
-edema); the mean of four findings. 0.5 is chance. The other figures are those of `table1`.
+edema); the mean of four findings. 0.5 is chance. The other metrics are those of `table1`.
 
 What to keep in mind: the words are a weak key to the truth. Two thirds of the sentences name a
 severity at all, and an image may have one finding mildly and another severely, so that L_g pushes
@@ -117,15 +117,15 @@ settings.
 
         torch.set_num_threads(1)
         place = PhantomFolder(self.shared_folder(cell))
-        dials = TrainDials(**cell["train"])
+        train = PhantomTraining(**cell["train"])
         with tempfile.TemporaryDirectory() as scratch:
-            model, figures = train_model(
-                place, dials, cell["loss"], cell["seed"], cell["aggregator"], Path(scratch)
+            model, metrics = train_model(
+                place, train, cell["loss"], cell["seed"], cell["aggregator"], Path(scratch)
             )
-        return figures | measure(model, place) | severity_auc(model, place)
+        return metrics | measure(model, place) | severity_auc(model, place)
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """Severity and the general figures, and paired differences."""
+        """Severity and the general metrics, and paired differences."""
         groups = by_method(rows)
         names = [f"severity_{name}" for name in PAIRS]
         shown = ["severity_auc", *names, *GENERAL]
@@ -143,7 +143,7 @@ settings.
         return Summary(findings(groups, gaps), tables, _figures(groups, shown))
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Severity and two general figures over the weight, a line for each form; bars are sd."""
+        """Severity and two general metrics over the weight, a line for each form; bars are sd."""
         from medclip_debias.experiments.plots import labels, line, panels
 
         groups = by_method(rows)
@@ -216,14 +216,14 @@ def severity_labels(data: PreparedSet, place: PhantomFolder) -> Labels:
 def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     """``severity_TYPE`` for each type in `PAIRS`, and their mean ``severity_auc``.
 
-    A type of which the test split lacks one severity counts as 0.5: nothing can be told.
+    A type of which the test split lacks one severity counts as 0.5: they cannot be distinguished.
     """
     from medclip_debias.data.labels import LabelPolicy
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.encoding import encode
     from medclip_debias.evaluation.protocol import Draw
-    from medclip_debias.evaluation.zero_shot import ZeroShot
+    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
     data = PreparedSet.open(place.prepared)
     sides = {n: {"positive": [b], "negative": [a]} for n, (a, b) in PAIRS.items()}
@@ -259,19 +259,19 @@ def findings(
 ) -> list[str]:
     """Sentences about severity first, then about what it costs."""
     plain = float(np.mean(_column(groups[PLAIN], "severity_auc")))
-    said = [f"Without L_g the two severities of a finding are told apart with AUC {plain:.3f}."]
+    said = [f"Without L_g the two severities of a finding are distinguished with AUC {plain:.3f}."]
     found = gaps["severity_auc"]
     if not found:
         return [*said, "Too few seeds to say what L_g changes."]
     for name, (value, interval, p) in found.items():
-        judged = "no difference that chance rules out"
+        judged = "no statistically significant difference"
         if p < 0.05 and value != 0:
             judged = "better" if value > 0 else "worse"
         costs = [f"{LABELS[m]} {gaps[m][name][0]:+.3f}" for m in GENERAL if gaps[m][name][2] < 0.05]
-        other = ", ".join(costs) or "no change that chance rules out"
+        other = ", ".join(costs) or "no statistically significant change"
         said.append(
             f"{name}: severity AUC {with_interval(value, interval)}, {judged}; "
-            f"other figures: {other}."
+            f"other metrics: {other}."
         )
     better = [name for name, (value, _, p) in found.items() if p < 0.05 and value > 0]
     said.append(

@@ -57,7 +57,7 @@ class GloFNDStudy(Study):
     settings_class: ClassVar[type[Settings]] = GloFNDStudySettings
     about: ClassVar[str] = """
 **Fixed vectors** (10 clusters on a sphere): the thresholds of GloFND are learned from random
-batches and held against the exact (1 - alpha) quantile of each sample's similarity to all others,
+batches and compared with the exact (1 - alpha) quantile of each sample's similarity to all others,
 for SGD (equation 4) and Adam (published code), started at 1 or at the quantile of the first batch.
 
 **Training**: SimCLR on scikit-learn's digits, where two images of one digit are a false negative

@@ -1,4 +1,4 @@
-"""What the GloFND study's figures say."""
+"""What the GloFND study found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMOVERS = {
 RULES = ("adam, from 1", "adam, from a quantile", "sgd, from 1", "sgd, from a quantile")
 # A rule's F1 with the vectors of its own network; FNC has no thresholds.
 OWN_F1 = dict.fromkeys(POLICIES, "own threshold f1") | {"fnc": "batch f1"}
-WORDS = {1: "better", 0: "no difference that chance rules out", -1: "worse"}
+WORDS = {1: "better", 0: "no statistically significant difference", -1: "worse"}
 
 Values = dict[int, float]
 
@@ -34,7 +34,7 @@ def main_alpha(alphas: Sequence[float]) -> float:
 
 
 def column(rows: Sequence[Row], name: str, policy: str, alpha: float, start: float = 0.0) -> Values:
-    """Figure ``name`` of one policy by seed."""
+    """Metric ``name`` of one policy by seed."""
     key = (policy, alpha, start)
     return {r["seed"]: r[name] for r in rows if (r["policy"], r["alpha"], r["start"]) == key}
 
@@ -102,7 +102,7 @@ def _about_share(train: Sequence[Row]) -> str:
 
 
 def _about_f1(train: Sequence[Row], alpha: float) -> list[str]:
-    """Figures of all rules; learned thresholds against batch top-k, as in the paper's figure 5."""
+    """Metrics of all rules; learned thresholds against batch top-k, as in the paper's figure 5."""
     own = {name: column(train, f"{name} f1", "glofnd quantile", alpha) for name in REMOVERS}
     each = ", ".join(f"{label} {_spread(own[name])}" for name, label in REMOVERS.items())
     gap, sign = _gap(own["own threshold"], own["batch"])

@@ -62,7 +62,7 @@ class LongTailPhantom(Study):
     settings_class: ClassVar[type[Settings]] = LongTailPhantomSettings
     about: ClassVar[str] = """
 As `long-tail`, on images of the phantom: frontal images whose findings are all of one type, of
-eight types, 32 x 32 pixels, no reports. The phantom is made with equally frequent classes in the
+eight types, 32 x 32 pixels, no reports. The phantom has equally frequent classes, in the
 `easy` regime (findings plain), and every type is cut to the size of the smallest one, so that
 before subsampling the types are equally frequent, as the classes of CIFAR-10 are; the test images
 are balanced likewise. Of four types (pneumonia, edema, pneumothorax, atelectasis) a share r is
@@ -204,13 +204,13 @@ def make_images(data: Mapping[str, Any], folder: Path) -> None:
     from medclip_debias.data.prepare import prepare
     from medclip_debias.phantom import PhantomSettings, generate
 
-    dials = {
+    given = {
         **{name: data[name] for name in ("studies", "test_studies", "regime")},
         # Equally frequent classes, about one in an image: the most images of one type.
         **{"tail_exponent": 0.0, "probability_scale": 0.16, "lateral_share": 0.0},
         **{"min_side": 128, "max_side": 160, "format": "jpg"},
     }
-    settings = validate(PhantomSettings, dials, "the study's data")
+    settings = validate(PhantomSettings, given, "the study's data")
     with atomic_folder(folder) as work:
         tree, made = work / "tree", work / "prepared"
         generate(tree, settings, workers=1)

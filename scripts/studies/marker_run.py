@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.evaluation.metrics import auc
 from studies.phantom_data import PhantomFolder, class_prompts
-from studies.phantom_run import TrainDials, train_model, trainer_of
+from studies.phantom_run import PhantomTraining, train_model, trainer_of
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ def other_forms(finding: str) -> list[str]:
 
 
 def contrastive(
-    place: PhantomFolder, train: TrainDials, loss: Mapping[str, Any], finding: str, seed: int
+    place: PhantomFolder, train: PhantomTraining, loss: Mapping[str, Any], finding: str, seed: int
 ) -> dict[str, float]:
     """Train image-text; judge by the similarity to "X" minus that to "no X".
 
@@ -98,7 +98,7 @@ def contrastive(
         seed: of batches and weights.
 
     Returns:
-        See `figures`.
+        See `metrics`.
     """
     from medclip_debias.data.store import PreparedSet
 
@@ -116,7 +116,7 @@ def contrastive(
 
 
 def supervised(
-    place: PhantomFolder, train: TrainDials, finding: str, seed: int
+    place: PhantomFolder, train: PhantomTraining, finding: str, seed: int
 ) -> dict[str, float]:
     """Train the same image encoder as a classifier on the same batches; judge by its logit.
 
@@ -131,7 +131,7 @@ def supervised(
         seed: of batches and weights.
 
     Returns:
-        See `figures`.
+        See `metrics`.
     """
     import torch
     import torch.nn.functional as F
@@ -188,12 +188,12 @@ def _targets(
 def judged(
     place: PhantomFolder, data: PreparedSet, finding: str, score: Any, group: int = 64
 ) -> dict[str, float]:
-    """`figures` of a model, given as a function from prepared pixels to one score an image."""
+    """`metrics` of a model, given as a function from prepared pixels to one score an image."""
     found = {}
     for split in ("validate", "test"):
         shown = Shown.of(place, data, split, finding)
         found[split] = shown, _scores(data, shown.rows, score, group)
-    return figures(*found["test"], *found["validate"])
+    return metrics(*found["test"], *found["validate"])
 
 
 def _scores(data: PreparedSet, rows: list[int], score: Any, group: int) -> Floats:
@@ -207,7 +207,7 @@ def _scores(data: PreparedSet, rows: list[int], score: Any, group: int) -> Float
     return np.concatenate(parts)
 
 
-def figures(test: Shown, scores: Floats, validate: Shown, others: Floats) -> dict[str, float]:
+def metrics(test: Shown, scores: Floats, validate: Shown, others: Floats) -> dict[str, float]:
     """How well scores tell the finding, with and without the marker's help.
 
     Args:

@@ -55,8 +55,8 @@ class Noise(PhantomStudy):
 A share of the training studies carries a report that was written for other findings; test studies
 are clean. Hospital-like phantom, the same training for all methods, each with its published or
 first setting. Each seed is a phantom of its own; at one seed all shares have the same images.
-What noise takes is each method's figure with noise minus its own without, paired over seeds; that
-of each method is then held against that of InfoNCE, with Holm's correction over the methods. A
+What noise takes is each method's metric with noise minus its own without, paired over seeds; that
+of each method is then compared with that of InfoNCE, with Holm's correction over the methods. A
 method that is near chance has little left to lose, so what is lost is shown beside what is left.
 The settings are: removal where a CheXpert label is shared, a constant eta of .05, a language
 model's with a = .2 and k = .35, FNC with alpha .05 from 40% of the steps, X-CLR with tau_s .1.
@@ -153,7 +153,7 @@ Loss = tuple[float, tuple[float, float], float]
 
 
 def _loss(rows: Sequence[Row], name: str, clean: float, noisy: float) -> dict[str, Loss]:
-    """Figure at ``noisy`` minus that at ``clean``, for each metric."""
+    """Metric at ``noisy`` minus that at ``clean``, for each metric."""
     own = [r for r in rows if r["method"] == name and r["noise"] in (clean, noisy)]
     groups = by_method(own, "noise")
     found = {metric: differences(groups, clean, metric).get(noisy) for metric in SHOWN}
@@ -161,7 +161,7 @@ def _loss(rows: Sequence[Row], name: str, clean: float, noisy: float) -> dict[st
 
 
 def _lost(rows: Sequence[Row], clean: float, noisy: float) -> dict[str, dict[int, Row]]:
-    """Of each method and seed: every figure at ``noisy`` minus that at ``clean``."""
+    """Of each method and seed: every metric at ``noisy`` minus that at ``clean``."""
     levels = [by_method([r for r in rows if r["noise"] == level]) for level in (clean, noisy)]
     return {
         name: {

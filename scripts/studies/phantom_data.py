@@ -1,6 +1,6 @@
 """What the cells of a study on the phantom share: data, language model, scores, truth.
 
-Everything is a function of `PhantomData`, so studies that ask for the same find it made.
+Everything is a function of `PhantomData`, so studies that ask for the same find it generated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PhantomData(Settings):
     """A phantom and a language model of its sentences.
 
-    ``dials`` are those of `medclip_debias.phantom.settings.PhantomSettings`; ``language``
+    ``dials`` are settings of `medclip_debias.phantom.settings.PhantomSettings`; ``language``
     those of `medclip_debias.language.masked_lm.LanguageModelSettings`, which learns from
     ``language_share`` of the training sentences.
     """

@@ -1,7 +1,7 @@
 """The methods of the comparison, each with the small grid that its setting is chosen from.
 
 A method with a strength has three candidates, one without a single one; the learning rate is the
-same for all: rates chosen for each method alone would differ by chance, and so would the figures.
+same for all: rates chosen for each method alone would differ by chance, and so would the metrics.
 All corrections act on the same core, InfoNCE from sentences to images with LSE+NL scores, so that
 what differs is the correction.
 """

@@ -53,7 +53,7 @@ METRICS = {
 """What every cell measures, with the short titles of the studies' tables."""
 
 
-class TrainDials(Settings):
+class PhantomTraining(Settings):
     """The training of every cell of a study: the same for every method."""
 
     steps: int = Field(1000, ge=1)
@@ -70,7 +70,7 @@ class TrainDials(Settings):
 
 def train_and_measure(
     folder: Path,
-    train: TrainDials,
+    train: PhantomTraining,
     loss: Mapping[str, Any],
     *,
     seed: int,
@@ -84,7 +84,7 @@ def train_and_measure(
         loss: settings of the objective. A policy's or a table's ``path`` may be ``@agreement``
             or ``@eta_true``; a policy's ``start_step`` may be ``@0.4``, a share of the steps; an
             ``eta`` may be of kind ``mean_of`` or ``shuffled`` with the ``a`` and ``k`` of a
-            language-model eta: its mean over the sentences for all, or its values dealt out anew
+            language-model eta: its mean over the sentences for all, or its values permuted
             to the distinct sentences.
         seed: of batches, weights and shuffling.
         aggregator: of the similarity.
@@ -99,13 +99,13 @@ def train_and_measure(
     torch.set_num_threads(1)
     place = PhantomFolder(folder)
     with tempfile.TemporaryDirectory() as scratch:
-        model, figures = train_model(place, train, loss, seed, aggregator, Path(scratch))
-    return figures | measure(model, place)
+        model, metrics = train_model(place, train, loss, seed, aggregator, Path(scratch))
+    return metrics | measure(model, place)
 
 
 def trainer_of(
     place: PhantomFolder,
-    train: TrainDials,
+    train: PhantomTraining,
     loss: Mapping[str, Any],
     seed: int,
     aggregator: str,
@@ -135,7 +135,7 @@ def trainer_of(
             "dim": train.dim,
             "similarity": {"aggregator": aggregator},
         },
-        "loss": resolve(loss, place, seed, scratch, train.steps),
+        "loss": resolve(loss, place, scratch, train.steps),
         "train": {
             **train.model_dump(
                 include={
@@ -151,7 +151,7 @@ def trainer_of(
 
 def train_model(
     place: PhantomFolder,
-    train: TrainDials,
+    train: PhantomTraining,
     loss: Mapping[str, Any],
     seed: int,
     aggregator: str,
@@ -167,11 +167,11 @@ def train_model(
     last = max(1, train.steps // 10)
     kept: dict[str, list[float]] = {}
     for step in range(train.steps):
-        figures = trainer.step(step)
+        metrics = trainer.step(step)
         if step >= train.steps - last:
             for name in ("loss", "scale", "removed", "clamped", "mean_eta"):
-                if name in figures:
-                    kept.setdefault(name, []).append(float(figures[name]))
+                if name in metrics:
+                    kept.setdefault(name, []).append(float(metrics[name]))
     model = trainer.result
     model.eval()
     return model, {name: float(np.mean(values)) for name, values in kept.items()}
@@ -187,7 +187,7 @@ def _size(place: PhantomFolder) -> int:
 
 
 def resolve(
-    loss: Mapping[str, Any], place: PhantomFolder, seed: int, scratch: Path, steps: int
+    loss: Mapping[str, Any], place: PhantomFolder, scratch: Path, steps: int
 ) -> dict[str, Any]:
     """Settings of an objective with every place holder filled in; see `train_and_measure`."""
 
@@ -196,7 +196,7 @@ def resolve(
         if given.get("path") == "@eta_true":
             return write_eta(eta_true(place), table)
         if is_dose(given):
-            return dose(given, PreparedSet.open(place.prepared), table, seed=seed)
+            return dose(given, PreparedSet.open(place.prepared))
         return given
 
     def policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,18 +227,18 @@ def training_counts(place: PhantomFolder) -> dict[str, int]:
 
 
 def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
-    """Every figure of a trained model; see `train_and_measure`."""
+    """Every metric of a trained model; see `train_and_measure`."""
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.encoding import encode
     from medclip_debias.evaluation.label_table import set_labels
     from medclip_debias.evaluation.options import EvaluationOptions
-    from medclip_debias.evaluation.phrase_grounding import PhraseGrounding
     from medclip_debias.evaluation.phrase_selection import select_phrases
     from medclip_debias.evaluation.protocol import Draw
-    from medclip_debias.evaluation.retrieval import BoxRetrieval
+    from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+    from medclip_debias.evaluation.protocols.retrieval import BoxRetrieval
+    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
     from medclip_debias.evaluation.validation import validator_of
-    from medclip_debias.evaluation.zero_shot import ZeroShot
 
     data, options, draw = PreparedSet.open(place.prepared), EvaluationOptions(), Draw(0)
     prompts = load_prompts("chex5")
@@ -261,7 +261,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     maps = grounding.measure(draw).results
     ranks = boxes.measure(draw).results
     validate = validator_of(place.prepared, 400)(model)
-    figures = {
+    metrics = {
         "auc": found["mean_auc"],
         "accuracy": found["balanced_accuracy"],
         "ece": found["ece"],
@@ -277,7 +277,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
         "validate_auc": validate["mean_auc"],
         "validate_recall": validate["recall_at_10"],
     }
-    return {name: float(value) for name, value in figures.items()}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def _fine(data: PreparedSet, place: PhantomFolder) -> Any:
@@ -287,7 +287,7 @@ def _fine(data: PreparedSet, place: PhantomFolder) -> Any:
     from medclip_debias.evaluation.label_table import Labels
     from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.evaluation.protocol import rows_of_split
-    from medclip_debias.evaluation.zero_shot import ZeroShot
+    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
     prompts = class_prompts()
     rows = rows_of_split(data, "test")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,13 +10,12 @@ import numpy as np
 from pydantic import Field
 
 from medclip_debias.config import Settings, json_hash
-from medclip_debias.errors import explained
 from medclip_debias.experiments.differences import SeedTables, by_method
 from medclip_debias.experiments.experiment import Cell, Row
-from medclip_debias.files import write_json
+from medclip_debias.files import read_json, write_json
 from studies.phantom_data import PhantomData, make_phantom
 from studies.phantom_methods import Candidate
-from studies.phantom_run import METRICS, TrainDials, train_and_measure
+from studies.phantom_run import METRICS, PhantomTraining, train_and_measure
 from studies.study import Study
 
 LABELS = {name: metric.title for name, metric in METRICS.items()}
@@ -39,7 +37,7 @@ MEASUREMENT_VERSION = 1
 SELECTION_SEED = 1000
 """First seed of the phantoms on which settings are chosen; no reported cell has it."""
 CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
-"""What settings are chosen by: the paper's six figures, all of them by rank."""
+"""What settings are chosen by: the paper's six metrics, all of them by rank."""
 SECONDS_PER_STUDY = 0.027
 """Of making a phantom and its language model; only for the prediction."""
 
@@ -56,7 +54,7 @@ class PhantomStudySettings(Settings):
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     data: PhantomData = PhantomData()
-    train: TrainDials = TrainDials()
+    train: PhantomTraining = PhantomTraining()
     seconds_per_step: float = Field(0.075, gt=0, description="only for the prediction")
 
 
@@ -119,12 +117,10 @@ class PhantomStudy(Study):
         """Train and measure, unless another study has measured the same."""
         path = self._measured(cell)
         if path.is_file():
-            with explained(f"{path}: cannot be read; remove it to measure it again", ValueError):
-                known: Row = json.loads(path.read_text(encoding="utf-8"))
-                return known
+            return read_json(path, "remove it to measure it again")
         row = train_and_measure(
             self.shared_folder(cell),
-            TrainDials(**cell["train"]),
+            PhantomTraining(**cell["train"]),
             cell["loss"],
             seed=cell["seed"],
             aggregator=cell["aggregator"],
@@ -148,7 +144,7 @@ def quick_settings(kind: type[PhantomStudySettings], **more: Any) -> Any:
     """Settings of a run of a few minutes: little data, few steps, two seeds."""
     language = PhantomData().language | {"hidden": 32, "vocabulary": 400, "steps": 60}
     data = PhantomData(studies=160, test_studies=60, language=language)
-    train = TrainDials(steps=8, batch_size=16, warmup_steps=2, dim=16)
+    train = PhantomTraining(steps=8, batch_size=16, warmup_steps=2, dim=16)
     return kind(**({"seeds": (0, 1), "data": data, "train": train} | more))
 
 
@@ -159,7 +155,7 @@ def best_candidate(rows: Sequence[Row]) -> str:
     """Label of the candidate with the best mean rank over `CHOOSING`; the first of equals.
 
     Args:
-        rows: of phantoms that no reported figure uses; several seeds of a candidate are averaged.
+        rows: of phantoms that no reported number uses; several seeds of a candidate are averaged.
     """
     own = by_method(rows, "candidate")
     ranks = _TABLES.ranks(own, CHOOSING)

@@ -64,7 +64,7 @@ def fit(
         images: ``[n, C, H, W]`` in 0..1.
         objective: of two-view batches.
         steps: of Adam.
-        batch: images a step, drawn without replacement within it.
+        batch: images a step, sampled without replacement within it.
         temperature: tau; the similarity's scale is ``1 / tau``.
         seed: of everything.
         fields: what the objective reads beside the similarities, one entry an image.

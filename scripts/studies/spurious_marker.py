@@ -13,7 +13,7 @@ from medclip_debias.experiments.differences import by_method, mean_sd, with_inte
 from medclip_debias.experiments.experiment import Cell, Row, Summary, Table
 from studies.phantom_data import PhantomData, PhantomFolder
 from studies.phantom_methods import Candidate
-from studies.phantom_run import TrainDials
+from studies.phantom_run import PhantomTraining
 from studies.phantom_study import PhantomStudy, PhantomStudySettings, quick_settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ optimiser and learning rate:
   paper calls intra-class contrasting. `remove_known` would not: it removes sentences that are true
   of an image, and leaves other sentences of the same class.
 
-Images with severe cardiomegaly are left out of the supervised loss and of all figures, for they
+Images with severe cardiomegaly are left out of the supervised loss and of all metrics, for they
 belong to neither side. *AUC against the tie*: images with finding and without marker against images
 without finding and with marker, the pairs that a shortcut gets wrong. *Reads the marker*: AUC of
 the score for the marker among images without the finding; 0.5 when it is ignored. Balanced
@@ -90,12 +90,12 @@ accuracy and the worst of the four groups (finding by marker) are at the thresho
 balanced accuracy on the validation images, where the tie holds. Each seed is a phantom of its
 own, and at one seed all ties have the same anatomy, findings and reports.
 
-The arms also differ in what they are told: the classifier is given the truth of every image, the
+The arms also differ in what they learn from: the classifier gets the truth of every image, the
 contrastive model reports that leave out or vary some of it. So the drop from c = 0 to a tie, within
 each arm, is the fairer comparison; the findings state both. What they conclude has p < .05 after
 Holm's correction over the ties; intervals are not corrected. There are eight seeds, three more than
 were run first: a contrastive model takes the marker or leaves it, so means hide what seeds do. In
-the figure every hollow mark is a seed.
+the plot every hollow mark is a seed.
 """
 
     @classmethod
@@ -141,13 +141,13 @@ the figure every hollow mark is a seed.
 
         torch.set_num_threads(1)
         place = PhantomFolder(self.shared_folder(cell))
-        train = TrainDials(**cell["train"])
+        train = PhantomTraining(**cell["train"])
         if cell["loss"]["kind"] == "supervised":
             return dict(supervised(place, train, cell["finding"], cell["seed"]))
         return dict(contrastive(place, train, cell["loss"], cell["finding"], cell["seed"]))
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """Every figure of every arm and tie, what a tie costs, and who pays less."""
+        """Every metric of every arm and tie, what a tie costs, and who pays less."""
         ties = list(self.settings.ties)
         tables = [
             Table(
@@ -172,7 +172,7 @@ the figure every hollow mark is a seed.
         return Summary(findings(rows, drops, ties), tables, figures)
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Four figures over the tie: a line for each arm, a hollow mark for each seed."""
+        """Four metrics over the tie: a line for each arm, a hollow mark for each seed."""
         from medclip_debias.experiments.plots import labels, means_with_seeds, panels
 
         shown = ("auc", "auc_against", "auc_marker", "worst_group")
@@ -211,7 +211,7 @@ def gap(first: Any, second: Any) -> Gap | None:
 
 
 def _drop(rows: Sequence[Row], arm: str, ties: Sequence[float]) -> dict[str, Gap]:
-    """What the closest tie changes in each figure of ``arm``; empty with too few seeds."""
+    """What the closest tie changes in each metric of ``arm``; empty with too few seeds."""
     found = {
         metric: gap(*(_values(rows, arm, tie, metric) for tie in (ties[0], ties[-1])))
         for metric in SHOWN

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import shlex
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any, ClassVar
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.experiments.experiment import Experiment, Files
 from medclip_debias.experiments.page import changed
+from medclip_debias.registry import Registry
+
+STUDIES: Registry[type[Study]] = Registry("study", "studies")
 
 
 class Study(Experiment):
     """Base of every study; a subclass is found by its ``name``, as on the command line."""
 
     kind: ClassVar[str] = "study"
-    register: ClassVar[dict[str, type[Study]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:
-            cls.register[cls.name] = cls
+            STUDIES.add(cls.name, cls)
 
     @classmethod
     @abstractmethod
@@ -39,24 +40,13 @@ class Study(Experiment):
         return Files(f"{self.name}.svg", f"{self.name}.json", f"{self.name}.yaml", "`--config`")
 
 
-def studies() -> dict[str, type[Study]]:
-    """Every study by name, in the order of the list of studies."""
-    import importlib
-
-    folder = Path(__file__).parent
-    for path in sorted(folder.glob("*.py")):
-        if not path.stem.startswith("__"):
-            importlib.import_module(f"{__package__}.{path.stem}")
-    return dict(sorted(Study.register.items()))
-
-
 def find_study(name: str) -> type[Study]:
     """The study called ``name``.
 
     Raises:
         UserError: there is none.
     """
-    known = studies()
+    known = STUDIES.all()
     if name not in known:
         hint = did_you_mean(name, list(known))
         raise UserError(f"there is no study '{name}'{hint}; known: {', '.join(known)}.")

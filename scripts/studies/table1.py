@@ -65,7 +65,7 @@ class Table1Settings(PhantomStudySettings):
                 if name not in known:
                     raise ValueError(f"there is no '{name}'{did_you_mean(name, known)}")
         if self.methods and BASELINE not in self.methods:
-            raise ValueError(f"methods must hold '{BASELINE}', which the others are held against")
+            raise ValueError(f"methods must hold '{BASELINE}', which the others are compared with")
         return self
 
 
@@ -87,13 +87,13 @@ In the `hospital` regime most reports deny the common findings and findings are 
 `easy` one denials are few and findings plain. Each seed is a phantom, a language model and a
 training of its own, so the intervals cover new data too. The learning rate is the same for all. A
 method with a strength has three candidates for it; the one with the best mean rank over the
-paper's six figures on two hospital-like phantoms that no reported figure uses is reported, in both
+paper's six metrics on two hospital-like phantoms that no reported number uses is reported, in both
 regimes (a strength that suits only the data it was chosen on is not worth much). Controls take the
-language model's chosen setting: its mean eta for every sentence, and its values dealt out anew over
+language model's chosen setting: its mean eta for every sentence, and its values permuted over
 the sentences.
 Oracles know what no archive does: which image agrees with which sentence, and each sentence's
 true probability. Differences are paired over seeds, with 95% t intervals; a star, and
-a filled dot in the figure, marks p < .05 after Holm's correction over the methods.
+a filled dot in the plot, marks p < .05 after Holm's correction over the methods.
 """
 
     @classmethod
@@ -232,7 +232,7 @@ def _said(groups: dict[Any, dict[int, Row]], name: str, baseline: str) -> str:
 
 
 def _overview(regime: str, rows: Sequence[Row]) -> Table:
-    """Means with 95% intervals of the paper's six figures, mean rank, and the paper's figures."""
+    """Means with 95% intervals of the paper's six metrics, mean rank, and the paper's own."""
     groups = by_method([r for r in rows if (r["role"], r["regime"]) == ("report", regime)])
     title = f"Phantom, `{regime}`: mean and 95% interval over seeds"
     found = interval_table(title, groups, PAPER_METRICS)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SAID = (ORACLE, "remove by label", LANGUAGE_MODEL)
 """The arms of which there are sentences; the controls have their rows."""
-DRAWN = ("auc", "accuracy", "fine_auc", "tail_auc", "miou", "recall")
+PLOTTED = ("auc", "accuracy", "fine_auc", "tail_auc", "miou", "recall")
 
 
 class TrainingLengthSettings(PhantomStudySettings):
@@ -73,7 +73,7 @@ needs a network that has learned, the longest training is where it shows.
 
 Differences are paired over seeds, with 95% t intervals; a star marks p < .05 after Holm's
 correction over the methods of one length. The change from the shortest to the longest training is
-not corrected for the number of figures.
+not corrected for the number of metrics.
 """
 
     @classmethod
@@ -114,12 +114,12 @@ not corrected for the number of figures.
         return Summary(findings, tables)
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Every arm's figures over the steps; bars are sd over seeds."""
+        """Every arm's metrics over the steps; bars are sd over seeds."""
         from medclip_debias.experiments.plots import labels, means_with_bars, panels
 
-        figure, axes = panels(len(DRAWN), [LABELS[metric] for metric in DRAWN], rows=2)
+        figure, axes = panels(len(PLOTTED), [LABELS[metric] for metric in PLOTTED], rows=2)
         lengths = self.settings.steps()
-        for place, (one, metric) in enumerate(zip(axes, DRAWN, strict=True)):
+        for place, (one, metric) in enumerate(zip(axes, PLOTTED, strict=True)):
             one.set_xscale("log")
             for style, arm in enumerate(ARMS):
                 each = [
@@ -134,7 +134,7 @@ not corrected for the number of figures.
 
 
 def gains(rows: Sequence[Row], arm: str) -> dict[int, dict[int, Row]]:
-    """Of each length and seed: every figure of ``arm`` minus that of the baseline."""
+    """Of each length and seed: every metric of ``arm`` minus that of the baseline."""
     found: dict[int, dict[int, Row]] = {}
     for steps, own in by_method(rows, "steps").items():
         groups = by_method([r for r in rows if r["steps"] == steps])
@@ -160,6 +160,6 @@ def _change(rows: Sequence[Row], arm: str, first: int, last: int) -> str:
             said.append(f"{LABELS[metric]} {with_interval(value, interval, digits_of(metric))}")
     return (
         f"{arm}: its difference to {BASELINE} after {last:,} steps minus that after {first:,}: "
-        + ("; ".join(said) or "no change that chance rules out")
+        + ("; ".join(said) or "no statistically significant change")
         + "."
     )

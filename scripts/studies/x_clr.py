@@ -93,7 +93,7 @@ of the training studies. Hospital-like phantom; each seed is a phantom of its ow
         return found
 
     def _studies(self, share: float) -> int:
-        """All studies, when ``share`` of those for training and validation are made."""
+        """All studies, when ``share`` of those for training and validation are generated."""
         data = self.settings.data
         return int(data.test_studies + max(20, round(share * (data.studies - data.test_studies))))
 

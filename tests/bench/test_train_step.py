@@ -108,8 +108,8 @@ def test_every_verb_runs_without_a_gpu(folder, capsys):
         more = ["--only", "clip", "keyword_g1"] if verb == "precision" else []
         train_step.main([verb, *words.split(), *more])
     out = capsys.readouterr().out
-    for told in ("engine against it", "A step waits", "share", "PREDICTION", "Soak", "bf16"):
-        assert told in out
+    for reported in ("engine against it", "A step waits", "share", "PREDICTION", "Soak", "bf16"):
+        assert reported in out
 
 
 def test_memory_is_measured_in_a_fresh_process_state():

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.boxes import fit_boxes, same_shape, scale_boxes
+from medclip_debias.data.records import RELATIVE
 
 
 def test_boxes_scale_with_the_image():
@@ -56,3 +57,20 @@ def test_what_becomes_of_every_box_is_counted():
         **{"flat": 2, "outside": 1, "clipped": 1, "scaled": True, "other_shape": False},
     }
     assert not fit_boxes([inside], None, (50, 100)).scaled
+
+
+@given(
+    st.tuples(st.integers(16, 4000), st.integers(16, 4000)),
+    st.tuples(*[st.integers(0, 10_000).map(lambda n: n / 10_000)] * 4),
+)
+def test_boxes_in_fractions_of_the_sides_fit_any_image(actual, corners):
+    (left, right), (top, bottom) = sorted(corners[:2]), sorted(corners[2:])
+    box = (left, top, right - left, bottom - top)
+    found = fit_boxes([box], RELATIVE, actual)
+    assert (found.scaled, found.other_shape, found.outside, found.clipped) == (False, False, 0, 0)
+    if found.boxes:
+        width, height = actual
+        expected = (left * width, top * height, (right - left) * width, (bottom - top) * height)
+        assert found.boxes[0] == pytest.approx(expected, abs=1e-9)
+    else:
+        assert found.flat == 1

@@ -1,4 +1,4 @@
-"""The secret of a prepared set: made once, kept through all that remakes the set, never public."""
+"""The secret of a prepared set: generated once, kept when the set is written again, private."""
 
 import os
 import stat

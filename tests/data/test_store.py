@@ -36,6 +36,18 @@ def test_tables_fit_together(folder):
     assert all(len(box) == 4 for boxes in prepared.phrases["boxes"] for box in boxes)
 
 
+def test_a_set_without_masks_has_none_and_a_damaged_mask_is_named_by_its_row(folder):
+    assert PreparedSet.open(folder).masks == {}
+    table = pd.read_parquet(folder / "phrases.parquet")
+    assert "mask" not in table.columns
+    for cell in ('{"size":[2,3],"counts":"7"}', "x"):
+        table.assign(mask=["", cell, *[""] * (len(table) - 2)]).to_parquet(
+            folder / "phrases.parquet"
+        )
+        with pytest.raises(UserError, match=r"phrases\.parquet, row 1: its mask .*'prepare' again"):
+            _ = PreparedSet.open(folder).masks
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()

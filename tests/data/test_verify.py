@@ -53,9 +53,9 @@ def test_a_changed_first_or_last_row_of_pixels_is_seen_at_any_start(folder, row)
     prepared = PreparedSet.open(folder)
     with pytest.raises(UserError, match=rf"images\.bin: was changed .* row {row} is not"):
         check_sample(prepared)
-    (told,) = changes(prepared)
-    assert f"1 of {len(prepared)} rows" in told
-    assert f"row {row}" in told
+    (reported,) = changes(prepared)
+    assert f"1 of {len(prepared)} rows" in reported
+    assert f"row {row}" in reported
 
 
 def test_all_rows_are_looked_at_in_the_end_and_few_at_a_start(folder, monkeypatch):
@@ -70,10 +70,10 @@ def test_all_rows_are_looked_at_in_the_end_and_few_at_a_start(folder, monkeypatc
     monkeypatch.setattr(verify, "_bytes", read)
     check_sample(PreparedSet.open(folder))
     assert 1 < len(seen) <= verify.SAMPLE
-    told = []
-    changes(PreparedSet.open(folder), lambda done, rows: told.append((done, rows)))
+    reported = []
+    changes(PreparedSet.open(folder), lambda done, rows: reported.append((done, rows)))
     assert seen == set(range(count))
-    assert told[-1] == (count, count)
+    assert reported[-1] == (count, count)
 
 
 @pytest.mark.parametrize("name", [*(f"{name}.parquet" for name in TABLES), MANIFEST])

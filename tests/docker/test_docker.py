@@ -57,17 +57,17 @@ def test_a_file_that_is_ignored_or_missing_is_found_out(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text("")
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    told = "\n".join(CHECK.quick(tmp_path))
-    assert "COPY b" in told
-    assert "COPY c" in told
-    assert "COPY a" not in told
-    assert "requirements.lock, line 2" in told
+    reported = "\n".join(CHECK.quick(tmp_path))
+    assert "COPY b" in reported
+    assert "COPY c" in reported
+    assert "COPY a" not in reported
+    assert "requirements.lock, line 2" in reported
 
 
 @pytest.mark.parametrize(
     ("path", "out"),
     [
-        ("data/mimic/files/p10/film.dcm", True),
+        ("data/mimic/files/p10/image.dcm", True),
         ("runs/demo/model/model.safetensors", True),
         (".venv/bin/python", True),
         (".git/config", True),

@@ -20,7 +20,7 @@ from medclip_debias.evaluation.classification import (
 )
 from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.protocol import Draw, Skipped
-from medclip_debias.evaluation.zero_shot import Validation, zero_shot
+from medclip_debias.evaluation.protocols.zero_shot import Validation, zero_shot
 
 NAN = float("nan")
 

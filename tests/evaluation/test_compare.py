@@ -1,4 +1,4 @@
-"""Comparisons of real evaluations: figures equal results.json, and what does not fit is refused."""
+"""Comparisons of real evaluations: metrics equal results.json, and what does not fit is refused."""
 
 from __future__ import annotations
 

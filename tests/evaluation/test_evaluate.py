@@ -47,7 +47,7 @@ def results(small_prepared, small_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slow(small_prepared, small_model):
-    """The same figures the slow way: every image and sentence encoded on its own."""
+    """The same metrics the slow way: every image and sentence encoded on its own."""
     model = DualEncoder.load(small_model)
     images, phrases = small_prepared.images, small_prepared.phrases
     cut = (SIZE - INPUT) // 2
@@ -63,7 +63,7 @@ def slow(small_prepared, small_model):
     return model, regions, vectors
 
 
-def test_zero_shot_figures_are_those_of_single_images(results, slow, small_prepared):
+def test_zero_shot_metrics_are_those_of_single_images(results, slow, small_prepared):
     model, regions, vectors = slow
     images = small_prepared.images
     score, truth = [], []
@@ -412,7 +412,7 @@ def test_a_model_without_regions_is_not_asked_to_ground(
 
 
 @pytest.mark.parametrize("part", ["image_encoder.bn1.running_var", "image_projection.weight"])
-def test_a_model_that_gives_nan_is_told_and_writes_nothing(
+def test_a_model_that_gives_nan_is_reported_and_writes_nothing(
     small_prepared, small_model, tmp_path, capsys, part
 ):
     model = DualEncoder.load(small_model)

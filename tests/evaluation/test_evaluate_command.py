@@ -53,8 +53,8 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     several = zero["multiclass"]
     # i00 to i03, i06 to i08 are of test or held out; i04 and i05 in training.
     assert several["images"] == 7
-    told = {"list": "5x200.csv", "rows": 10, "rows_not_in_set": 1, "images_in_training": 2}
-    assert several["source"].items() >= told.items()
+    reported = {"list": "5x200.csv", "rows": 10, "rows_not_in_set": 1, "images_in_training": 2}
+    assert several["source"].items() >= reported.items()
     assert found["grounding"]["phrases"] == 2
     assert found["grounding"]["other_annotation_splits"] == 1
     assert found["grounding"]["source"]["annotation_splits"] == {"test": 2, "validate": 1}
@@ -113,7 +113,34 @@ def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model
     ):
         command = ["evaluate", small_model, small_prepared.folder, "--out", out, *words]
         assert run([str(word) for word in command]) == 2
-        told = capsys.readouterr().err.splitlines()
-        assert sentence in told[-1]
-        assert not any("Traceback" in line for line in told)
+        reported = capsys.readouterr().err.splitlines()
+        assert sentence in reported[-1]
+        assert not any("Traceback" in line for line in reported)
     assert not out.exists()
+
+
+def test_an_archive_without_reports_is_evaluated_on_its_labels_and_boxes(
+    small_model, tmp_path, capsys
+):
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.prepare import prepare
+    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.phantom import PhantomSettings, generate
+
+    settings = PhantomSettings(
+        studies=30, test_studies=12, seed=5, min_side=64, max_side=80, layout="chestxray14"
+    )
+    generate(tmp_path / "tree", settings, workers=1)
+    size = DualEncoder.load(small_model).preprocessing.prepare.size
+    prepared = prepare(tmp_path / "tree", tmp_path / "set", PrepareSettings(size=size), workers=1)
+    words = ["evaluate", small_model, prepared.folder, "--bootstrap", 10, "--heatmaps", 0]
+    assert run([str(word) for word in [*words, "--out", tmp_path / "out"]]) == 0
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    tested = prepared.images[prepared.images["split"] == "test"]
+    assert found["grounding"]["phrases"] == len(prepared.phrases) > 10
+    assert set(prepared.phrases["image_id"]) <= set(tested["image_id"])
+    effusion = found["zero_shot"]["classes"]["Pleural Effusion"]
+    assert effusion["positive"] + effusion["negative"] == len(tested)
+    assert "two studies of 'test' with an image and a sentence; there are 0" in (
+        capsys.readouterr().out
+    )

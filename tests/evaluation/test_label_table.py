@@ -8,7 +8,7 @@ import pytest
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.sources.paths import PathFinder
-from medclip_debias.errors import ToldWarning, UserError
+from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.label_table import (
     class_list,
     list_labels,
@@ -61,7 +61,9 @@ def test_a_table_that_does_not_fit_is_one_sentence(small_prepared, tmp_path, tex
 
 def test_a_column_that_is_almost_a_class_is_named(small_prepared, tmp_path):
     path = write(tmp_path / "labels.csv", "study_id,Pneumonia,Oedema,Age\ns00,1,1,60\ns01,0,0,50\n")
-    with pytest.warns(ToldWarning, match=r"column 'Oedema' \(did you mean 'Edema'\?\)") as caught:
+    with pytest.warns(
+        ReportedWarning, match=r"column 'Oedema' \(did you mean 'Edema'\?\)"
+    ) as caught:
         table_labels(path, small_prepared, "test", ["Edema", "Pneumonia"])
     assert len(caught) == 1  # an age is no label, and nobody takes it for one
 
@@ -80,8 +82,8 @@ def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_
     path = write(tmp_path / "a.csv", "dicom_id,class\ni00,Edema\ni02,pleural effusion\ni04,Edema\n")
     found = class_list(path, small_prepared, CLASSES)
     assert found.classes == {0: "Edema", 2: "Pleural Effusion"}
-    told = {"list": "a.csv", "key": "dicom_id", "rows": 3, "rows_not_in_set": 0}
-    assert found.source.items() >= (told | {"images_in_training": 1}).items()
+    reported = {"list": "a.csv", "key": "dicom_id", "rows": 3, "rows_not_in_set": 0}
+    assert found.source.items() >= (reported | {"images_in_training": 1}).items()
     made = list_labels(found, CLASSES)
     assert made.rows == [0, 2]
     assert made.values["Edema"].tolist() == [1, 0]

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.evaluation import catalogue, phrase_grounding
+from medclip_debias.evaluation import catalogue
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.item_metrics import phrase_statistics
+from medclip_debias.evaluation.protocols import phrase_grounding
 from tests.test_contributing import recipe
 
 

@@ -16,9 +16,13 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.groundable import is_groundable, study_counts
 from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.evaluation.phrase_grounding import area_terciles, best_overlaps, score_phrase
 from medclip_debias.evaluation.phrase_selection import COUNTS, select_phrases
 from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.evaluation.protocols.phrase_grounding import (
+    area_terciles,
+    best_overlaps,
+    score_phrase,
+)
 from medclip_debias.models.region_grid import RegionGrid
 
 INPUT = 40

@@ -29,7 +29,7 @@ def table(text):
     ]
 
 
-def test_zero_shot_prints_the_figures_of_the_results(small_prepared, small_model, tmp_path, capsys):
+def test_zero_shot_prints_the_metrics_of_the_results(small_prepared, small_model, tmp_path, capsys):
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
     assert script("zero_shot_chex5").main(words) == 0
     printed = capsys.readouterr().out
@@ -42,7 +42,7 @@ def test_zero_shot_prints_the_figures_of_the_results(small_prepared, small_model
     assert "Pneumothorax, one label value only" in printed
 
 
-def test_retrieval_prints_the_figures_of_the_results(small_prepared, small_model, tmp_path, capsys):
+def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model, tmp_path, capsys):
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
     assert script("retrieval_ms_cxr").main(words) == 0
     rows = {tuple(row[:3]): row for row in table(capsys.readouterr().out)}

@@ -18,10 +18,10 @@ from medclip_debias.evaluation.label_table import class_list, set_labels, table_
 from medclip_debias.evaluation.offsets import offset_rows
 from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.protocol import Skipped
-from medclip_debias.evaluation.retrieval import paired_ranks
-from medclip_debias.evaluation.study_retrieval import StudyRetrieval, report_scores
+from medclip_debias.evaluation.protocols.retrieval import paired_ranks
+from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval, report_scores
+from medclip_debias.evaluation.protocols.zero_shot import of_studies
 from medclip_debias.evaluation.validation import validator_of
-from medclip_debias.evaluation.zero_shot import of_studies
 from medclip_debias.models.load import load_model
 
 CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]

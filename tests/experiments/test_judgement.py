@@ -66,8 +66,8 @@ def test_only_what_the_correction_leaves_has_a_star_and_a_word():
     assert found.findings[:3] == [
         "new against plain: better in Zero-shot AUC +0.050 [+0.025, +0.100]; worse in Box median "
         "rank +4.0 [+2.0, +8.0].",
-        "control against plain: no difference that chance rules out in 2 metrics.",
-        "new against control: no difference that chance rules out in 2 metrics.",
+        "control against plain: no statistically significant difference in 2 metrics.",
+        "new against control: no statistically significant difference in 2 metrics.",
     ]
     cells = [cell for table in found.tables[1:3] for row in table.rows for cell in row]
     assert [cell for cell in cells if cell.endswith("*")] == [

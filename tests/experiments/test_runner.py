@@ -118,8 +118,12 @@ def test_predicted_time_is_said_first(tmp_path, roots):
 def test_a_damaged_cell_is_named(tmp_path, roots):
     run_experiment(roots, tmp_path / "out")
     cell = sorted((tmp_path / "out/cells").glob("*.json"))[0]
-    cell.write_text("{")
-    with pytest.raises(UserError, match=f"{cell.name}: cannot be read; remove it"):
+    for content, words in (("{", "cannot be read as JSON"), ("[]", "is not a JSON object")):
+        cell.write_text(content)
+        with pytest.raises(UserError, match=f"{cell.name}: {words}.*; remove it to measure"):
+            run_experiment(roots, tmp_path / "out")
+    cell.write_text('{"cell": {}, "values": {}}')
+    with pytest.raises(UserError, match=f"{cell.name}: lacks the key 'seconds'; remove it"):
         run_experiment(roots, tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file"):

@@ -20,11 +20,11 @@ from medclip_debias.grounding.regions import threshold_regions
 
 
 @pytest.fixture
-def film(tmp_path, radiograph):
+def image_file(tmp_path, radiograph):
     """A function that writes a picture and returns its path."""
 
     def write(name, *shape):
-        path = tmp_path / "films" / name
+        path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(radiograph(*shape).astype(np.uint8)).save(path)
         return path
@@ -50,8 +50,8 @@ def coco(tmp_path):
     return path
 
 
-def test_maps_scores_and_pictures_of_each_sentence(model, film, tmp_path):
-    path = film("image.png", 120, 180)
+def test_maps_scores_and_pictures_of_each_sentence(model, image_file, tmp_path):
+    path = image_file("image.png", 120, 180)
     texts = ["Left lung.", "  Right lung: effusion?  "]
     result = ground_files(model, [path], texts, tmp_path / "out")
     names = sorted(file.name for file in (tmp_path / "out").iterdir())
@@ -88,8 +88,8 @@ def test_maps_scores_and_pictures_of_each_sentence(model, film, tmp_path):
             assert picture.format == "PNG"
 
 
-def test_found_boxes_are_those_of_the_map(model, film, tmp_path):
-    path = film("image.png", 90, 70)
+def test_found_boxes_are_those_of_the_map(model, image_file, tmp_path):
+    path = image_file("image.png", 90, 70)
     plain = ground_files(model, [path], ["Left lung."], tmp_path / "plain")
     (row,) = plain["images"][0]["sentences"]
     threshold = (row["lowest"] + row["highest"]) / 2
@@ -104,8 +104,8 @@ def test_found_boxes_are_those_of_the_map(model, film, tmp_path):
     assert not list((tmp_path / "out").glob("*.npy"))
 
 
-def test_reference_boxes_are_scaled_and_matched_by_phrase(model, film, coco, tmp_path):
-    path = film("a.png", 80, 120)
+def test_reference_boxes_are_scaled_and_matched_by_phrase(model, image_file, coco, tmp_path):
+    path = image_file("a.png", 80, 120)
     texts = ["left lung.", "Pleural effusion."]
     result = ground_files(model, [path], texts, tmp_path / "out", boxes=coco)
     same, other = result["images"][0]["sentences"]
@@ -116,16 +116,16 @@ def test_reference_boxes_are_scaled_and_matched_by_phrase(model, film, coco, tmp
     assert other["reference"]["match"] == "image"
     assert other["reference"]["boxes"] == [*same["reference"]["boxes"], [60, 40, 16, 18]]
     with pytest.raises(UserError, match="no box for the images"):
-        ground_files(model, [film("b.png", 50, 50)], texts, tmp_path / "out", boxes=coco)
+        ground_files(model, [image_file("b.png", 50, 50)], texts, tmp_path / "out", boxes=coco)
 
 
-def test_several_images_get_folders_and_bad_ones_are_listed(model, film, tmp_path):
-    good = [film("a.png", 50, 60), film("b.png", 60, 50)]
-    flat = tmp_path / "films" / "flat.png"
+def test_several_images_get_folders_and_bad_ones_are_listed(model, image_file, tmp_path):
+    good = [image_file("a.png", 50, 60), image_file("b.png", 60, 50)]
+    flat = tmp_path / "images" / "flat.png"
     Image.fromarray(np.full((19, 19), 7, np.uint8)).save(flat)
-    broken = tmp_path / "films" / "x.jpg"
+    broken = tmp_path / "images" / "x.jpg"
     broken.write_bytes(good[0].read_bytes()[:-60])
-    files = find_images([tmp_path / "films"])
+    files = find_images([tmp_path / "images"])
     assert files == [*good, flat, broken]
     result = ground_files(model, files, ["Left lung."], tmp_path / "out")
     assert [entry["image"] for entry in result["images"]] == [str(path) for path in good]
@@ -138,18 +138,18 @@ def test_several_images_get_folders_and_bad_ones_are_listed(model, film, tmp_pat
     assert not (tmp_path / "none").exists()
 
 
-def test_images_of_one_name_do_not_overwrite_each_other(model, film, tmp_path):
+def test_images_of_one_name_do_not_overwrite_each_other(model, image_file, tmp_path):
     sizes = {"p1/a.png": (40, 50), "p2/a.png": (50, 40), "p3/a_2.png": (44, 40)}
-    files = [film(name, *size) for name, size in sizes.items()]
+    files = [image_file(name, *size) for name, size in sizes.items()]
     result = ground_files(model, files, ["Left lung."], tmp_path / "out")
     shapes = [np.load(entry["sentences"][0]["map"]).shape for entry in result["images"]]
     assert shapes == list(sizes.values())
 
 
-def test_a_list_names_images_relative_to_itself(film, tmp_path):
-    path = film("a.png", 40, 40)
+def test_a_list_names_images_relative_to_itself(image_file, tmp_path):
+    path = image_file("a.png", 40, 40)
     listing = tmp_path / "list.txt"
-    listing.write_text("films/a.png\n\n")
+    listing.write_text("images/a.png\n\n")
     assert find_images([listing, path]) == [path]
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(UserError, match="lists no image"):
@@ -161,11 +161,11 @@ def test_a_list_names_images_relative_to_itself(film, tmp_path):
         find_images([])
 
 
-def test_one_scale_for_the_sentences_of_an_image(model, film, tmp_path):
+def test_one_scale_for_the_sentences_of_an_image(model, image_file, tmp_path):
     """The colour at each map's peak is the colormap's own at that score, on either scale."""
     from matplotlib import colormaps
 
-    path = film("image.png", 64, 64)
+    path = image_file("image.png", 64, 64)
     texts = ["Left lung.", "Right lung.", "Lung left right."]
     for scale in ("own", "image"):
         options = GroundOptions(scale=scale, style={"legend": False, "max_side": 0, "alpha": 1})
@@ -180,7 +180,7 @@ def test_one_scale_for_the_sentences_of_an_image(model, film, tmp_path):
             assert picture.shape == (64, 64, 3)
             x, y = row["peak"]
             rgb = np.array(colormaps["inferno"]((row["highest"] - low) / (high - low))[:3]) * 255
-            # Opacity rises to 1 only at the top of the scale; the grey film shines through below.
+            # Opacity rises to 1 only at the top of the scale; the grey image shines through below.
             share = 0.1 + 0.9 * (row["highest"] - low) / (high - low)
             difference = np.abs(picture[int(y), int(x)] - rgb)
             assert (difference <= 255 * (1 - share) + 3).all()
@@ -201,10 +201,10 @@ def test_bad_options_are_named(content, words):
         validate(GroundOptions, content, "the command line")
 
 
-def test_the_verb_grounds_sentences_from_a_file(model, film, coco, tmp_path, capsys):
+def test_the_verb_grounds_sentences_from_a_file(model, image_file, coco, tmp_path, capsys):
     folder = tmp_path / "model"
     model.save(folder)
-    path = film("a.png", 80, 120)
+    path = image_file("a.png", 80, 120)
     (tmp_path / "words.txt").write_text("Left lung.\n\nRight lung.\n" + "lung " * 40 + "\n")
     words = ["ground", folder, path, "--sentences", tmp_path / "words.txt", "--text", "Heart."]
     words += ["--threshold", "0.1", "--contour", "0.0", "--boxes", coco, "--max-side", "200"]
@@ -230,10 +230,12 @@ def test_the_verb_grounds_sentences_from_a_file(model, film, coco, tmp_path, cap
         (["--text", "Lung.", "--boxes", "absent.json"], "absent.json"),
     ],
 )
-def test_the_verb_refuses_bad_words_in_a_sentence(model, film, tmp_path, capsys, words, sentence):
+def test_the_verb_refuses_bad_words_in_a_sentence(
+    model, image_file, tmp_path, capsys, words, sentence
+):
     folder = tmp_path / "model"
     model.save(folder)
-    words = ["ground", str(folder), str(film("a.png", 40, 40)), *words]
+    words = ["ground", str(folder), str(image_file("a.png", 40, 40)), *words]
     assert run([*words, "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert sentence in captured.err
@@ -259,22 +261,22 @@ class TestBoxesOfTheRightImage:
         result = ground_files(model, images, ["Left lung."], out, boxes=file)
         return [e["sentences"][0]["reference"]["boxes"] for e in result["images"]], result
 
-    def test_images_that_are_all_named_alike(self, model, film, tmp_path):
-        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+    def test_images_that_are_all_named_alike(self, model, image_file, tmp_path):
+        paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
         file = boxes_file(
             tmp_path / "b.json",
             ({"file_name": f"CheXpert/patient2/{self.NAME}"}, [20, 2, 9, 9]),
-            ({"file_name": f"films/patient2/{self.NAME}"}, [2, 2, 9, 9]),
-            ({"file_name": f"films/patient1/{self.NAME}"}, [1, 1, 9, 9]),
+            ({"file_name": f"images/patient2/{self.NAME}"}, [2, 2, 9, 9]),
+            ({"file_name": f"images/patient1/{self.NAME}"}, [1, 1, 9, 9]),
         )
-        found, _ = self.boxes(model, films, file, tmp_path / "out")
+        found, _ = self.boxes(model, paths, file, tmp_path / "out")
         assert found == [[[1, 1, 9, 9]], [[2, 2, 9, 9]]]
         # One at a time, nothing changes.
-        for image, boxes in zip(films, found, strict=True):
+        for image, boxes in zip(paths, found, strict=True):
             assert self.boxes(model, [image], file, tmp_path / "out")[0] == [boxes]
 
-    def test_those_of_another_patient_are_not_drawn(self, model, film, tmp_path):
-        image = film(f"patient1/{self.NAME}", 40, 60)
+    def test_those_of_another_patient_are_not_drawn(self, model, image_file, tmp_path):
+        image = image_file(f"patient1/{self.NAME}", 40, 60)
         name = {"file_name": f"patient2/{self.NAME}"}
         file = boxes_file(tmp_path / "b.json", (name, [1, 1, 9, 9]))
         with pytest.raises(
@@ -282,27 +284,27 @@ class TestBoxesOfTheRightImage:
         ):
             self.boxes(model, [image], file, tmp_path / "out")
 
-    def test_an_image_that_is_listed_in_other_folders_is_said(self, model, film, tmp_path):
-        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+    def test_an_image_that_is_listed_in_other_folders_is_said(self, model, image_file, tmp_path):
+        paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
         file = boxes_file(
             tmp_path / "b.json",
             ({"file_name": f"patient1/{self.NAME}"}, [1, 1, 9, 9]),
             ({"file_name": f"train/patient2/{self.NAME}"}, [2, 2, 9, 9]),
         )
-        found, result = self.boxes(model, films, file, tmp_path / "out")
+        found, result = self.boxes(model, paths, file, tmp_path / "out")
         assert found == [[[1, 1, 9, 9]], []]
         assert "1 images have a name that the file lists in other" in result["boxes_left_aside"][0]
-        result = self.boxes(model, films[:1], file, tmp_path / "out")[1]
+        result = self.boxes(model, paths[:1], file, tmp_path / "out")[1]
         assert result["boxes_left_aside"] == []  # that of another patient is nobody's concern
 
-    def test_a_bare_name_that_fits_two_is_refused(self, model, film, tmp_path):
-        films = [film(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
+    def test_a_bare_name_that_fits_two_is_refused(self, model, image_file, tmp_path):
+        paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
         file = boxes_file(tmp_path / "b.json", ({"file_name": "view1_frontal.png"}, [1, 1, 9, 9]))
         with pytest.raises(UserError, match="image 0: 2 images have its name"):
-            self.boxes(model, films, file, tmp_path / "out")
+            self.boxes(model, paths, file, tmp_path / "out")
 
-    def test_boxes_that_mean_nothing_are_counted(self, model, film, tmp_path):
-        films = [film(name, 40, 60) for name in ("a.png", "b.png", "c.png")]
+    def test_boxes_that_mean_nothing_are_counted(self, model, image_file, tmp_path):
+        paths = [image_file(name, 40, 60) for name in ("a.png", "b.png", "c.png")]
         file = boxes_file(
             tmp_path / "b.json",
             ({"file_name": "a.png", "width": 120, "height": 80}, [2, 4, 20, 20]),
@@ -310,7 +312,7 @@ class TestBoxesOfTheRightImage:
             ({"file_name": "c.png"}, [1, 1, 0, 9]),
             ({"file_name": "c.png"}, [99, 99, 9, 9]),
         )
-        found, result = self.boxes(model, films, file, tmp_path / "out")
+        found, result = self.boxes(model, paths, file, tmp_path / "out")
         assert found == [[[1, 2, 10, 10]], [], []]
         (said,) = result["boxes_left_aside"]
         assert "1 phrases were annotated on an image with another ratio of its sides" in said
@@ -319,10 +321,10 @@ class TestBoxesOfTheRightImage:
 
 class TestFolders:
     @pytest.fixture
-    def folder(self, film, write_dicom, tmp_path):
+    def folder(self, image_file, write_dicom, tmp_path):
         """A folder as an archive leaves it: names that say nothing, links, other files."""
         root = tmp_path / "archive"
-        picture = film("a.png", 40, 60)
+        picture = image_file("a.png", 40, 60)
         rows = np.arange(48)[:, None] * 30 + np.arange(40)[None, :] * 50
         write_dicom(root / "1.2.840.7", rows.astype(np.uint16))
         kind = "1.2.840.10008.5.1.4.1.1.1"
@@ -344,8 +346,8 @@ class TestFolders:
         names = [path.relative_to(folder).as_posix() for path in find_images([folder], said.append)]
         assert names == ["1.2.840.7", "IM0001", "bare", "other/a.png", "packed.gz", "picture.dat"]
         assert len(said) == 1
-        for told in ("1 .txt", "1 .csv", "1 without suffix", "1 links that lead nowhere"):
-            assert told in said[0]
+        for reported in ("1 .txt", "1 .csv", "1 without suffix", "1 links that lead nowhere"):
+            assert reported in said[0]
 
     def test_what_is_found_can_be_read(self, folder):
         for path in find_images([folder]):

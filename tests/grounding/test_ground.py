@@ -10,6 +10,7 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.ground import ground_image, ground_images
+from medclip_debias.models.region_grid import RegionGrid
 
 
 @pytest.mark.parametrize("shape", [(150, 240), (240, 150), (200, 200)])
@@ -104,7 +105,8 @@ def test_what_cannot_be_grounded_is_refused_at_once(model, radiograph):
         ground_images(model, [image], ["Left lung."], smoothing=-1)
     with pytest.raises(UserError, match="single grey value"):
         ground_image(model, np.zeros((1, 1), np.uint8), ["Left lung."])
-    without_regions = SimpleNamespace(grid=None, preprocessing=model.preprocessing)
+    whole = RegionGrid(1, 1, 40.0, 20.0)
+    without_regions = SimpleNamespace(grid=whole, preprocessing=model.preprocessing)
     with pytest.raises(UserError, match="no regions"):
         ground_images(without_regions, [image], ["Left lung."])
 

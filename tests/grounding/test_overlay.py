@@ -83,7 +83,7 @@ def test_caption_and_colour_bar_add_room_but_do_not_stretch(tmp_path):
 def test_dollar_signs_in_a_caption_are_words_and_no_formula(tmp_path):
     drawn = [
         read(write_overlay(tmp_path / "a.png", np.zeros((40, 60)), np.zeros((40, 60)), caption=c))
-        for c in ("Film $\\frac$.", "Film $5$.", "Film 5.")
+        for c in ("Image $\\frac$.", "Image $5$.", "Image 5.")
     ]
     assert (drawn[1].shape != drawn[2].shape) or (drawn[1] != drawn[2]).any()
 

@@ -1,4 +1,4 @@
-"""Golden samples: damage, another tokenizer and drift are told apart; harmless folders load."""
+"""Golden samples: damage, another tokenizer and drift are distinguished; harmless folders load."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_stored_scores_are_those_of_the_public_interface(folder):
     assert torch.allclose(found, torch.stack(expected, -1), atol=1e-5)
 
 
-def test_changed_weights_are_told_from_drift(folder):
+def test_changed_weights_are_distinguished_from_drift(folder):
     path = folder / "model.safetensors"
     state = load_file(path)
     state["text_projection.weight"][0] *= 3
@@ -87,15 +87,15 @@ def test_the_command_line_shows_the_sentence_alone(folder, tmp_path, capsys):
     state = load_file(path)
     state["text_projection.weight"][0] *= 3
     save_file(state, path)
-    Image.effect_noise((50, 60), 90).save(tmp_path / "film.png")
-    words = ["ground", str(folder), str(tmp_path / "film.png"), "--text", "Left lung."]
+    Image.effect_noise((50, 60), 90).save(tmp_path / "image.png")
+    words = ["ground", str(folder), str(tmp_path / "image.png"), "--text", "Left lung."]
     run([*words, "--out", str(tmp_path / "maps")])
     (line,) = [x for x in capsys.readouterr().err.splitlines() if "not those that were" in x]
     assert line.startswith("medclip-debias: ")
     assert "golden.py" not in line
 
 
-def test_changed_preprocessing_is_told_and_changed_prompts_are_not(folder):
+def test_changed_preprocessing_is_reported_and_changed_prompts_are_not(folder):
     path = folder / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | {"prompts": {"mine": {}}}))
@@ -141,7 +141,7 @@ def test_a_model_rounded_to_bfloat16_stays_within_its_tolerance(folder):
     assert golden.TOLERANCES["float32"] < gap < golden.TOLERANCES["bfloat16"]
 
 
-def test_other_tokens_are_told_apart(folder):
+def test_other_tokens_are_distinguished(folder):
     tokens = json.loads((folder / "golden.json").read_text())["tokens"]
     edit(folder, tokens=[[*row, 1] for row in tokens])
     with pytest.warns(SelfTestWarning, match="cut into other tokens"):

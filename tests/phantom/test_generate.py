@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
+from medclip_debias.config import settings_hash
 from medclip_debias.errors import UserError
 from medclip_debias.phantom import CLASS_NAMES, PhantomSettings, agreement_matrix, generate
 from medclip_debias.phantom.truth import agrees, statement_from_json
@@ -41,6 +42,15 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_worker_count_changes_no_byte(tree: Path, tmp_path: Path) -> None:
     generate(tmp_path / "again", SMALL, workers=2)
     assert digests(tmp_path / "again") == digests(tree)
+
+
+def test_settings_that_came_later_change_no_phantom_that_does_without_them() -> None:
+    """The hashes of the phantom before it had layouts, as its ``meta.json`` holds them."""
+    assert settings_hash(PhantomSettings()) == "6d46083d67b820f7"
+    hospital = PhantomSettings(studies=100, seed=3, format="jpg", regime="hospital")
+    assert settings_hash(hospital) == "831a9d2c465684b4"
+    others = [PhantomSettings(defects=0.1), PhantomSettings(layout="brax")]
+    assert len({settings_hash(s) for s in (*others, PhantomSettings())}) == 3
 
 
 def test_another_seed_gives_other_images_and_reports(tree: Path, tmp_path: Path) -> None:

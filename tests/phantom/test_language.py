@@ -1,4 +1,4 @@
-"""What reports say: no word gives a label away, dials do what they say, statements hold."""
+"""What reports say: no word gives a label away, settings do what they say, statements hold."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def test_naming_rate_zero_names_nothing_and_one_names_all() -> None:
                     assert clause.matches().sum() == 1
 
 
-def test_negation_dials_raise_the_share_of_denials() -> None:
-    def denials(**dials: float) -> float:
-        settings = PhantomSettings.model_validate({"seed": 4, **dials})
+def test_negation_settings_raise_the_share_of_denials() -> None:
+    def denials(**changed: float) -> float:
+        settings = PhantomSettings.model_validate({"seed": 4, **changed})
         kinds = Counter(
             p.sentence.statement.polarity
             for i in range(300)

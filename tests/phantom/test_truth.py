@@ -13,14 +13,14 @@ def test_truth_of_the_phantom_agrees_with_its_own_reports(phantom_tree):
     import pandas as pd
 
     truth = Truth(phantom_tree)
-    told = pd.read_parquet(phantom_tree / "truth/sentences.parquet")
+    reported = pd.read_parquet(phantom_tree / "truth/sentences.parquet")
     shown = pd.read_parquet(phantom_tree / "truth/images.parquet").drop_duplicates("study_id")
     image = dict(zip(shown["study_id"], shown["dicom_id"], strict=True))
-    told = told[told["study_id"].isin(image)].head(200)
-    texts = told["text"].tolist()
-    found = truth.agreement(texts, [image[study] for study in told["study_id"]])
-    assert np.array_equal(found.diagonal(), told["agrees"].to_numpy())
-    assert truth.eta(texts) == pytest.approx(told["eta_true"].to_numpy())
+    reported = reported[reported["study_id"].isin(image)].head(200)
+    texts = reported["text"].tolist()
+    found = truth.agreement(texts, [image[study] for study in reported["study_id"]])
+    assert np.array_equal(found.diagonal(), reported["agrees"].to_numpy())
+    assert truth.eta(texts) == pytest.approx(reported["eta_true"].to_numpy())
 
 
 def test_truth_that_does_not_fit_is_refused(phantom_tree, tmp_path):
@@ -29,3 +29,18 @@ def test_truth_that_does_not_fit_is_refused(phantom_tree, tmp_path):
     truth = Truth(phantom_tree)
     with pytest.raises(UserError, match="1 of 1 images are not in the phantom's truth"):
         truth.agreement([], ["another"])
+
+
+@pytest.mark.parametrize("statement", ["{", "[]", "{}", '{"kind": "none", "clauses": [{}]}', None])
+def test_a_damaged_statement_is_one_sentence(phantom_tree, tmp_path, statement):
+    import pandas as pd
+
+    for name in ("images", "sentences"):
+        table = pd.read_parquet(phantom_tree / f"truth/{name}.parquet")
+        if name == "sentences":
+            table["statement"] = statement
+        else:
+            image = table["dicom_id"].iloc[0]
+        table.to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(UserError, match="statement is damaged; write the phantom again"):
+        Truth(tmp_path).agreement([str(table["text"].iloc[0])], [image])

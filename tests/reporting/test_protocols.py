@@ -1,4 +1,4 @@
-"""The further protocols' figures stand in the report, and are absent when not measured."""
+"""The further protocols' metrics stand in the report, and are absent when not measured."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ RESULTS = {
 }
 
 
-def test_each_table_holds_its_figures():
+def test_each_table_holds_its_metrics():
     dash = "\N{EN DASH}"
     assert protocols.ranking_rows(RESULTS) == [
         ["Edema", "0.812", "0.700 to 0.900", "0.633", dash, "0.061", "0.040 to 0.080"]

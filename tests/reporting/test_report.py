@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from medclip_debias.errors import ToldWarning, UserError
+from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.reporting.content import duration, interval, number, read_metrics, read_run
 from medclip_debias.reporting.report import write_report
 
@@ -294,7 +294,7 @@ def test_what_is_cut_off_is_said(tmp_path, name, damage, sentence):
     (tmp_path / "metrics.csv").write_text("step,loss\n1,2.0\n2,1.5\n3,1.0\n")
     path = tmp_path / name
     path.write_text(damage(path.read_text()))
-    with pytest.warns(ToldWarning, match=sentence) as caught:
+    with pytest.warns(ReportedWarning, match=sentence) as caught:
         parts = read_run(tmp_path)
     assert len(caught) == 1
     if name == "metrics.csv":

@@ -16,7 +16,7 @@ from medclip_debias.reporting.comparison import write_comparison
 from medclip_debias.reporting.content import few_patients, patients_of
 from medclip_debias.reporting.forest import forest
 from medclip_debias.reporting.tables import (
-    Table,
+    PrintedTable,
     comparison_table,
     latex,
     markdown,
@@ -125,7 +125,7 @@ def test_few_patients_are_said_of_one_evaluation_too():
 
 
 def test_markdown_and_latex_are_well_formed():
-    table = Table(("run", "x|y"), (("a_b & 5%", "1"), ("c", "2")), "50% of {it}.")
+    table = PrintedTable(("run", "x|y"), (("a_b & 5%", "1"), ("c", "2")), "50% of {it}.")
     lines = markdown(table).splitlines()
     assert lines[:3] == ["| run | x\\|y |", "| --- | ---: |", "| a_b & 5% | 1 |"]
     text = latex(table)

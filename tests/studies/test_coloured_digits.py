@@ -19,7 +19,7 @@ def test_colours_agree_as_often_as_asked_and_digits_stay_visible():
     assert np.allclose(painted[pixels == 1], 1.0)
 
 
-def test_captions_name_what_they_are_told_to():
+def test_captions_name_what_they_are_asked_to():
     pixels, digits = digit_images()
     exact = coloured(np.random.default_rng(1), pixels, digits, 0.9, (1.0, 0.0)).captions
     assert np.array_equal(exact[:, 0], digits - 4.5)

@@ -14,7 +14,7 @@ from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.experiments import source_tree
 from studies.command import run_named
-from studies.study import studies
+from studies.study import STUDIES
 
 REPO = Path(__file__).parents[2]
 SMALL = ["starts=4", "angles=401", "rare=[0.01, 0.1]", "temperatures=[0.05, 0.1]"]
@@ -29,11 +29,11 @@ def test_settings_come_as_words(tmp_path):
 
 def test_the_verb_lists_runs_and_refuses(tmp_path, capsys):
     assert run(["study", "--list", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == set(studies())
+    assert set(json.loads(capsys.readouterr().out)) == set(STUDIES.all())
     assert run(["study", "fine-grained", *SMALL, "--out", str(tmp_path / "s")]) == 0
     assert "finding: Example 1" in capsys.readouterr().out
     page = (tmp_path / "s/page.md").read_text()
-    assert "## What the figures say" in page
+    assert "## Findings" in page
     assert (tmp_path / "s/figure.png").stat().st_size > 10_000
     assert run(["study", "fine-graned"]) == 2
     assert "did you mean 'fine-grained'" in capsys.readouterr().err
@@ -41,9 +41,9 @@ def test_the_verb_lists_runs_and_refuses(tmp_path, capsys):
     assert run(["study", "fine-grained", "--quick", "--out", str(tmp_path / "file")]) == 2
 
 
-@pytest.mark.parametrize("name", sorted(studies()))
+@pytest.mark.parametrize("name", sorted(STUDIES.all()))
 def test_every_study_says_what_it_is(name):
-    kind = studies()[name]
+    kind = STUDIES.all()[name]
     assert kind.title
     assert kind.source
     assert kind.about.strip()

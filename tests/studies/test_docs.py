@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from medclip_debias.config import load_yaml, validate
-from studies.study import studies
+from studies.study import STUDIES
 
 
 def test_the_index_has_a_row_with_page_and_figure_for_every_study():
     docs = Path(__file__).parents[2] / "docs/studies"
     index = (docs / "index.md").read_text()
-    for name, kind in studies().items():
+    for name, kind in STUDIES.all().items():
         assert f"| [{name}]({name}.md) |" in index
         page = (docs / f"{name}.md").read_text()
         assert f"]({name}.svg)" in page

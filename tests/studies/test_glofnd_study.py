@@ -59,7 +59,7 @@ def test_thresholds_come_nearer_to_the_quantile_and_a_small_run_is_sane():
     study.figure(rows)
 
 
-def told(gain, starts=(0.0, 0.5)):
+def reported(gain, starts=(0.0, 0.5)):
     """Sentences from five made-up seeds, where own thresholds gain ``gain`` in F1 over FNC."""
     settings = GloFNDStudySettings(alphas=(0.1,), starts=starts)
     rows = []
@@ -82,11 +82,11 @@ def told(gain, starts=(0.0, 0.5)):
 
 
 def test_who_finds_false_negatives_better_is_said_only_where_the_interval_says_so():
-    assert "as the paper says, GloFND finds false negatives better" in told(0.1)
-    assert "against the paper, FNC finds false negatives better" in told(-0.1)
-    assert "not shown here that GloFND finds false negatives better" in told(-0.006)
+    assert "as the paper says, GloFND finds false negatives better" in reported(0.1)
+    assert "against the paper, FNC finds false negatives better" in reported(-0.1)
+    assert "not shown here that GloFND finds false negatives better" in reported(-0.006)
 
 
 def test_every_policy_starts_late_too_and_the_latest_start_is_held_against_the_first():
-    assert "after 50% of training instead of at once: FNC +0.050 [+0.050, +0.050]" in told(0.1)
-    assert "One start only" in told(0.1, starts=(0.0,))
+    assert "after 50% of training instead of at once: FNC +0.050 [+0.050, +0.050]" in reported(0.1)
+    assert "One start only" in reported(0.1, starts=(0.0,))

@@ -1,4 +1,4 @@
-"""What the study of mismatched reports says of figures that are made up."""
+"""What the study of mismatched reports says of invented metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_method_that_noise_hurts_more_than_infonce_is_named(by, said):
     sentences = {f.split(" against")[0]: f for f in found if f.startswith("What noise takes")}
     assert len(sentences) == 5
     assert said in sentences["What noise takes, FNC"]
-    assert "no difference" in sentences["What noise takes, constant .05"]
+    assert "no statistically significant difference" in sentences["What noise takes, constant .05"]
     at_worst = {f.split(" against")[0]: f for f in found if f.startswith("At 30% mismatched")}
     assert len(at_worst) == 5
     assert said in at_worst["At 30% mismatched, FNC"]

@@ -28,9 +28,9 @@ from studies.long_tail_phantom import (
     long_tailed,
     one_type,
 )
-from studies.marker_run import Shown, best_threshold, figures
+from studies.marker_run import Shown, best_threshold, metrics
 from studies.phantom_data import PhantomFolder
-from studies.phantom_run import TrainDials
+from studies.phantom_run import PhantomTraining
 from studies.phantom_study import quick_settings
 from studies.spurious_marker import (
     CONTRASTIVE,
@@ -41,7 +41,7 @@ from studies.spurious_marker import (
     SpuriousMarkerSettings,
 )
 
-TRAIN = TrainDials(steps=2, batch_size=16, warmup_steps=1, dim=16)
+TRAIN = PhantomTraining(steps=2, batch_size=16, warmup_steps=1, dim=16)
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +102,12 @@ def test_figures_of_a_score_that_is_the_finding_and_of_one_that_is_the_marker():
     tied = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
     test = Shown(list(range(8)), finding, marker)
     validate = Shown(list(range(8)), finding, tied)
-    honest = figures(test, finding * 1.0, validate, finding * 1.0)
+    honest = metrics(test, finding * 1.0, validate, finding * 1.0)
     assert honest == {
         "auc": 1, "auc_with": 1, "auc_without": 1, "auc_against": 1, "auc_marker": 0.5,
         "auc_validate": 1, "accuracy": 1, "worst_group": 1,
     }  # fmt: skip
-    shortcut = figures(test, marker * 1.0, validate, tied * 1.0)
+    shortcut = metrics(test, marker * 1.0, validate, tied * 1.0)
     assert shortcut == {
         "auc": 0.5, "auc_with": 0.5, "auc_without": 0.5, "auc_against": 0, "auc_marker": 1,
         "auc_validate": 1, "accuracy": 0.5, "worst_group": 0,

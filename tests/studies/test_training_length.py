@@ -1,4 +1,4 @@
-"""What the study of longer training says of figures that are made up, and what it shares."""
+"""What the study of longer training says of invented metrics, and what it shares."""
 
 from __future__ import annotations
 

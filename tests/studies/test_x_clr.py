@@ -1,4 +1,4 @@
-"""What the X-CLR study says of figures that are made up."""
+"""What the X-CLR study says of invented metrics."""
 
 from __future__ import annotations
 

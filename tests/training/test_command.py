@@ -134,10 +134,10 @@ def test_a_place_that_is_no_number_is_one_sentence(config, capsys, monkeypatch, 
         monkeypatch.setenv(other, number)
     monkeypatch.setenv(name, value)
     assert command(["train", config()]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert name in told[0]
-    assert "must be" in told[0]
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 1
+    assert name in reported[0]
+    assert "must be" in reported[0]
 
 
 def test_a_job_number_that_is_none_is_one_sentence(monkeypatch):
@@ -168,9 +168,9 @@ def test_a_device_that_is_missing_is_said_once(config, capfd):
         raise SystemExit(command(["train", path]))
 
     assert in_processes(2, work) == [2, 2]
-    told = capfd.readouterr().err
-    assert told.count("device 'cuda' cannot be used here") == 1
-    assert told.count("medclip-debias:") == 1
+    reported = capfd.readouterr().err
+    assert reported.count("device 'cuda' cannot be used here") == 1
+    assert reported.count("medclip-debias:") == 1
 
 
 def test_the_verb_says_that_a_run_is_finished(config, capsys):

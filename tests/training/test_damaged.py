@@ -123,9 +123,9 @@ def judged(settings, whole, capsys):
     assert "internal error" not in said
     assert "Traceback" not in said
     if code:
-        told = [line for line in said.splitlines() if line.startswith("medclip-debias: ")]
-        assert (code, len(told)) == (2, 1), said
-        assert len(told[0]) > 60, "a sentence says what to do"
+        reported = [line for line in said.splitlines() if line.startswith("medclip-debias: ")]
+        assert (code, len(reported)) == (2, 1), said
+        assert len(reported[0]) > 60, "a sentence says what to do"
     else:
         expected = DualEncoder.load(whole.out / "model").state_dict()
         found = DualEncoder.load(settings.out / "model").state_dict()

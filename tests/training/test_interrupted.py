@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or spoilt at any point goes on to the same weights, or says why."""
+"""A run that is killed, stopped or spoilt at any point resumes to the same weights, or says why."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_run_killed_at_random_points_ends_in_the_same_weights(run):
         if ended(child) == -signal.SIGKILL and not (broken.out / "model").exists():
             kills += 1
             halfway += bool(checkpoints(broken.out / "checkpoints"))
-        if (broken.out / "model").exists():  # done before the kill: begin anew, and go on killing
+        if (broken.out / "model").exists():  # done before the kill: begin anew, and kill again
             assert same(weights(whole.model), weights(broken.out / "model"))
             shutil.rmtree(broken.out)
     assert halfway > KILLS // 4
@@ -320,8 +320,8 @@ def test_a_compiler_that_fails_is_one_sentence(monkeypatch):
     layer = torch.nn.Linear(2, 2)
     layer.compile(options={"fallback_random": True})
     try:
-        told = r"train\.compile is set, but.*cannot be compiled here"
-        with pytest.raises(UserError, match=told), advice(compiled=True):
+        reported = r"train\.compile is set, but.*cannot be compiled here"
+        with pytest.raises(UserError, match=reported), advice(compiled=True):
             layer(torch.zeros(1, 2))
         with pytest.raises(RuntimeError), advice(compiled=False):  # then it is a fault of ours
             layer(torch.zeros(1, 2))

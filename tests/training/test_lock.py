@@ -50,7 +50,7 @@ def foreign(beat=1):
     return Holder(owner, "gpu07", "another start", "2026-01-02 03:04:05", "f" * 16).record(beat)
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path):
+def test_a_second_process_is_refused_and_reports_who_holds_the_folder(tmp_path):
     child = holding(tmp_path / "run")
     try:
         with pytest.raises(UserError, match=rf"another run \(process {child} on .*, since 20"):

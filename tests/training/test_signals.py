@@ -128,9 +128,9 @@ def test_a_signal_to_the_group_saves_with_loader_workers(config, run, capfd, nam
         exits(path)
 
     assert code_of(work) == 75
-    told = capfd.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert f"stopped by {name} after step" in told[0]
+    reported = capfd.readouterr().err.splitlines()
+    assert len(reported) == 1
+    assert f"stopped by {name} after step" in reported[0]
     resumes_to_the_same(run, resumed_at=4)
 
 
@@ -237,8 +237,8 @@ def test_a_signal_ends_as_saved_wherever_it_comes(config, run, capfd, monkeypatc
         exits(path)
 
     assert code_of(work) == 75
-    (told,) = capfd.readouterr().err.splitlines()
-    assert f"stopped by {name}" in told
+    (reported,) = capfd.readouterr().err.splitlines()
+    assert f"stopped by {name}" in reported
     begins = {"settings": 0, "set-up": 0, "validation": 2, "last save": 6}[place]
     if place == "last save":
         assert command(["train", path]) == 0
@@ -299,8 +299,8 @@ def test_a_killed_loader_worker_is_one_sentence(config, run, capfd):
         exits(path)
 
     assert code_of(work) == 2
-    (told,) = capfd.readouterr().err.splitlines()
-    assert "process of the data loader was killed" in told
+    (reported,) = capfd.readouterr().err.splitlines()
+    assert "process of the data loader was killed" in reported
     begun = int(checkpoints(run().out / "checkpoints")[-1].stem[-8:])
     resumes_to_the_same(run, resumed_at=begun, steps=20)
 
@@ -314,8 +314,8 @@ def test_a_loader_that_stands_still_ends_the_run(config, capfd):
 
     active = multiprocessing.active_children
     assert code_of(work) == 2
-    (told,) = capfd.readouterr().err.splitlines()
-    assert "The data loader has brought no batch for 0.02 minutes (train.stall_minutes)" in told
+    (reported,) = capfd.readouterr().err.splitlines()
+    assert "The data loader has brought no batch for 0.02 minutes (train.stall_minutes)" in reported
 
 
 def test_a_killed_run_leaves_no_worker_behind(config):
@@ -340,9 +340,9 @@ def test_a_stopped_process_ends_the_run(config, capfd, stopped):
     codes = in_processes(2, work)
     assert codes[1 - stopped] == 2
     assert codes[stopped] == -signal.SIGKILL
-    told = capfd.readouterr().err
-    assert told.count("medclip-debias: ") == 1, told
-    assert f"Process {stopped} of the run has not answered for 0.03 minutes" in told
+    reported = capfd.readouterr().err
+    assert reported.count("medclip-debias: ") == 1, reported
+    assert f"Process {stopped} of the run has not answered for 0.03 minutes" in reported
 
 
 def test_the_process_whose_data_stall_is_named(config, capfd):
@@ -357,8 +357,8 @@ def test_the_process_whose_data_stall_is_named(config, capfd):
         exits(path)
 
     assert in_processes(2, work) == [2, 2]
-    (told,) = capfd.readouterr().err.splitlines()
-    assert "The data loader of process 1 has brought no batch" in told
+    (reported,) = capfd.readouterr().err.splitlines()
+    assert "The data loader of process 1 has brought no batch" in reported
 
 
 def test_a_slow_run_is_no_stalled_one(run):
@@ -403,10 +403,10 @@ def test_too_little_shared_memory_is_one_sentence(config, capfd, beforehand):
     code = code_of(work)
     if code == 99:
         pytest.skip("a mount of one's own is not permitted here")
-    (told,) = capfd.readouterr().err.splitlines()
-    assert code == 2, told
-    assert "/dev/shm: " in told
-    assert "--shm-size=8g" in told
+    (reported,) = capfd.readouterr().err.splitlines()
+    assert code == 2, reported
+    assert "/dev/shm: " in reported
+    assert "--shm-size=8g" in reported
 
 
 def test_shared_memory_that_does_not_suffice_is_known_beforehand(tmp_path):
@@ -434,10 +434,10 @@ def test_too_few_open_files_are_one_sentence_or_suffice(config, capfd, more):
         exits(path)
 
     code = code_of(work)
-    told = capfd.readouterr().err.splitlines()
+    reported = capfd.readouterr().err.splitlines()
     if code:
-        assert (code, len(told)) == (2, 1), told
-        assert "open files" in told[0]
+        assert (code, len(reported)) == (2, 1), reported
+        assert "open files" in reported[0]
     if more == 5:
         assert code == 2
 

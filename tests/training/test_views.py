@@ -10,7 +10,7 @@ import torch
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import ToldWarning
+from medclip_debias.errors import ReportedWarning
 from medclip_debias.training.trainer import Trainer
 
 
@@ -32,7 +32,7 @@ def settings_of(run, folder, loss, views):
 def test_a_run_learns_from_views_as_further_positives(run, with_laterals, evidence):
     loss = {"kind": "multi_positive", "evidence": {"kind": evidence}}
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ToldWarning)
+        warnings.simplefilter("error", ReportedWarning)
         trainer = Trainer(settings_of(run, with_laterals, loss, 2))
     data = PreparedSet.open(with_laterals)
     assert not data.frontal.all()
@@ -47,8 +47,8 @@ def test_a_run_learns_from_views_as_further_positives(run, with_laterals, eviden
 
 
 def test_a_loss_that_pushes_views_of_a_study_away_is_said(run, with_laterals):
-    with pytest.warns(ToldWarning, match="views_per_study' is 2, but the loss takes"):
+    with pytest.warns(ReportedWarning, match="views_per_study' is 2, but the loss takes"):
         Trainer(settings_of(run, with_laterals, {"kind": "infonce"}, 2))
     with warnings.catch_warnings():
-        warnings.simplefilter("error", ToldWarning)
+        warnings.simplefilter("error", ReportedWarning)
         Trainer(settings_of(run, with_laterals, {"kind": "infonce"}, 1))

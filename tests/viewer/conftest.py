@@ -1,4 +1,4 @@
-"""A small untrained model with an index of the phantom, and films to look at."""
+"""A small untrained model with an index of the phantom, and images to look at."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.viewer.answers import Answers
 
-# The same fixtures as for grounding: a model, and a function that makes models and films.
+# The same fixtures as for grounding: a model, and a function that makes models and images.
 from tests.grounding.conftest import make_model, radiograph  # noqa: F401
 
 
@@ -39,9 +39,9 @@ def index_folder(model_folder, prepared_phantom, tmp_path_factory):
 
 
 @pytest.fixture
-def films(tmp_path, radiograph):  # noqa: F811
-    """A folder with one good film, one that is none, and one in a folder of its own."""
-    folder = tmp_path / "films"
+def image_folder(tmp_path, radiograph):  # noqa: F811
+    """A folder with one good radiograph, one that is none, and one in a folder of its own."""
+    folder = tmp_path / "images"
     (folder / "more").mkdir(parents=True)
     for name, shape in (("good.png", (90, 70)), ("more/wide.png", (60, 110))):
         grey = radiograph(*shape, (20, 30, 15)).astype(np.uint8)
@@ -51,9 +51,9 @@ def films(tmp_path, radiograph):  # noqa: F811
 
 
 @pytest.fixture
-def answers(model_folder, films):
-    """Answers of a model with a folder of films and no index."""
-    return Answers.open(model_folder, images=films, device="cpu")
+def answers(model_folder, image_folder):
+    """Answers of a model with a folder of images and no index."""
+    return Answers.open(model_folder, images=image_folder, device="cpu")
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ class Browser:
         query = {"session_hash": self.session}
         with self.web.stream("GET", "/gradio_api/queue/data", params=query) as stream:
             for line in stream.iter_lines():
-                told = json.loads(line.removeprefix("data: ")) if line else {}
-                if told.get("msg") == "process_completed":
-                    assert told["success"], told
-                    return told["output"]["data"]
+                reported = json.loads(line.removeprefix("data: ")) if line else {}
+                if reported.get("msg") == "process_completed":
+                    assert reported["success"], reported
+                    return reported["output"]["data"]
         raise AssertionError("the answer ended too early")
 
 
@@ -151,13 +151,13 @@ def site(model_folder, index_folder, tmp_path_factory):
     from medclip_debias.viewer.access import Access
     from medclip_debias.viewer.serve import application
 
-    films = tmp_path_factory.mktemp("folder")
-    picture(films / "good.png", 90, 70)
-    (films / "letter.jpg").write_text("Dear patient")
+    image_folder = tmp_path_factory.mktemp("folder")
+    picture(image_folder / "good.png", 90, 70)
+    (image_folder / "letter.jpg").write_text("Dear patient")
     work = tmp_path_factory.mktemp("work")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(work))
-        answers = Answers.open(model_folder, index_folder, films, device="cpu")
+        answers = Answers.open(model_folder, index_folder, image_folder, device="cpu")
         guard, sweep = application(answers, work, Access(TOKEN))
         config = uvicorn.Config(guard, log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)

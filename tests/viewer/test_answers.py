@@ -1,4 +1,4 @@
-"""What the page is told agrees with what the other verbs write for the same film and sentences."""
+"""What the page shows agrees with what the other verbs write for the same image and sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from medclip_debias.viewer.answers import (
     MOST_CHARACTERS,
     MOST_SENTENCES,
     Answers,
-    listed_films,
+    listed_images,
     sentence_lines,
 )
 
@@ -32,38 +32,47 @@ TEXTS = ["Left lung.", "Right lung."]
 
 
 def test_pictures_and_figures_are_those_of_the_verb_ground(
-    answers, model_folder, films, tmp_path, capsys
+    answers, model_folder, image_folder, tmp_path, capsys
 ):
-    words = ["ground", model_folder, films / "good.png", "--out", tmp_path / "maps", "--json"]
+    words = [
+        "ground",
+        model_folder,
+        image_folder / "good.png",
+        "--out",
+        tmp_path / "maps",
+        "--json",
+    ]
     words += ["--threshold", "0.05", "--alpha", "0.7", "--scale", "image", "--device", "cpu"]
     for text in TEXTS:
         words += ["--text", text]
     assert run([str(word) for word in words]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["images"]
+    (reported,) = json.loads(capsys.readouterr().out)["images"]
     options = GroundOptions(threshold=0.05, scale="image", style=OverlayStyle(alpha=0.7))
     look = answers.look(answers.choose("good.png"), "\n".join(TEXTS) + "\n\n", options)
-    assert len(look.rows) == len(told["sentences"]) == 2
-    for row, picture, entry in zip(look.rows, look.pictures, told["sentences"], strict=True):
+    assert len(look.rows) == len(reported["sentences"]) == 2
+    for row, picture, entry in zip(look.rows, look.pictures, reported["sentences"], strict=True):
         for key in ("text", "peak", "boxes", "lowest", "highest", "score"):
             assert row[key] == entry[key]
         drawn = np.asarray(Image.open(io.BytesIO(picture)))
         np.testing.assert_array_equal(drawn, np.asarray(Image.open(entry["picture"])))
 
 
-def test_a_film_read_once_gives_what_a_fresh_reading_gives(answers, films):
-    film = answers.read(films / "more" / "wide.png")
-    assert film.shape == (60, 110)
-    assert film.name == "wide.png"
-    (fresh,) = ground_image(answers.model, read_radiograph(films / "more/wide.png"), [TEXTS[0]])
-    (row,) = answers.look(film, TEXTS[0]).rows
+def test_an_image_read_once_gives_what_a_fresh_reading_gives(answers, image_folder):
+    image = answers.read(image_folder / "more" / "wide.png")
+    assert image.shape == (60, 110)
+    assert image.name == "wide.png"
+    (fresh,) = ground_image(
+        answers.model, read_radiograph(image_folder / "more/wide.png"), [TEXTS[0]]
+    )
+    (row,) = answers.look(image, TEXTS[0]).rows
     assert row["score"] == pytest.approx(fresh.score, abs=1e-6)
     assert row["highest"] == pytest.approx(float(np.nanmax(fresh.heatmap)), abs=1e-6)
 
 
 def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
     """By hand, prompt by prompt, in double precision."""
-    model, film = answers.model, answers.choose("good.png")
-    rows = answers.classes(film)
+    model, image = answers.model, answers.choose("good.png")
+    rows = answers.classes(image)
     (prompts,) = answers.prompt_sets
     assert [row.name for row in rows] == list(prompts.classes)
     with torch.no_grad():
@@ -72,7 +81,7 @@ def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
             means = []
             for texts in (prompts.classes[row.name].positive, prompts.classes[row.name].negative):
                 scores = [
-                    model.score(film.features, model.encode_sentences([text])).item()
+                    model.score(image.features, model.encode_sentences([text])).item()
                     for text in texts
                 ]
                 means.append(math.fsum(scores) / len(scores))
@@ -87,15 +96,15 @@ def test_search_finds_what_the_verb_finds_and_shows_the_prepared_images(
 ):
     text = "Left effusion."
     assert run(["search", str(index_folder), "--text", text, "-k", "3", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["hits"]
+    reported = json.loads(capsys.readouterr().out)["hits"]
     found = searching.find_sentence(text, 3)
-    assert [one.hit.image_id for one in found] == [hit["image_id"] for hit in told]
+    assert [one.hit.image_id for one in found] == [hit["image_id"] for hit in reported]
     data = PreparedSet.open(prepared_phantom)
     for one in found:
         np.testing.assert_array_equal(one.image, data.pixels[one.hit.row])
     row = 5
     path = next(phantom_tree.rglob(f"{data.images.iloc[row]['image_id']}.dcm"))
-    (best, second) = searching.find_film(searching.read(path), 2)
+    (best, second) = searching.find_similar(searching.read(path), 2)
     assert best.hit.row == row
     assert best.hit.score == pytest.approx(1, abs=2e-3)
     assert second.hit.score < best.hit.score
@@ -113,38 +122,38 @@ def test_results_come_without_pictures_where_the_set_is_gone(
 
 
 def test_the_head_names_the_model_that_answers(answers, searching):
-    told = dict(answers.described())
-    assert answers.model.content_hash in told["Model"]
-    assert told["Model"].startswith("run/model, ")
-    assert "72 px" in told["Sees"]
-    assert "central 64" in told["Sees"]
-    assert "Index" not in told
+    reported = dict(answers.described())
+    assert answers.model.content_hash in reported["Model"]
+    assert reported["Model"].startswith("run/model, ")
+    assert "72 px" in reported["Sees"]
+    assert "central 64" in reported["Sees"]
+    assert "Index" not in reported
     assert f"{len(searching.index):,} images" in dict(searching.described())["Index"]
 
 
-def test_films_of_a_folder_are_named_by_their_place_in_it(films, monkeypatch, tmp_path):
-    assert list(listed_films(films)) == ["good.png", "letter.jpg", "more/wide.png"]
-    monkeypatch.setattr(answers_module, "MOST_FILMS", 2)
+def test_images_of_a_folder_are_named_by_their_place_in_it(image_folder, monkeypatch, tmp_path):
+    assert list(listed_images(image_folder)) == ["good.png", "letter.jpg", "more/wide.png"]
+    monkeypatch.setattr(answers_module, "MOST_IMAGES", 2)
     with pytest.raises(UserError, match="3 images"):
-        listed_films(films)
+        listed_images(image_folder)
     with pytest.raises(UserError, match="no such folder"):
-        listed_films(tmp_path / "absent")
+        listed_images(tmp_path / "absent")
 
 
-def test_an_unusable_film_is_a_sentence_without_its_place(answers, films):
+def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder):
     with pytest.raises(UserError) as caught:
         answers.choose("letter.jpg")
     assert str(caught.value).startswith("letter.jpg: ")
-    assert str(films) not in str(caught.value)
-    for name in ("../films/good.png", "absent.png", str(films / "good.png")):
+    assert str(image_folder) not in str(caught.value)
+    for name in ("../images/good.png", "absent.png", str(image_folder / "good.png")):
         with pytest.raises(UserError, match="no such image"):
             answers.choose(name)
 
 
 def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, tmp_path):
-    film = answers.choose("good.png")
+    image = answers.choose("good.png")
     with pytest.raises(UserError, match="at least one sentence"):
-        answers.look(film, " \n\t\n")
+        answers.look(image, " \n\t\n")
     with pytest.raises(UserError, match="too many"):
         sentence_lines("a\n" * (MOST_SENTENCES + 1))
     with pytest.raises(UserError, match=r"sentence 2 has 1,001 characters, more than the 1,000"):
@@ -153,7 +162,7 @@ def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, t
     with pytest.raises(UserError, match="--index"):
         answers.find_sentence("Left lung.", 3)
     with pytest.raises(UserError, match="--index"):
-        answers.find_film(film, 3)
+        answers.find_similar(image, 3)
     with pytest.raises(UserError, match="one sentence at a time"):
         searching.find_sentence("Left lung.\nRight lung.", 3)
     make_model(72, 64, (0.5, 99.5), seed=8).save(tmp_path / "other")

@@ -154,10 +154,10 @@ def test_gradio_learns_no_cookie_no_query_and_no_other_place(ask):
         "x-gradio-server": "http://evil",
         "cookie": "a=b",
     }
-    told = ask("GET", "/?deep_link=x&page=y", headers=headers).text
-    assert "evil" not in told
-    assert "cookie" not in told
-    assert told.endswith("?")
+    reported = ask("GET", "/?deep_link=x&page=y", headers=headers).text
+    assert "evil" not in reported
+    assert "cookie" not in reported
+    assert reported.endswith("?")
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_kept(ask, uploads, monkeypatch, tmp_path):

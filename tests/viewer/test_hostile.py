@@ -290,14 +290,14 @@ def test_no_answer_names_a_place_on_the_server(site, browser, tmp_path):
 
     from tests.viewer.conftest import picture
 
-    told = [browser.web.get("/").text, json.dumps(browser.upload("a.png", b"a").json())]
+    reported = [browser.web.get("/").text, json.dumps(browser.upload("a.png", b"a").json())]
     upload = browser.uploaded("one.png", picture(tmp_path / "one.png", 60, 50))
-    told.append(json.dumps(browser.click("opened", upload, *DRAWING)))
+    reported.append(json.dumps(browser.click("opened", upload, *DRAWING)))
     upload = browser.uploaded("bad.png", b"not a picture")
-    told.append(json.dumps(browser.click("opened", upload, *DRAWING)))
-    told.append(json.dumps(browser.click("by_sentence", "Left lung.", 3)))
+    reported.append(json.dumps(browser.click("opened", upload, *DRAWING)))
+    reported.append(json.dumps(browser.click("by_sentence", "Left lung.", 3)))
     for place in (site.work, site.work.parent, gradio.__path__[0], "/home/", "/tmp/"):
-        assert not any(str(place) in one for one in told), place
+        assert not any(str(place) in one for one in reported), place
 
 
 def test_without_the_token_nothing_is_served(site):
@@ -327,15 +327,15 @@ def test_everything_of_a_session_is_freed_when_its_page_is_closed(site, tmp_path
         assert len(addresses) == 2
         pictures = [browser.web.get(f"/{one}") for one in addresses]
         assert all(one.content.startswith(b"\x89PNG") for one in pictures)
-        film = weakref.ref(sessions.film("closing1"))
+        image = weakref.ref(sessions.image("closing1"))
         waiting = browser.uploaded("two.png", b"never opened")
         assert site.guard._uploads.claim(waiting["path"], "closing1")
     deadline = time.monotonic() + 10
-    while sessions.film("closing1") is not None and time.monotonic() < deadline:
+    while sessions.image("closing1") is not None and time.monotonic() < deadline:
         time.sleep(0.02)
     assert [browser.web.get(f"/{one}").status_code for one in addresses] == [404, 404]
     gc.collect()
-    assert film() is None
+    assert image() is None
     assert "closing1" not in site.page.state_holder.session_data
     assert not list(site.work.rglob("two.png"))
     assert "give a radiograph first" in browser.click("looked", *DRAWING)[0]

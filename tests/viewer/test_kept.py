@@ -122,12 +122,12 @@ def test_sessions_that_are_not_used_end_sooner_where_nobody_is_connected(clock):
     assert list(sessions._sessions) == ["open"]
     clock.now += OPEN_LIVES - ABSENT_LIVES
     sessions.sweep()
-    assert sessions.film("open") is None
+    assert sessions.image("open") is None
     # Its page is open still: what it is given now does not end as if nobody were there.
     sessions.keep("open", "again")
     clock.now += ABSENT_LIVES + 1
     sessions.sweep()
-    assert sessions.film("open") == "again"
+    assert sessions.image("open") == "again"
     sessions.disconnected("open")
     assert len(sessions) == 0
 
@@ -139,6 +139,6 @@ def test_the_session_that_was_not_used_for_longest_makes_room(clock, monkeypatch
         clock.now += 1
         sessions.keep(name, name)
     clock.now += 1
-    sessions.film("a")
+    sessions.image("a")
     sessions.keep("c", "c")
     assert set(sessions._sessions) == {"a", "c"}

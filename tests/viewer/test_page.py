@@ -50,7 +50,7 @@ def test_handlers_return_as_many_values_as_the_page_has_places(
         "looked": [before[0], handlers.looked(A, *DRAWING)],
         "redrawn": [before[1], handlers.redrawn(A, *DRAWING)],
         "by_sentence": [handlers.by_sentence(A, "Left lung.", 3)],
-        "by_film": [handlers.by_film(A, 3)],
+        "by_image": [handlers.by_image(A, 3)],
     }
     for name, returned in answered.items():
         assert {len(values) for values in returned} == {places[name]}, name
@@ -70,28 +70,30 @@ def test_a_component_without_a_rule_is_not_served(answers, sessions, uploads):
 
 
 @pytest.mark.parametrize("name", ["good.png", "letter.jpg"])
-def test_an_upload_is_removed_when_it_was_read_or_could_not_be(handlers, uploads, films, name):
-    with (films / name).open("rb") as stream:
+def test_an_upload_is_removed_when_it_was_read_or_could_not_be(
+    handlers, uploads, image_folder, name
+):
+    with (image_folder / name).open("rb") as stream:
         ticket = uploads.add(name, stream)
     uploads.claim(ticket, A)
     path = uploads.path(ticket, A)
     shown = handlers.opened(A, ticket, *DRAWING)
     assert ("alert" in shown[2]) == (name == "letter.jpg")
     assert not path.parent.exists()
-    assert (films / name).exists()
+    assert (image_folder / name).exists()
 
 
-def test_a_path_is_no_upload(handlers, films):
-    shown = handlers.opened(A, str(films / "good.png"), *DRAWING)
+def test_a_path_is_no_upload(handlers, image_folder):
+    shown = handlers.opened(A, str(image_folder / "good.png"), *DRAWING)
     assert "give the file once more" in shown[2]
-    assert (films / "good.png").exists()
+    assert (image_folder / "good.png").exists()
 
 
 def test_one_that_cannot_be_read_takes_the_place_of_the_one_before(handlers, sessions):
     shown = handlers.chosen(A, "good.png", *DRAWING)[1]
     assert sessions.picture(shown[0][0]) is not None
     handlers.chosen(A, "letter.jpg", *DRAWING)
-    assert sessions.film(A) is None
+    assert sessions.image(A) is None
     assert sessions.picture(shown[0][0]) is None
 
 
@@ -106,10 +108,10 @@ def test_an_unforeseen_error_says_neither_where_nor_what(handlers, answers, monk
     assert "Smith" not in str(returned)
 
 
-def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, films, sessions):
-    (films / "good.png").rename(films / "<img src=x>.png")
-    film = handlers._answers.read(films / "<img src=x>.png")
-    sessions.keep(A, film)
+def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, image_folder, sessions):
+    (image_folder / "good.png").rename(image_folder / "<img src=x>.png")
+    image = handlers._answers.read(image_folder / "<img src=x>.png")
+    sessions.keep(A, image)
     assert "<img" not in handlers.looked(A, *DRAWING)[0]
 
 

@@ -1,4 +1,4 @@
-"""The page over HTTP: it answers, keeps nothing, sends nobody elsewhere, and ends when told to."""
+"""The page over HTTP: it answers, keeps nothing, sends nobody elsewhere, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DRAWING = ["Left lung.\nRight lung.", True, 0.0, 0.5, "own"]
 
 
 @pytest.fixture
-def start(model_folder, index_folder, films, tmp_path):
+def start(model_folder, index_folder, image_folder, tmp_path):
     """A function that runs the verb in a process of its own: its id, temporary folder, output.
 
     A fork, as the imports of a fresh process would take longer than all that is asked of it.
     """
     children = []
-    work, told = tmp_path / "tmp", tmp_path / "told"
+    work, reported = tmp_path / "tmp", tmp_path / "reported"
 
     def start(*options):
         work.mkdir()
@@ -34,11 +34,11 @@ def start(model_folder, index_folder, films, tmp_path):
         if child == 0:  # pragma: no cover
             import tempfile
 
-            with told.open("w", buffering=1) as stream:
+            with reported.open("w", buffering=1) as stream:
                 os.dup2(stream.fileno(), 1)
                 os.dup2(stream.fileno(), 2)
                 sys.stdout, sys.stderr, tempfile.tempdir = stream, stream, str(work)
-                words = ["view", model_folder, "--index", index_folder, "--images", films]
+                words = ["view", model_folder, "--index", index_folder, "--images", image_folder]
                 code = 1
                 try:
                     code = run([*map(str, [*words, *options]), "--device", "cpu"])
@@ -46,23 +46,23 @@ def start(model_folder, index_folder, films, tmp_path):
                     stream.flush()
                     os._exit(code)
         children.append(child)
-        return child, _address(child, told), work, told
+        return child, _address(child, reported), work, reported
 
     yield start
     for child in children:
         _end(child, signal.SIGKILL)
 
 
-def _address(child: int, told: Path) -> str:
+def _address(child: int, reported: Path) -> str:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if found := re.search(r"http://\S+", told.read_text() if told.exists() else ""):
+        if found := re.search(r"http://\S+", reported.read_text() if reported.exists() else ""):
             time.sleep(0.3)  # it listens already; the lines after it come at once
             return found[0]
         if os.waitpid(child, os.WNOHANG)[0]:
             break
         time.sleep(0.1)
-    pytest.fail(f"the viewer did not start: {told.read_text()}")
+    pytest.fail(f"the viewer did not start: {reported.read_text()}")
 
 
 def _end(child: int, kind: int) -> int | None:
@@ -73,8 +73,8 @@ def _end(child: int, kind: int) -> int | None:
         return None
 
 
-def test_the_page_answers_over_http_and_leaves_nothing(start, films, tmp_path):
-    child, url, work, told = start("--port", "0")
+def test_the_page_answers_over_http_and_leaves_nothing(start, image_folder, tmp_path):
+    child, url, work, reported = start("--port", "0")
     assert re.search(r"/\?token=[\w-]{43}$", url)
     browser = Browser(url)
     answer = browser.web.get("/")
@@ -86,7 +86,7 @@ def test_the_page_answers_over_http_and_leaves_nothing(start, films, tmp_path):
     assert browser.web.get("/", headers={"host": "evil.example"}).status_code == 421
     assert Browser(url.partition("?")[0]).entered.status_code == 403
 
-    wide, letter = ((films / name).read_bytes() for name in ("more/wide.png", "letter.jpg"))
+    wide, letter = ((image_folder / name).read_bytes() for name in ("more/wide.png", "letter.jpg"))
     upload, choice, status, pictures, sentences, classes, *_ = browser.click(
         "opened", browser.uploaded("wide.png", wide), *DRAWING
     )
@@ -101,11 +101,11 @@ def test_the_page_answers_over_http_and_leaves_nothing(start, films, tmp_path):
 
     redrawn = browser.click("redrawn", "Left lung.", False, 0.0, 0.5, "image")
     assert len(redrawn[1]) == 2
-    told_of, shown, hits = browser.click("by_film", 3)
-    assert "best first" in told_of
+    sentence, shown, hits = browser.click("by_image", 3)
+    assert "best first" in sentence
     assert len(shown) == len(hits["data"]) == 3
 
-    # One sentence, and the answer to the film before is gone from the page.
+    # One sentence, and the answer to the image before is gone from the page.
     wrong = browser.click("opened", browser.uploaded("letter.jpg", letter), *DRAWING)
     assert "letter.jpg: this is not a DICOM" in wrong[2]
     assert not wrong[3]
@@ -118,7 +118,7 @@ def test_the_page_answers_over_http_and_leaves_nothing(start, films, tmp_path):
     ]
     assert _end(child, signal.SIGTERM) == 0
     assert list(work.iterdir()) == []
-    assert told.read_text().strip() == url  # nothing of what was asked
+    assert reported.read_text().strip() == url  # nothing of what was asked
 
 
 def test_the_folder_of_a_viewer_that_was_killed_is_removed_by_the_next(tmp_path, monkeypatch):
@@ -140,14 +140,16 @@ def test_the_folder_of_a_viewer_that_was_killed_is_removed_by_the_next(tmp_path,
     assert list(tmp_path.iterdir()) == [mine]
 
 
-def test_a_unix_socket_is_served_with_a_token_of_ones_own(start, tmp_path, films, monkeypatch):
+def test_a_unix_socket_is_served_with_a_token_of_ones_own(
+    start, tmp_path, image_folder, monkeypatch
+):
     import httpx
 
     monkeypatch.setenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", "my-own-token-my-own-token")
     path = tmp_path / "viewer.sock"
-    child, url, _, told = start("--socket", path)
+    child, url, _, reported = start("--socket", path)
     assert url == "http://127.0.0.1:7860/?token=TOKEN"
-    assert "my-own" not in told.read_text()
+    assert "my-own" not in reported.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
     own = url.replace("TOKEN", "my-own-token-my-own-token")
     browser = Browser(own, transport=httpx.HTTPTransport(uds=str(path)))
@@ -160,9 +162,9 @@ def test_a_unix_socket_is_served_with_a_token_of_ones_own(start, tmp_path, films
 
 
 def test_without_a_token_it_says_so_and_serves_no_other_name(start):
-    _, url, _, told = start("--port", "0", "--no-token", "--host", "0.0.0.0")
+    _, url, _, reported = start("--port", "0", "--no-token", "--host", "0.0.0.0")
     assert url.startswith("http://127.0.0.1:")
-    assert "Warning: there is no token. Everyone who reaches this machine" in told.read_text()
+    assert "Warning: there is no token. Everyone who reaches this machine" in reported.read_text()
     browser = Browser(url)
     assert browser.entered.status_code == 200
     assert browser.web.get("/", headers={"host": "10.0.0.5:7860"}).status_code == 421

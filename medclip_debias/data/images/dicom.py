@@ -57,6 +57,9 @@ _OLDER_RADIOGRAPHS = (  # what a Part-10 file may be stored as, too
     "1.2.840.10008.5.1.4.1.1.7.3",  # the same, 16 bit
     "1.2.840.10008.5.1.4.1.1.12.2",  # radiofluoroscopy
 )
+NO_HIGH_BIT = "HighBit is missing"
+"""As in one in twenty files of CheXpert Plus; BitsStored - 1 is the one value that agrees."""
+
 _STORAGE = "1.2.840.10008.5.1.4.1.1."  # all standard storage classes; vendors have their own
 _MODALITIES = frozenset(("CR", "DX", "DR", "RG", "RF", "XR", "XC", "OT", "SC", "HC"))
 _OTHERS = {  # said in words of this program's own: a header is never quoted
@@ -127,7 +130,8 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
                 f"{path}: the DICOM file is truncated or damaged"
                 f" ({type(error).__name__}); copy it again."
             ) from error
-    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1", padding)
+    mended = NO_HIGH_BIT if dataset.get("HighBit") in (None, "") else ""
+    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1", padding, mended)
 
 
 # ----------------------------------------------------------------------- before decoding

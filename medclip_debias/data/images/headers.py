@@ -1,4 +1,4 @@
-"""The view position in a DICOM file's header."""
+"""What is read from the headers of image files alone: view position, size, and whose it is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ import io
 import logging
 import warnings
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, NamedTuple, cast
 
 from medclip_debias.data.images.dicom import header_start, is_deflated, unpacked_size_fits
 from medclip_debias.data.images.files import MAX_BYTES
+from medclip_debias.data.images.raster import is_raster
 
 _LONGEST = 16  # characters of a DICOM code string
+_SIZE = ["Rows", "Columns"]
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF
+
+
+class Identity(NamedTuple):
+    """Whose image a DICOM file is, for archives whose tables do not say it.
+
+    Attributes:
+        view: view position in capitals, ``""`` unknown.
+        patient: the header's patient id, ``""`` unknown. It goes into tables alone, no message.
+        size: width and height, ``None`` unknown.
+    """
+
+    view: str = ""
+    patient: str = ""
+    size: tuple[int, int] | None = None
 
 
 def view_position(path: Path) -> str:
@@ -21,6 +38,52 @@ def view_position(path: Path) -> str:
     A file that cannot be read gives ``""``, too: `prepare` rejects it with its reason, or counts
     it among the blank views.
     """
+    header = _header(path, ["ViewPosition"])
+    return _view(header) if header is not None else ""
+
+
+def identity(path: Path) -> Identity:
+    """Return whose image a DICOM file is; what its header does not say, or hold well, is blank."""
+    header = _header(path, ["ViewPosition", "PatientID", *_SIZE])
+    if header is None:
+        return Identity()
+    try:
+        height, width = (header.get(name) for name in _SIZE)
+        size = (int(width), int(height)) if width and height else None
+        return Identity(_view(header), str(header.get("PatientID") or "").strip(), size)
+    except Exception:  # a value surfaces as wrong when it is looked at
+        return Identity()
+
+
+def _view(header: Any) -> str:
+    view = str(header.get("ViewPosition") or "").strip().upper()
+    return view if len(view) <= _LONGEST else ""
+
+
+def image_size(path: Path) -> tuple[int, int] | None:
+    """Return width and height of an image file; ``None`` where no header says them.
+
+    For archives whose boxes are shares of the image; a file that cannot be read is rejected, with
+    its reason, when its pixels are.
+    """
+    from PIL import Image
+
+    try:
+        with path.open("rb") as file:
+            raster = is_raster(file.read(256))
+        if raster:
+            with Image.open(path, formats=("JPEG", "PNG")) as image:
+                turned = image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
+                return (image.height, image.width) if turned else (image.width, image.height)
+        header = _header(path, _SIZE)
+        height, width = (header.get(name) for name in _SIZE) if header is not None else (0, 0)
+        return (int(width), int(height)) if width and height else None
+    except Exception:  # as above
+        return None
+
+
+def _header(path: Path, tags: list[str]) -> Any:
+    """Return a pydicom dataset with these elements; ``None`` of a file that cannot be read."""
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
@@ -28,27 +91,24 @@ def view_position(path: Path) -> str:
         try:
             with path.open("rb") as file:
                 if path.suffix.lower() == ".gz":
-                    return _view(cast(IO[bytes], gzip.GzipFile(fileobj=file)))
-                return _view(file)
+                    return _dataset(cast(IO[bytes], gzip.GzipFile(fileobj=file)), tags)
+                return _dataset(file, tags)
         # A damaged header surfaces as any of a dozen exception types.
         except Exception:
-            return ""
+            return None
 
 
-def _view(file: IO[bytes]) -> str:
+def _dataset(file: IO[bytes], tags: list[str]) -> Any:
     import pydicom
 
     start = header_start(file.read(256))
     if start is None:
-        return ""
+        return None
     if is_deflated(file, start):
         file.seek(0)
         content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES or not unpacked_size_fits(content, start, MAX_BYTES):
-            return ""
+            return None
         file = io.BytesIO(content)
     file.seek(0)
-    tags = ["ViewPosition"]
-    header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=tags, force=not start)
-    view = str(header.get("ViewPosition") or "").strip().upper()
-    return view if len(view) <= _LONGEST else ""
+    return pydicom.dcmread(file, stop_before_pixels=True, specific_tags=tags, force=not start)

@@ -62,12 +62,15 @@ class Radiograph:
         inverted: low values are bright (MONOCHROME1).
         padding: ``[n]``, codes of pixels outside the picture, or none. They count in no percentile
             and are shown as dark as the darkest pixel inside.
+        mended: what the file should say and does not, where that can mean one thing alone; as in
+            ``HighBit is missing``. ``""`` for most.
     """
 
     codes: NDArray[Any]
     values: NDArray[np.float64]
     inverted: bool = False
     padding: NDArray[np.bool_] | None = None
+    mended: str = ""
 
     @classmethod
     def of(cls, array: NDArray[Any], *, inverted: bool = False) -> Radiograph:
@@ -120,7 +123,7 @@ class Radiograph:
         """Clip at the percentiles ``settings.clip``, stretch to 0..255, equalise if asked.
 
         With ``equalize`` grey levels are cut, not rounded, and inverted after that, as in the
-        conversion that made MIMIC-CXR-JPG; ``clip: [0, 100]`` and ``window: none`` then give
+        conversion behind MIMIC-CXR-JPG; ``clip: [0, 100]`` and ``window: none`` then give
         its very grey levels.
 
         Raises:

@@ -22,14 +22,21 @@ from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
 from medclip_debias.data import layout
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.masks import as_coco
+from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
+from medclip_debias.data.prepare.annotations import (
+    file_name,
+    kept_annotations,
+    write_annotations,
+)
 from medclip_debias.data.prepare.earlier import in_the_set
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
-from medclip_debias.data.records import PhraseRecord
+from medclip_debias.data.records import Annotations, Mask, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
 INPUTS = "inputs.parquet"
-"""What each row and each report was made of, so that a later run knows what changed."""
+"""What each row and each report was read from, so that a later run knows what changed."""
 
 MISSING_IMAGES, UNUSED_REPORTS = "missing.csv", "unused_reports.csv"
 """Image files that are listed and not there; studies whose report gave no sentence, and why."""
@@ -48,12 +55,14 @@ class About:
         options: how the source was read.
         funnel: counts of the selection.
         phrases: grounded phrases of the source.
+        annotations: the archive's other tables.
         rejected: ``(image_id, reason)`` of files that the selection could not look at.
         missing: ``(image_id, path)`` of files that are not there.
         synthetic: the source is a phantom.
         text_only: the source has reports and no images.
         made_by: versions of what computed the rows and sentences.
         selected: hash of what was selected, times of change included.
+        split: the split of the source's studies, where it has a name.
     """
 
     kind: str
@@ -62,12 +71,14 @@ class About:
     options: dict[str, Any]
     funnel: list[dict[str, Any]]
     phrases: list[PhraseRecord]
+    annotations: list[Annotations]
     rejected: list[tuple[str, str]]
     missing: list[tuple[str, str]]
     synthetic: bool
     text_only: bool
     made_by: dict[str, str]
     selected: str
+    split: NamedSplit | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values that `from_json` takes."""
@@ -75,10 +86,11 @@ class About:
             **asdict(self),
             "settings": self.settings.model_dump(mode="json"),
             "selection": self.selection.model_dump(mode="json"),
+            "split": None if self.split is None else [self.split.name, dict(self.split.studies)],
         }
 
     def source_stamp(self, heads: Heads) -> str:
-        """Return a hash of what a set (or part) is made of: another file, another hash.
+        """Return a hash of what a set (or part) depends on: another file, another hash.
 
         Args:
             heads: of all entries in the journal of reports.
@@ -92,17 +104,28 @@ class About:
             "settings": PrepareSettings.model_validate(values["settings"]),
             "selection": SelectionSettings.model_validate(values["selection"]),
             "phrases": [_phrase(phrase) for phrase in values["phrases"]],
+            "annotations": [_annotations(table) for table in values["annotations"]],
             "rejected": [(image_id, reason) for image_id, reason in values["rejected"]],
             "missing": [(image_id, path) for image_id, path in values["missing"]],
+            "split": NamedSplit(*values["split"]) if values.get("split") else None,
         }
         return cls(**(values | changed))
 
 
 def _phrase(values: dict[str, Any]) -> PhraseRecord:
     """A phrase from JSON, which has lists for tuples."""
-    size = values["annotated_size"]
-    boxes = tuple(tuple(box) for box in values["boxes"])
-    return PhraseRecord(**(values | {"boxes": boxes, "annotated_size": size and tuple(size)}))
+    size, mask = values["annotated_size"], values.get("mask")
+    changed = {
+        "boxes": tuple(tuple(box) for box in values["boxes"]),
+        "annotated_size": size and tuple(size),
+        "mask": mask and Mask(**mask),
+    }
+    return PhraseRecord(**(values | changed))
+
+
+def _annotations(values: dict[str, Any]) -> Annotations:
+    columns = tuple((name, kind) for name, kind in values["columns"])
+    return Annotations(**(values | {"columns": columns, "images": tuple(values["images"])}))
 
 
 def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
@@ -132,25 +155,41 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
+    locations = _locations(results.studies, studies, funnel)
+    ids = set(images["image_id"]), set(tables["studies"]["study_id"])
+    others = kept_annotations(about.annotations, *ids, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
     digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
     digest.table("studies", tables["studies"])
     digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
     digest.table("phrases", tables["phrases"])
+    if locations is not None:
+        digest.table("locations", locations)
+        _write_parquet(folder / layout.LOCATIONS, locations, "locations")
+    for other in others:
+        digest.rows(other.name, [name for name, _ in other.columns], map(tuple, other.rows))
     digest.pixels(row.hash for row in results.rows)
     for name, table in tables.items():
         _write_parquet(folder / f"{name}.parquet", table, name)
     _write_parquet(folder / layout.PHRASE_BOXES, _phrase_boxes(fitted), "phrase_boxes")
+    write_annotations(folder, others)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
-    told = [(name, without_patients(reason)) for name, reason in rejected]
-    _write_csv(folder / "rejected.csv", ("image_id", "reason"), told)
+    shown = [(name, without_patients(reason)) for name, reason in rejected]
+    _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
     _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), about.missing)
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
+    files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
+    files += [] if locations is None else [layout.LOCATIONS]
+    named = {}
+    if about.split is not None:
+        about.split.write(folder / SPLIT_FILE)
+        files.append(SPLIT_FILE)
+        named = {"split": {"name": about.split.name, "sha256": about.split.sha256}}
     meta = {
         "format_version": layout.FORMAT_VERSION,
         "kind": about.kind,
@@ -159,6 +198,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "selection": about.selection.model_dump(mode="json"),
         "options": about.options,
         "made_by": about.made_by,
+        "languages": results.languages,
         "labels": sorted(results.labels),
         "counts": {
             "images": len(images),
@@ -171,8 +211,10 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
             "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
         },
         "funnel": funnel.rows,
-        "files": [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS],
-        layout.HASHES: layout.table_hashes(folder),
+        "annotations": [other.name for other in others],
+        "files": [*files, *map(file_name, others)],
+        **named,
+        layout.HASHES: layout.table_hashes(folder, map(file_name, others)),
         "source_stamp": about.source_stamp(results.heads),
         "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
@@ -244,12 +286,13 @@ def _fit(phrases: Sequence[PhraseRecord], images: pd.DataFrame) -> _Boxes:
 
 
 def _phrase_table(fitted: _Boxes) -> pd.DataFrame:
-    rows = [
-        (p.phrase_id, p.image_id, p.category, p.text, p.split, found.boxes)
-        for p, found in fitted
-        if found is not None and found.boxes
-    ]
-    return pd.DataFrame(rows, columns=list(layout.PHRASE_COLUMNS), dtype=object)
+    kept = [(p, found.boxes) for p, found in fitted if found is not None and found.boxes]
+    rows = [(p.phrase_id, p.image_id, p.category, p.text, p.split, boxes) for p, boxes in kept]
+    table = pd.DataFrame(rows, columns=list(layout.PHRASE_COLUMNS), dtype=object)
+    if any(p.mask is not None for p, _ in kept):  # sets without masks keep their hashes
+        masks = [as_coco(p.mask) if p.mask is not None else "" for p, _ in kept]
+        table[layout.MASK_COLUMN] = pd.Series(masks, dtype=object)
+    return table
 
 
 def _phrase_boxes(fitted: _Boxes) -> pd.DataFrame:
@@ -279,6 +322,21 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
     funnel.step("box has an area", "boxes", listed - flat, listed)
     funnel.step("box lies in the image", "boxes", listed - flat - outside, listed - flat)
     funnel.step("boxes lie in the image", "phrases", kept, len(alike))
+    if any(phrase.mask is not None for phrase, _ in fitted):
+        masked = sum(phrase.mask is not None and bool(found.boxes) for phrase, found in alike)
+        funnel.step("phrase has a mask, too", "phrases", masked)
+
+
+def _locations(
+    listed: Sequence[Study], studies: Sequence[Study], funnel: Funnel
+) -> pd.DataFrame | None:
+    """The locations of the studies of the set; ``None`` where the source names none at all."""
+    count = sum(len(study.locations) for study in listed)
+    if not count:
+        return None
+    rows = [(study.study_id, *told) for study in studies for told in study.locations]
+    funnel.step("location is of a study of the set", "locations", len(rows), count)
+    return pd.DataFrame(rows, columns=list(layout.LOCATION_COLUMNS), dtype=object)
 
 
 def _manifest(
@@ -288,8 +346,8 @@ def _manifest(
     if rows:
         shown = images[["image_id", "study_id", "split"]].assign(row=range(len(rows)))
     else:
-        told = [("", study.study_id, study.split, -1) for study in studies]
-        shown = pd.DataFrame(told, columns=list(layout.MANIFEST_COLUMNS[:4]))
+        reports = [("", study.study_id, study.split, -1) for study in studies]
+        shown = pd.DataFrame(reports, columns=list(layout.MANIFEST_COLUMNS[:4]))
     return shown.assign(
         pixel_hash=[row.hash for row in rows] if rows else "",
         text_hash=[texts[study] for study in shown["study_id"]],
@@ -297,7 +355,7 @@ def _manifest(
 
 
 def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study]) -> pd.DataFrame:
-    parts = (
+    parts: tuple[dict[str, Any], ...] = (
         {"what": "image", "id": images["image_id"], "stamp": [row.stamp for row in rows]},
         {
             "what": "report",
@@ -308,6 +366,9 @@ def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study])
         },
     )
     columns = ["what", "id", "stamp", "dropped", "words"]
+    if any(row.mended for row in rows):
+        parts[0]["mended"] = [row.mended for row in rows]
+        columns.append("mended")
     frames = [pd.DataFrame(part, columns=columns) for part in parts]
     return pd.concat(frames, ignore_index=True).fillna("").astype("str")
 
@@ -325,11 +386,13 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
 
     schema = None  # an empty table does not show what its columns would hold
     if name == "phrases":
-        fields = [(column, pa.string()) for column in layout.PHRASE_COLUMNS[:-1]]
-        schema = pa.schema([*fields, ("boxes", pa.list_(pa.list_(pa.float64())))])
+        types = {"boxes": pa.list_(pa.list_(pa.float64()))}
+        schema = pa.schema([(column, types.get(column, pa.string())) for column in table.columns])
+    elif name == "locations":
+        schema = pa.schema([(column, pa.string()) for column in layout.LOCATION_COLUMNS])
     elif name == "phrase_boxes":
-        types = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
-        schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, types, strict=True)))
+        kinds = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
+        schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, kinds, strict=True)))
     pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), path)
 
 

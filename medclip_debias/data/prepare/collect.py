@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.parallel import chunks, ordered
 from medclip_debias.data.prepare.assemble import About
 from medclip_debias.data.prepare.journal import Job, Journal, Workspace
@@ -20,12 +22,13 @@ from medclip_debias.data.prepare.outcome import (
     UNREADABLE,
     Heads,
     Image,
+    told_languages,
     wanted_images,
 )
 from medclip_debias.data.prepare.pixels import write_rows
 from medclip_debias.data.prepare.select import TRAINING, Plan, select
 from medclip_debias.data.prepare.views import read_views
-from medclip_debias.data.records import ImageRecord, Source, StudyRecord
+from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated_language
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
 from medclip_debias.files import read_json_or_none
@@ -70,7 +73,8 @@ class Preparation:
 
     def __post_init__(self) -> None:
         self.done = self.total = 0
-        self.tell(*self.source.describe())
+        self.split: NamedSplit | None = self.reading.split(self.source)
+        self.tell(*self.source.describe(), self.split.describe() if self.split else "")
 
     def start(
         self, work: Workspace, *, earlier: Previous | None = None, shard: tuple[int, int] = (1, 1)
@@ -99,7 +103,7 @@ class Preparation:
         self._read_images(work, earlier)
 
     def stamp(self, shard: tuple[int, int] = (1, 1)) -> str:
-        """Return the hash that a set made of the source as it is now would have."""
+        """Return the hash that a set prepared from the source as it is now would have."""
         self._select(None)
         heads = Heads()
         for head, _ in self._report_jobs(self._images_by_study(shard), shard, None):
@@ -115,7 +119,7 @@ class Preparation:
                 images, stamps, journal=journal, workers=self.workers, advance=self._advance
             )
 
-        self.plan = select(self.source, self.selection, views)
+        self.plan = select(self.source, self.selection, views, self.split)
         self.about = About(
             kind=self.source.kind,
             settings=self.settings,
@@ -123,12 +127,14 @@ class Preparation:
             options=self.reading.options(),
             funnel=self.plan.funnel.rows,
             phrases=self.plan.phrases,
+            annotations=self.plan.annotations,
             rejected=self.plan.rejected,
             missing=self.plan.missing,
             synthetic=is_phantom(self.source_path),
             text_only=self.plan.text_only,
             made_by=self.made_by,
             selected=self.plan.stamp(),
+            split=self.split,
         )
 
     # -------------------------------------------------------------------------- reports
@@ -140,7 +146,7 @@ class Preparation:
         self.total = self.done + len(studies) + sum(map(len, studies.values()))
         jobs = self._report_jobs(studies, shard, earlier)
         waiting = work.reports.unfinished(jobs, lambda _: self._advance(1))
-        start = partial(_start_worker, self.reading.text)
+        start = partial(_start_worker, self.reading.text, stated_language(self.source))
         cut = ordered(_cut_reports, chunks(waiting, 64), self.workers, start=start)
         for entries in cut:
             work.reports.append(entries)
@@ -173,7 +179,7 @@ class Preparation:
                 yield self._report_job(study, images[0].at, split, images, earlier)
             return
         owners: list[StudyRecord] = []
-        for at, study in enumerate(self.source.studies()):
+        for at, study in enumerate(self._split_studies()):
             owners.append(replace(study, report=None, labels={}))
             if at % shard[1] == shard[0] - 1:
                 moves = study.patient_id in self.plan.held_out and study.split in TRAINING
@@ -189,14 +195,22 @@ class Preparation:
         # Without earlier studies the journal, and so the stamp of the source, stays as it was.
         return (head if previous is None else head | {"previous": previous}), text
 
+    def _split_studies(self) -> Iterator[StudyRecord]:
+        for study in self.source.studies():
+            split = study.split if self.split is None else self.split.studies[study.study_id]
+            yield replace(study, split=split)
+
     # --------------------------------------------------------------------------- images
 
     def _read_images(self, work: Workspace, earlier: Previous | None) -> None:
-        places = sorted(
-            image.at
-            for _, _, entry in work.reports.entries()
-            for image in wanted_images(entry["head"], entry["sentences"], self.selection)
-        )
+        spoken: Counter[str] = Counter()
+        places = []
+        for _, _, entry in work.reports.entries():
+            wanted = wanted_images(entry["head"], entry["sentences"], self.selection)
+            places += [image.at for image in wanted]
+            spoken[entry["words"].get("language", "en")] += entry["head"]["report"] == READ
+        places.sort()
+        self.tell(*told_languages(+spoken))
         self.total = self.done + len(places)
         write_rows(
             work.rows,
@@ -248,24 +262,30 @@ def _report_job(
         "stamp": stamp,
         "images": [list(image) for image in images],
     }
+    if study.locations:  # journals of sources without them stay as they were
+        head["locations"] = [list(location) for location in study.locations]
     known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
     return head, known or text
 
 
 _text_settings = ReportSettings()
+_declared = "en"
 
 
-def _start_worker(settings: ReportSettings) -> None:
-    global _text_settings
-    _text_settings = settings
+def _start_worker(settings: ReportSettings, declared: str) -> None:
+    global _text_settings, _declared
+    _text_settings, _declared = settings, declared
 
 
 def _cut_reports(jobs: list[Job]) -> list[dict[str, Any]]:
     entries = []
     for head, given in jobs:
         if isinstance(given, str):
-            sentences, dropped, used, aside = report_sentences_counted(given, _text_settings)
-            words = {"used": used, "aside": aside}
+            cut = report_sentences_counted(given, _text_settings, _declared)
+            sentences, dropped = cut.sentences, cut.dropped
+            words = {"used": cut.used, "aside": cut.aside}
+            if cut.language != "en":
+                words["language"] = cut.language
         else:
             sentences, dropped, words = given
         entry = {"head": head, "sentences": sentences, "dropped": dict(dropped), "words": words}

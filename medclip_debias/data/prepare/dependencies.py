@@ -67,7 +67,7 @@ def code_hash(reader: str, root: Path | None = None) -> str:
 
 
 def code_files(reader: str, root: Path = ROOT) -> dict[str, Path]:
-    """Return the files of the modules that a set depends on, by the modules' names."""
+    """Return the modules' files, and their packages' YAML, that a set depends on, by name."""
     found: dict[str, Path] = {}
     waiting = [_START, reader]
     while waiting:
@@ -77,6 +77,9 @@ def code_files(reader: str, root: Path = ROOT) -> dict[str, Path]:
             continue
         found[name] = path
         waiting += _imports(path, root)
+    for name, path in list(found.items()):
+        if path.name == "__init__.py":  # the data of a package, such as the words of languages
+            found |= {f"{name}/{data.name}": data for data in sorted(path.parent.glob("*.yaml"))}
     return found
 
 

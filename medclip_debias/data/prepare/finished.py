@@ -1,4 +1,4 @@
-"""What a finished set (or part of one) says of the command that made it.
+"""What a finished set (or part of one) says of the command that wrote it.
 
 A run may be killed behind its last rename, or its end may go unseen; the same command must then
 find its work done, and any other command find the folder taken.
@@ -50,14 +50,14 @@ def has_the_recipe(out: Path, wanted: dict[str, Any]) -> bool:
 
 
 def check_unchanged(out: Path, stamp: str) -> None:
-    """Stop when ``out`` was made of another source, or its source is another by now.
+    """Stop when ``out`` was prepared from another source, or its source is another by now.
 
     Raises:
         UserError: it is.
     """
     if _content(out).get(STAMP) != stamp:
         raise UserError(
-            f"{out}: is not empty, and was made of another source or of this one before it"
+            f"{out}: is not empty, and was prepared from another source or from this one before it"
             " changed; give another folder or --overwrite (--update adds what is new)."
         )
 

@@ -1,4 +1,4 @@
-"""What a run has done so far, on disk, so that a killed run goes on where it was.
+"""What a run has done so far, on disk, so that a killed run resumes where it was.
 
 A run owns the folder ``OUT.partial``: a lock, the recipe it follows, a journal of finished
 reports, a journal of finished images, and the set that grows. Results enter a journal in the
@@ -21,7 +21,7 @@ from typing import Any
 
 from medclip_debias.data.parallel import WorkerKilled
 from medclip_debias.errors import UserError
-from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
+from medclip_debias.files import exchange, json_or_none, read_json_or_none, take_back, write_json
 
 Job = tuple[Any, Any]
 """What names a job (JSON values, compared with the journal's), and what is needed to do it."""
@@ -44,10 +44,7 @@ class Journal:
         start = 0
         with self.path.open("rb") as file:
             for line in file:
-                try:
-                    entry = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    entry = None
+                entry = json_or_none(line) if line.endswith(b"\n") else None
                 if entry is None:
                     return
                 yield start, start + len(line), entry
@@ -127,7 +124,7 @@ class Workspace:
         path = self.folder / "recipe.json"
         found = read_json_or_none(path)
         if found == recipe and self.set.is_dir():
-            return f"{self.folder}: going on with an interrupted run." if self.started else ""
+            return f"{self.folder}: resuming an interrupted run." if self.started else ""
         for left in self.folder.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
@@ -235,7 +232,7 @@ def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
 def making(out: Path, part: bool = False) -> Iterator[Workspace]:
     """Own ``OUT.partial`` and tell what goes wrong with the disk in one sentence.
 
-    The folder is removed when the input is at fault, and kept when a run can go on from it or an
+    The folder is removed when the input is at fault, and kept when a run can resume from it or an
     earlier run left work in it.
 
     Args:
@@ -260,7 +257,7 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
                 raise
             except OSError:
                 if work.started:
-                    remedy += f"; run the same command again to go on, or remove {work.folder}"
+                    remedy += f"; run the same command again to resume, or remove {work.folder}"
                 else:
                     work.discard()
                 raise

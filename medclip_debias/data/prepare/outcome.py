@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.prepare.journal import Journal, journals
 from medclip_debias.data.prepare.select import TRAINING
+from medclip_debias.data.text.languages import LANGUAGES, language
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""
@@ -24,6 +25,7 @@ _UNUSED = {
     EMPTY: "the report is empty",
     READ: "the report has no usable section with a sentence",
 }
+_UNSUPPORTED = "the report looks like {}, which is not supported"
 
 
 class Image(NamedTuple):
@@ -53,6 +55,30 @@ class Part(NamedTuple):
     def of(cls, folder: Path) -> Part:
         """The part in ``folder``."""
         return cls(*journals(folder), folder / "images.bin")
+
+
+def told_languages(reports: Mapping[str, int]) -> list[str]:
+    """Return sentences on the languages of reports, if they are not all English.
+
+    Args:
+        reports: how many, by code, or by name for a language that is not supported.
+
+    >>> told_languages({"en": 3, "Italian": 2})[0]
+    '2 reports look like Italian, which is not supported; they are left aside.'
+    """
+    said = []
+    known = {language(code).name: n for code, n in sorted(reports.items()) if code in LANGUAGES}
+    for name, count in sorted(reports.items()):
+        if name not in LANGUAGES:
+            looks, they = ("looks", "it is") if count == 1 else ("look", "they are")
+            said.append(
+                f"{count} report{'s' * (count != 1)} {looks} like {name}, which is not supported;"
+                f" {they} left aside."
+            )
+    if said or set(known) - {"English"}:
+        each = ", ".join(f"{count:,} {name}" for name, count in known.items())
+        said.append(f"Reports by language: {each or 'none in a supported one'}.")
+    return said
 
 
 class Heads:
@@ -88,6 +114,7 @@ class Study(NamedTuple):
     labels: tuple[float | None, ...]
     dropped: dict[str, int]
     words: dict[str, Any]
+    locations: list[list[str]]
     previous: str = ""
 
 
@@ -101,6 +128,7 @@ class Row(NamedTuple):
     width: int
     hash: str
     stamp: str
+    mended: str = ""
 
 
 def wanted_images(
@@ -116,10 +144,11 @@ def wanted_images(
     images = [Image(*image) for image in head["images"]]
     if sentences:
         return images
-    if selection.without_sentence == "drop" or head["split"] == "train":
+    everything = selection.without_sentence == "keep"
+    if selection.without_sentence == "drop" or (head["split"] == "train" and not everything):
         return []
     labelled = any(value is not None for value in head["labels"].values())
-    if labelled and head["split"] in ("validate", "test"):
+    if labelled and (everything or head["split"] in ("validate", "test")):
         return images
     return [image for image in images if image.boxed]
 
@@ -137,7 +166,7 @@ class Results:
             images is named by its own id.
 
     Raises:
-        UserError: an earlier version made a part.
+        UserError: an earlier version wrote a part.
     """
 
     def __init__(self, parts: Sequence[Part], selection: SelectionSettings) -> None:
@@ -172,7 +201,13 @@ class Results:
     @property
     def unused(self) -> list[tuple[str, str]]:
         """``(study_id, reason)`` of every study whose report gave no sentence."""
-        return [(s.study_id, _UNUSED[s.report]) for s in self.studies if not s.sentences]
+        return [(s.study_id, _why(s)) for s in self.studies if not s.sentences]
+
+    @property
+    def languages(self) -> dict[str, int]:
+        """Reports that were read, by language; the most frequent first."""
+        read = Counter(s.words.get("language", "en") for s in self.studies if s.report == READ)
+        return dict(sorted(read.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def count(self, funnel: Funnel, text_only: bool) -> list[Study]:
         """Count every step from the studies to the rows; return the studies of the set.
@@ -187,8 +222,15 @@ class Results:
         left = step(left, "study has a report", lambda s: s.report != MISSING)
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
+        others = [name for name in self.languages if name not in LANGUAGES]
+        if others:
+            name = f"report is in a supported language (others: {', '.join(others)})"
+            left = step(left, name, lambda s: s.words.get("language", "en") in LANGUAGES)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
-        step.stop_if_empty(len(left))
+        # An archive without any report still has images with labels or boxes to evaluate on.
+        silent = all(study.report == MISSING for study in self.studies)
+        step.stop_if_empty(len(left) or (len(self.images) if silent else 0))
+        step.start = 0 if left else len(funnel.rows)
         self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()
@@ -199,9 +241,12 @@ class Results:
             before = left_over
         if text_only:
             return left
-        told = "study has a sentence, or labels or boxes for evaluation"
-        funnel.step(told, "images", len(self.images), self._images_listed)
+        name = "study has a sentence, or labels or boxes for evaluation"
+        funnel.step(name, "images", len(self.images), self._images_listed)
         funnel.step("image is readable", "images", len(self.rows), len(self.images))
+        mended = Counter(row.mended for row in self.rows if row.mended)
+        for what, count in sorted(mended.items()):
+            funnel.step(f"image is read though {what}", "images", count)
         step.stop_if_empty(len(self.rows))
         readable = {row.at for row in self.rows}
         wanted = [study for study in self.studies if study.images]
@@ -226,8 +271,8 @@ class Results:
         moved = sum(study.split == "held_out" for study in known)
         if moved:
             before = moved + sum(study.split in TRAINING for study in known)
-            told = "patient has no boxes (others move to held_out)"
-            funnel.step(told, "train and validate studies", before - moved, before=before)
+            name = "patient has no boxes (others move to held_out)"
+            funnel.step(name, "train and validate studies", before - moved, before=before)
         return known
 
     def _study(
@@ -249,6 +294,7 @@ class Results:
             labels=tuple(head["labels"].get(name) for name in self.labels),
             dropped=entry["dropped"],
             words=entry["words"],
+            locations=head.get("locations", []),
             previous=head.get("previous", ""),
         )
 
@@ -257,6 +303,7 @@ class _Steps:
     def __init__(self, funnel: Funnel, example: str) -> None:
         self.funnel = funnel
         self.example = example
+        self.start = 0  # the steps before it are not to blame for an empty set
 
     def __call__(
         self, studies: list[Study], name: str, test: Callable[[Study], Any]
@@ -266,7 +313,13 @@ class _Steps:
         return kept
 
     def stop_if_empty(self, count: int) -> None:
-        self.funnel.stop_if_empty(count, self.example)
+        self.funnel.stop_if_empty(count, self.example, self.start)
+
+
+def _why(study: Study) -> str:
+    """Say why the report of a study gave no sentence."""
+    spoken = study.words.get("language", "en")
+    return _UNUSED[study.report] if spoken in LANGUAGES else _UNSUPPORTED.format(spoken)
 
 
 def _blamed(head: dict[str, Any], study: Study) -> list[tuple[int, str, str]]:
@@ -287,6 +340,7 @@ def _rows(parts: Sequence[Part]) -> tuple[list[Row], list[tuple[int, str, str]]]
                 unreadable.append((at, image_id, entry["reason"]))
                 continue
             size = entry["height"], entry["width"]
-            rows.append(Row(at, number, row, *size, entry["hash"], stamp))
+            mended = entry.get("mended", "")
+            rows.append(Row(at, number, row, *size, entry["hash"], stamp, mended))
             row += 1
     return sorted(rows), unreadable

@@ -34,12 +34,14 @@ def write_rows(
 ) -> None:
     """Append every readable image to ``target``, in order and without gaps.
 
-    The journal gets one entry an image: ``height``, ``width`` and ``hash`` of the pixels, or
-    the ``reason`` it is not there. What the journal holds already is not done again.
+    The journal gets one entry an image: ``height``, ``width`` and ``hash`` of the pixels, what was
+    ``mended`` if anything, or the ``reason`` it is not there. What the journal holds already is
+    not done again.
 
     Args:
-        target: file to make or to go on with; row ``r`` is ``size x size`` bytes.
-        jobs: each with the path of an image file, or with height, width and row in ``previous``.
+        target: file to make or to continue; row ``r`` is ``size x size`` bytes.
+        jobs: each with the path of an image file, or with height, width, row in ``previous`` and
+            what was mended.
         count: number of the jobs.
         journal: where results are kept.
         settings: how a file becomes a row.
@@ -98,25 +100,30 @@ def _read_rows(jobs: list[Job]) -> list[Result]:
     return [_read_row(head, origin) for head, origin in jobs]
 
 
-def _read_row(head: Any, origin: Path | tuple[int, int, int]) -> Result:
-    """Read one image, or copy the row that an earlier run made of the same file."""
+def _read_row(head: Any, origin: Path | tuple[int, int, int, str]) -> Result:
+    """Read one image, or copy the row that an earlier run read from the same file."""
     assert _settings is not None
     entry: dict[str, Any] = {"head": head}
     if not isinstance(origin, Path):
-        height, width, row = origin
+        height, width, row, mended = origin
         assert _previous is not None
         with _previous.open("rb") as file:
             file.seek(row * _settings.size**2)
             pixels = file.read(_settings.size**2)
-        return pixels, entry | {"height": height, "width": width, "hash": pixel_hash(pixels)}
+        return pixels, entry | _about(pixels, (height, width), mended)
     try:
         image = read_radiograph(origin, _settings.window)
         pixels = prepare_image(image, _settings).tobytes()
     except UserError as error:
         reason, place = str(error), without_patients(str(origin))
         return None, entry | {"reason": reason if place in reason else f"{place}: {reason}"}
-    height, width = image.shape
-    return pixels, entry | {"height": height, "width": width, "hash": pixel_hash(pixels)}
+    return pixels, entry | _about(pixels, image.shape, image.mended)
+
+
+def _about(pixels: bytes, shape: tuple[int, int], mended: str) -> dict[str, Any]:
+    """What the journal says of a row that is there."""
+    said = {"height": shape[0], "width": shape[1], "hash": pixel_hash(pixels)}
+    return said | {"mended": mended} if mended else said
 
 
 def _write(file: FileIO, content: bytes) -> None:

@@ -57,14 +57,14 @@ class Previous:
             and found.meta.get("options") == options
             and (out / INPUTS).is_file()
         )
-        self._images: dict[str, tuple[str, tuple[int, int, int]]] = {}
+        self._images: dict[str, tuple[str, tuple[int, int, int, str]]] = {}
         self._reports: dict[str, tuple[str, Counts, Counts]] = {}
         self._places: dict[str, tuple[int, int]] = {}
         if self.usable:
             self._read(found)
 
-    def row(self, image_id: str, stamp: str) -> tuple[int, int, int] | None:
-        """Return height, width and row of an image whose file has not changed."""
+    def row(self, image_id: str, stamp: str) -> tuple[int, int, int, str] | None:
+        """Return height, width, row and what was mended of an image whose file has not changed."""
         found = self._images.get(image_id)
         return found[1] if found is not None and found[0] == stamp else None
 
@@ -87,11 +87,19 @@ class Previous:
         inputs = pd.read_parquet(found.folder / INPUTS)
         images = inputs["what"] == "image"
         stamps = dict(zip(inputs["id"][images], inputs["stamp"][images], strict=True))
+        mended = (
+            dict(zip(inputs["id"][images], inputs["mended"][images], strict=True))
+            if "mended" in inputs
+            else {}
+        )
         sizes = zip(found.images["height"], found.images["width"], strict=True)
         for row, (name, (height, width)) in enumerate(
             zip(found.images["image_id"], sizes, strict=True)
         ):
-            self._images[name] = (stamps.get(name, ""), (int(height), int(width), row))
+            self._images[name] = (
+                stamps.get(name, ""),
+                (int(height), int(width), row, mended.get(name, "")),
+            )
         reports = inputs[~images]
         columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))
         for name, stamp, dropped, words in zip(*columns, strict=True):

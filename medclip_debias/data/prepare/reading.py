@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from medclip_debias.data.labels import Labeller
+from medclip_debias.data.named_split import HasNamedSplit, NamedSplit, read_split
 from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text.reports import ReportSettings
+from medclip_debias.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Reading:
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
         tables: folder of MIMIC-CXR's tables, if they are not beside the images.
         text_only: prepare the reports alone.
+        split_file: a named split that takes the place of the source's own.
         text: sections and sentences that are used.
     """
 
@@ -35,6 +38,7 @@ class Reading:
     text: ReportSettings = field(default_factory=ReportSettings)
     tables: Path | None = None
     text_only: bool = False
+    split_file: Path | None = None
 
     def source(self, path: Path) -> Source:
         """Open the source at ``path``."""
@@ -47,14 +51,40 @@ class Reading:
             split_seed=self.split_seed,
             tables=self.tables,
             text_only=self.text_only,
+            language=None if self.text.language == "auto" else self.text.language,
         )
+
+    def split(self, source: Source) -> NamedSplit | None:
+        """Return the named split of a source: that of the file, or its own if it has one.
+
+        Raises:
+            UserError: the file is damaged, or does not name the source's studies.
+        """
+        own = source.named_split() if isinstance(source, HasNamedSplit) else None
+        if self.split_file is None:
+            return own
+        if self.split_seed is not None:
+            raise UserError("--split-file and --split-seed do not go together; leave one out.")
+        split = read_split(self.split_file)
+        if own is not None:
+            known = set(own.studies)
+        else:
+            known = {image.study_id for image in source.images()}
+            known = known or {study.study_id for study in source.studies()}
+        split.check_covers(self.split_file, known)
+        return split
 
     def options(self) -> dict[str, Any]:
         """Return what changes the content of the set, as JSON values."""
         text = self.text.model_dump(mode="json")
+        # Left out where they change nothing, so that older sets are found to be the same.
+        for name, default in (("language", "auto"), ("max_deidentified", 1.0)):
+            if text[name] == default:
+                del text[name]
+        named = {} if self.split_file is None else {"split": read_split(self.split_file).sha256}
         return {
             "labeller": self.labeller,
             "split_seed": self.split_seed,
             "text_only": self.text_only,
             "reports": text,
-        }
+        } | named

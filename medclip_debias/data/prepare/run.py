@@ -43,7 +43,7 @@ def prepare(
     overwrite: bool = False,
     update: bool = False,
 ) -> store.PreparedSet:
-    """Prepare a source; a run that was killed goes on when it is called again.
+    """Prepare a source; a run that was killed resumes when it is called again.
 
     Called again when it had finished, it finds that nothing is left to do, whether the one who
     called it saw it finish or not.
@@ -55,18 +55,18 @@ def prepare(
         selection: which images and studies are taken.
         reading: how the source is read.
         workers: processes; all processors by default.
-        progress: called with (done, total) as the work goes on.
+        progress: called with (done, total) as the work proceeds.
         say: called with each sentence on what was found.
         overwrite: replace the prepared set at ``out``.
-        update: prepare anew what changed since the set at ``out`` was made, keep the rest.
+        update: prepare anew what changed since the set at ``out`` was prepared, keep the rest.
 
     Raises:
         UserError: the source is unusable, nothing is left of it, or ``out`` is in the way.
     """
     out = Path(out)
     replaced = overwrite or update
-    made = asked(settings, selection, reading)
-    again = not replaced and has_the_recipe(out, made)
+    recipe = asked(settings, selection, reading)
+    again = not replaced and has_the_recipe(out, recipe)
     if not again:
         check_free(out, replaced)
     with _listing_missing(out):
@@ -129,8 +129,8 @@ def prepare_part(
         raise UserError(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
-    made = asked(settings, selection, reading) | {"shard": list(number)}
-    again = not overwrite and has_the_recipe(out, made)
+    recipe = asked(settings, selection, reading) | {"shard": list(number)}
+    again = not overwrite and has_the_recipe(out, recipe)
     if not again:
         check_free(out, overwrite)
     with _listing_missing(out):
@@ -175,7 +175,7 @@ def _opened(
 def _earlier(out: Path, run: Preparation) -> Previous:
     earlier = Previous(out, run.settings, run.reading.options(), run.made_by)
     if not earlier.usable:
-        run.tell(f"{out}: was made by another version; everything is read again.")
+        run.tell(f"{out}: was written by another version; everything is read again.")
     return earlier
 
 

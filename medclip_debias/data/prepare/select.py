@@ -11,9 +11,10 @@ from typing import Any
 
 from medclip_debias.config import ALL_VIEWS, SelectionSettings, json_hash, plain_view
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.prepare.earlier import earlier_studies
 from medclip_debias.data.prepare.views import ReadViews, read_views
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Source
+from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.views import CLASSES, is_chosen, is_frontal, view_class
 from medclip_debias.errors import UserError
@@ -35,6 +36,7 @@ class Plan:
         text_only: the source has reports and no images at all.
         held_out: patients who must leave training, for the studies of a source without images.
         missing: ``(image_id, path)`` of files that the source lists and that are not there.
+        annotations: the archive's other tables.
         earlier: the study before each study, of those that have one; empty if nobody asked.
     """
 
@@ -46,6 +48,7 @@ class Plan:
     text_only: bool = False
     held_out: frozenset[str] = frozenset()
     missing: list[tuple[str, str]] = field(default_factory=list)
+    annotations: list[Annotations] = field(default_factory=list)
     earlier: dict[str, str] = field(default_factory=dict)
 
     def listing(self) -> str:
@@ -54,6 +57,8 @@ class Plan:
         Times of change are left out: they differ between copies.
         """
         digest = hashlib.sha256(repr([self.phrases, self.funnel.rows]).encode())
+        for table in self.annotations:
+            digest.update(repr(table).encode())
         for image, stamp in zip(self.images, self.stamps, strict=True):
             size = stamp.partition(":")[0]
             row = (image.image_id, image.study_id, image.patient_id, image.view, image.split, size)
@@ -65,13 +70,19 @@ class Plan:
         return json_hash([self.listing(), self.stamps, sorted(self.held_out)])
 
 
-def select(source: Source, settings: SelectionSettings, views: ReadViews = read_views) -> Plan:
+def select(
+    source: Source,
+    settings: SelectionSettings,
+    views: ReadViews = read_views,
+    split: NamedSplit | None = None,
+) -> Plan:
     """Select the images of ``source``.
 
     Args:
         source: where they are.
         settings: policies.
         views: reads the view positions that no table holds from the files' headers.
+        split: takes the place of the source's own; it names every study.
 
     Raises:
         UserError: a patient or study is in two splits, or no image is left.
@@ -81,16 +92,21 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
     funnel.step("images listed", "images", len(listed))
     for counted in source.steps():
         funnel.step(*counted)
+    if split is not None:
+        listed = [replace(image, split=split.studies[image.study_id]) for image in listed]
+        funnel.step(
+            f"study is in the split {split.name}", "studies of the split", len(split.studies)
+        )
     earlier: dict[str, str] = {}
     if settings.earlier_studies == "keep":
         earlier, steps = earlier_studies(source)
         for counted in steps:
             funnel.step(*counted)
-    phrases = source.phrases()
+    phrases, others = source.phrases(), source.annotations()
     if not listed:
         held_out = source.held_out_patients()
-        alone = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
-        return replace(alone, earlier=earlier)
+        plan = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
+        return replace(plan, annotations=others, earlier=earlier)
     check_leak(listed)
     keep = _Keeper(funnel)
     rejected: list[tuple[str, str]] = []
@@ -103,10 +119,13 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
         images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
+            table = (
+                "put mimic-cxr-*-metadata.csv.gz (it comes with MIMIC-CXR-JPG) beside the folder"
+                " 'files' or name its folder with --tables, or "
+            )
             raise UserError(
                 f"nothing is left of the source: none of its {len(images)} DICOM headers states a"
-                " view position; put mimic-cxr-*-metadata.csv.gz (it comes with MIMIC-CXR-JPG)"
-                " beside the folder 'files' or name its folder with --tables, or take every image"
+                f" view position; {table if source.kind == 'mimic_cxr' else ''}take every image"
                 " with --blank-view include."
             )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
@@ -121,7 +140,8 @@ def select(source: Source, settings: SelectionSettings, views: ReadViews = read_
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
     kept = [stamps[image.image_id] for image in images]
-    return Plan(images, kept, phrases, funnel, rejected, missing=missing, earlier=earlier)
+    plan = Plan(images, kept, phrases, funnel, rejected, missing=missing)
+    return replace(plan, annotations=others, earlier=earlier)
 
 
 def one_view(

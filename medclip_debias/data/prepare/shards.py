@@ -1,4 +1,4 @@
-"""One prepared set made by several machines: parts, and joining them to the same bytes."""
+"""One prepared set from several machines: parts, and joining them to the same bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_part(
     """Write ``part.json`` beside the journals of a finished part.
 
     Args:
-        work: where the part was made.
+        work: where the part was prepared.
         shard: its number, and of how many.
         about: what all parts share.
         listing: hash of what was selected; parts of one set have the same.
@@ -81,7 +81,7 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
     """Join all parts to one prepared set: the same bytes as one run of `prepare`.
 
     Args:
-        parts: folders that `prepare_part` made, in any order.
+        parts: folders that `prepare_part` wrote, in any order.
         out: folder to make.
         overwrite: replace the prepared set at ``out``.
 
@@ -142,14 +142,14 @@ def _read(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(
             f"{folder}: is no part of a prepared set (it has no {PART}); give folders that"
-            " 'prepare --shard i/n' made."
+            " 'prepare --shard i/n' wrote."
         )
     content = read_json(path, "copy or make this part again")
     try:
         if content["format_version"] != FORMAT_VERSION or (
             "about" in content and "hash" not in content
         ):
-            raise UserError(f"{path}: was made by another version; make this part again.")
+            raise UserError(f"{path}: was written by another version; make this part again.")
         if content.pop("hash") != _hash(content):
             raise ValueError
         number, count = content["shard"]

@@ -25,6 +25,7 @@ def detect(
     split_seed: int | None = None,
     tables: Path | None = None,
     text_only: bool = False,
+    language: str | None = None,
 ) -> Source:
     """Return the source that ``path`` holds, read and checked.
 
@@ -38,6 +39,7 @@ def detect(
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
         tables: folder of MIMIC-CXR's tables, when they do not lie beside the images.
         text_only: the reports alone; a source whose images are missing is refused without it.
+        language: which of its languages to read, where an archive has its sentences in several.
 
     Raises:
         UserError: nothing is there, or nothing that is known.
@@ -58,7 +60,8 @@ def detect(
     if phrases is not None:
         phrases = named_boxes(phrases)
     found = _surest(path) if kind == "auto" else known[kind]
-    return found.open(path, Given(phrases, reports, tables, labeller, split_seed, text_only))
+    given = Given(phrases, reports, tables, labeller, split_seed, text_only, language)
+    return found.open(path, given)
 
 
 def _surest(path: Path) -> Format:

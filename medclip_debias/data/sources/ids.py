@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, NamedTuple
 
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PATIENT, STUDY = "p", "s"
 """Letters that MIMIC-CXR's paths put before the numbers of patients and studies."""

@@ -18,6 +18,7 @@ from medclip_debias.data.labels import Labels, label_columns, label_value, unrea
 from medclip_debias.data.records import (
     ImageRecord,
     PhraseRecord,
+    Source,
     Step,
     StudyMoment,
     StudyRecord,
@@ -49,7 +50,7 @@ _SHOWN = 10
     takes=("phrases", "split_seed", "text_only"),
     instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
 )
-class ManifestSource:
+class ManifestSource(Source):
     """A manifest in CSV (also gzipped) or Parquet.
 
     Args:
@@ -278,8 +279,8 @@ class ManifestSource:
     def _study(self, study_id: str, indices: list[int]) -> StudyRecord:
         first = self._images[indices[0]]
         reports = self._reports.texts
-        told = [index for index in indices if reports[index].strip()]
-        report_index = told[0] if told else indices[0]
+        with_text = [index for index in indices if reports[index].strip()]
+        report_index = with_text[0] if with_text else indices[0]
         for index in indices:
             image = self._images[index]
             if image.patient_id != first.patient_id:
@@ -287,7 +288,7 @@ class ManifestSource:
                     f"{image.origin}: its study belongs to another patient in row"
                     f" {self._rows[indices[0]]}; a study has one patient."
                 )
-            if index in told and reports[index] != reports[report_index]:
+            if index in with_text and reports[index] != reports[report_index]:
                 raise UserError(
                     f"{image.origin}: its study has another report in row"
                     f" {self._rows[report_index]};"

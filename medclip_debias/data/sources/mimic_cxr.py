@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import Labeller, Labels, LabelTable, read_label_table
 from medclip_debias.data.records import (
+    Annotations,
     ImageRecord,
     PhraseRecord,
+    Source,
     Step,
     StudyMoment,
     StudyRecord,
 )
-from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources import ms_cxr, progression
 from medclip_debias.data.sources.dates import study_moment
 from medclip_debias.data.sources.ids import (
     PATIENT,
@@ -71,7 +73,7 @@ _FEW = 100
     " `--tables FOLDER`, or `--split-seed`",
     takes=("phrases", "reports", "tables", "split_seed", "text_only"),
 )
-class MimicCxrSource:
+class MimicCxrSource(Source):
     """A MIMIC-CXR or MIMIC-CXR-JPG folder.
 
     Args:
@@ -108,6 +110,8 @@ class MimicCxrSource:
         self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
         known = (path for place in (root, *places) if (path := ms_cxr.find(place)))
         self.phrases_path = phrases if phrases is not None else next(known, None)
+        over_time = (path for place in (*places, root) if (path := progression.find(place)))
+        self.progression_path = next(over_time, None)
         self._said: list[str] = []
         self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
@@ -122,6 +126,7 @@ class MimicCxrSource:
             )
         self._steps: list[Step] = []
         self._labels = self._read_labels()
+        self._progression = self._read_progression()
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -169,7 +174,11 @@ class MimicCxrSource:
         return ms_cxr.read_phrases(self.phrases_path, self._images, self.root)
 
     def held_out_patients(self) -> frozenset[str]:
-        """Return the patients of MS-CXR: they are kept for grounding."""
+        """Return the patients of MS-CXR and MS-CXR-T: they are kept for evaluation."""
+        later = frozenset() if self._progression is None else self._progression.patients
+        return later | self._boxed_patients()
+
+    def _boxed_patients(self) -> frozenset[str]:
         if self.phrases_path is None:
             return frozenset()
         return ms_cxr.patients(self.phrases_path, self._images, self.root)
@@ -200,6 +209,18 @@ class MimicCxrSource:
             order[study] = StudyMoment(patient, moment)
         return order
 
+    def annotations(self) -> list[Annotations]:
+        """Return the progressions of MS-CXR-T."""
+        return [] if self._progression is None else [self._progression.annotations()]
+
+    def _read_progression(self) -> progression.Progression | None:
+        if self.progression_path is None or self.text_only:
+            return None
+        found = progression.Progression(self.progression_path, self._images)
+        self._steps += found.steps
+        self._said += found.said
+        return found
+
     def steps(self) -> list[Step]:
         """Return how the label tables fit the studies."""
         return self._steps
@@ -222,7 +243,7 @@ class MimicCxrSource:
             said.append(f"No {ms_cxr.PATTERN}: no boxes, nobody is held out for grounding.")
         else:
             patients = {patient for _, patient, _ in self._listed}
-            said += ms_cxr.describe(self.phrases_path, patients & self.held_out_patients())
+            said += ms_cxr.describe(self.phrases_path, patients & self._boxed_patients())
             said += ms_cxr.describe_match(self.phrases_path, self._images, self.root)
         return said
 

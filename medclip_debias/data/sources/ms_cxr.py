@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
+from medclip_debias.data.sources import progression
 from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
 from medclip_debias.data.sources.paths import ImagePaths, Match
 from medclip_debias.data.sources.tables import read_table
@@ -34,7 +35,9 @@ def find(folder: Path) -> Path | None:
         UserError: there are two releases.
     """
     for pattern in (PATTERN, _CSV_PATTERN):
-        found = sorted(folder.glob(pattern))
+        there = sorted(folder.glob(pattern))
+        # Of MS-CXR-T, which lies in the same place and has no boxes, the names begin alike.
+        found = [path for path in there if not path.name.startswith(progression.PREFIX)]
         if len(found) > 1:
             raise UserError(
                 f"{folder}: both {found[0].name} and {found[-1].name} hold boxes; name one with"

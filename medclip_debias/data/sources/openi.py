@@ -1,74 +1,82 @@
-"""Open-i, the Indiana University collection: one XML file a report, images as PNG or DICOM.
+"""Open-i, the Indiana University collection, as its two homes give it.
 
-Reports come from ``NLMCXR_reports.tgz`` (read as it is) or an unpacked ``ecgen-radiology/*.xml``.
-Images are the files anywhere below the folder whose names are those of a report's
-``parentImage`` ids: ``CXR1_1_IM-0001-3001.png``, or ``1_IM-0001-3001.dcm`` as the DICOM release
-names them. Without images the source is text alone. The XML does not say which image is frontal:
-``indiana_projections.csv`` does (columns ``filename``, ``projection``), and so do DICOM headers.
+The National Library of Medicine: one XML file a report, in ``NLMCXR_reports.tgz`` (read as it is)
+or unpacked (``ecgen-radiology/*.xml``), images as PNG or DICOM. Kaggle: ``indiana_reports.csv``,
+``indiana_projections.csv`` and PNG files without ``CXR`` in their names. Where both are there, the
+XML is read: it has 104 reports more.
+
+Images are the files anywhere below the folder whose names are those of a report's images:
+``CXR1_1_IM-0001-3001.png``, ``1_IM-0001-3001.dcm`` as the DICOM release names them, or
+``1_IM-0001-3001.dcm.png``. Without images the source is text alone. The XML does not say which
+image is frontal: ``indiana_projections.csv`` does, and so do DICOM headers.
 """
 
 from __future__ import annotations
 
-import sys
-import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
 
 from medclip_debias.data.images.headers import view_position
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Step, StudyRecord, file_stem
+from medclip_debias.data.mesh import Entry, entries, openi_mapping
+from medclip_debias.data.named_split import NamedSplit
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources import ms_cxr
-from medclip_debias.data.sources.ids import Ids, check_match, is_blank
+from medclip_debias.data.sources.ids import Ids, check_match
+from medclip_debias.data.sources.indiana_csv import (
+    PROJECTIONS,
+    REPORTS_CSV,
+    Projections,
+    ReportTable,
+    read_projections,
+    read_reports,
+    stem,
+    with_images,
+)
+from medclip_debias.data.sources.indiana_xml import (
+    ARCHIVES,
+    REPORTS_TGZ,
+    XML_FOLDER,
+    IndianaReport,
+    read_xml,
+)
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
-REPORTS_TGZ = "NLMCXR_reports.tgz"
-XML_FOLDER = "ecgen-radiology"
-PROJECTIONS = "indiana_projections.csv"
-ARCHIVES = (".tgz", ".tar.gz", ".tar")
-MAX_XML_BYTES = 4 << 20
+SPLIT_NAME = "openi-report-80-10-10-v1"
+"""The split by report that `seeded_split` gives with its default seed."""
 
 _IMAGES = (".dcm", ".dcm.gz", ".dicom", ".png", ".jpg", ".jpeg")
 _PACKED = ("NLMCXR_png.tgz", "NLMCXR_dcm.tgz")
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
-    report_id: str
-    text: str | None
-    images: tuple[str, ...]
-    origin: str
-    problem: str = ""
-
-
 @source(
     title="Open-i",
-    looks=f"Open-i ({REPORTS_TGZ} or a folder {XML_FOLDER})",
-    give="folder or archive of the XML",
-    needs="`ecgen-radiology/*.xml`; without PNG or DICOM files the set holds sentences alone",
+    looks=f"Open-i ({REPORTS_TGZ}, a folder {XML_FOLDER} or {REPORTS_CSV})",
+    give="folder, archive of the XML, or Kaggle's `indiana_reports.csv`",
+    needs="`ecgen-radiology/*.xml` or `indiana_reports.csv`; without PNG or DICOM files the set"
+    " holds sentences alone",
     takes=("phrases", "reports", "split_seed", "text_only"),
 )
-class OpeniSource:
-    """Open-i reports with the images that are beside them.
+class OpeniSource(Source):
+    """Open-i reports with the images that are beside them, and labels from their MeSH index.
 
     There are no patient ids, so every report is its own patient, and no official split, so they
     are split by `seeded_split`.
 
     Args:
-        path: a folder, or the archive of the reports.
+        path: a folder, the archive of the reports, or their table.
         phrases: COCO boxes of the images, if any.
-        reports: the archive or folder of the XML files, when ``path`` holds images alone.
+        reports: archive or folder of the XML files, or the table, when ``path`` holds images alone.
         seed: of the split.
         text_only: leave images aside; also without, a set without image files is text alone.
 
     Raises:
-        UserError: there are no reports, an archive is damaged, or a report is there twice.
+        UserError: there are no reports, an archive or table is damaged, or a report is there twice.
     """
 
     kind: ClassVar[str] = "openi"
@@ -87,25 +95,36 @@ class OpeniSource:
         self.root = path if path.is_dir() else path.parent
         self.phrases_path = phrases
         self.seed = SPLIT_SEED if seed is None else seed
-        self.reports_path = _reports_path(path if reports is None else reports)
-        if self.reports_path is None:
+        found = _reports_path(path if reports is None else reports)
+        if found is None:
             raise UserError(
                 f"{reports or path}: has no reports, neither {REPORTS_TGZ} nor a folder"
-                f" {XML_FOLDER} of XML files; put one there or name it with --reports."
+                f" {XML_FOLDER} of XML files nor {REPORTS_CSV}; put one there or name it with"
+                " --reports."
             )
-        self._reports = self._read_reports(self.reports_path)
+        self.reports_path = found
+        self._table: ReportTable | None = None
+        self._projections: Projections | None = None
+        self._named = 0  # projections that name an image of a report
+        self._files = self._used = 0  # image files there, and those of a report
+        if found.suffix.lower() == ".csv":
+            self._table = read_reports(found)
+            self._reports = self._table.reports
+        else:
+            self._reports = read_xml(found)
         self._images = [] if text_only else self._read_images()
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
-        """Take an archive, a folder of XML files, or a folder that holds one of these."""
+        """Take an archive, a table, a folder of XML files, or a folder that holds one of these."""
         if path.is_file():
-            return Sure.LAYOUT if path.name.lower().endswith(ARCHIVES) else Sure.NO
+            name = path.name.lower()
+            return Sure.LAYOUT if name == REPORTS_CSV or name.endswith(ARCHIVES) else Sure.NO
         return Sure.FILES if _reports_path(path) is not None else Sure.NO
 
     @classmethod
     def open(cls, path: Path, given: Given) -> OpeniSource:
-        """Open a folder, or the archive of the reports."""
+        """Open a folder, the archive of the reports, or their table."""
         boxes = given.phrases or ms_cxr.boxes_beside(path if path.is_dir() else path.parent)
         seed, text_only = given.split_seed, given.text_only
         return cls(path, boxes, reports=given.reports, seed=seed, text_only=text_only)
@@ -116,11 +135,17 @@ class OpeniSource:
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield one study per report, in the order of the reports' numbers."""
+        mapping = openi_mapping()
         for report in self._reports:
             name = report.report_id
             if only is None or name in only:
-                split = seeded_split(name, self.seed)
-                yield StudyRecord(name, name, split, report.text, {}, report.origin, report.problem)
+                index = entries(report.index)
+                indexed = mapping.is_indexed(index)
+                yield StudyRecord(
+                    *(name, name, seeded_split(name, self.seed), report.text),
+                    *(mapping.labels(index), report.origin, report.problem),
+                    tuple(mapping.locations(index)) if indexed else (),
+                )
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the phrases of the COCO file."""
@@ -135,24 +160,60 @@ class OpeniSource:
         found = ms_cxr.patients(self.phrases_path, self._images, self.root)
         return found & {report.report_id for report in self._reports}
 
+    def named_split(self) -> NamedSplit:
+        """Return the split of every report, under its name."""
+        other = f"openi-report-80-10-10-seed-{self.seed}"
+        name = SPLIT_NAME if self.seed == SPLIT_SEED else other
+        ids = (report.report_id for report in self._reports)
+        return NamedSplit(name, {i: seeded_split(i, self.seed) for i in ids})
+
     def steps(self) -> list[Step]:
-        """Return nothing: Open-i has no table of labels."""
-        return []
+        """Return what the tables and the human indexing held, and what was left aside."""
+        steps = [] if self._table is None else self._table.steps()
+        if self._projections is not None:
+            path, rows = self._projections.path.name, self._projections.rows
+            once = rows - self._projections.repeated
+            if once != rows:
+                steps.append((f"row of {path} repeats no other", "projection rows", once, rows))
+            name = f"file named in {path} is an image of a report"
+            steps.append((name, "projection rows", self._named, once))
+        if self._used < self._files:
+            steps.append(("image file is of a report", "image files", self._used, self._files))
+        mapping, count = openi_mapping(), len(self._reports)
+        indexed = [index for index in self._indices if mapping.is_indexed(index)]
+        steps.append(("report is indexed by people (MeSH)", "reports", len(indexed), count))
+        told = sum(len(index) for index in indexed)
+        placed = sum(any(mapping.locations([e])) for index in indexed for e in index)
+        steps.append(("entry of the index names a side or zone", "index entries", placed, told))
+        return steps
+
+    @cached_property
+    def _indices(self) -> list[list[Entry]]:
+        return [entries(report.index) for report in self._reports]
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
         listed = sum(len(report.images) for report in self._reports)
-        said = [
-            f"Open-i {self.reports_path}: {len(self._reports)} reports naming {listed} images.",
+        said = [f"Open-i {self.reports_path}: {len(self._reports)} reports naming {listed} images."]
+        said += self._other_reports()
+        said += [] if self._table is None else self._table.said()
+        said.append(self._say_texts())
+        said.append(
             "No patient ids: every report counts as its own patient; patients are split 80/10/10"
-            f" by a hash of their id with seed {self.seed}.",
-        ]
+            f" by a hash of their id with seed {self.seed}."
+        )
+        said.append(self._say_index())
+        if self._used < self._files:
+            said.append(
+                f"{self._files - self._used} of {self._files} image files have no report's name"
+                " and are left aside."
+            )
         there = sum(is_file(image.path) for image in self._images)
         if self._images:
             said.append(f"Images: {there} of {listed} are there.")
             views = Counter(image.view or "unknown" for image in self._images)
             said.append(f"Views: {', '.join(f'{n} {view}' for view, n in views.items())}.")
-            if views["unknown"] and not is_file(self.root / PROJECTIONS):
+            if views["unknown"] and self._projections is None:
                 said.append(
                     f"No {PROJECTIONS}: views are known from DICOM headers alone; without them,"
                     " choose a policy for blank views."
@@ -168,174 +229,122 @@ class OpeniSource:
             said += ms_cxr.describe_match(self.phrases_path, self._images, self.root)
         return said
 
-    def _read_reports(self, path: Path) -> list[_Report]:
-        members = _archive_members(path) if path.is_file() else _folder_members(path)
-        seen: dict[str, str] = {}
-        reports = []
-        for origin, content in members:
-            report = _parse(origin, content)
-            other = seen.setdefault(report.report_id, origin)
-            if other != origin:
-                raise UserError(
-                    f"{origin}: its report is also in {other}; keep one file per report."
-                )
-            reports.append(report)
-        if not reports:
-            raise UserError(f"{path}: holds no XML file; download {REPORTS_TGZ} again.")
-        return sorted(reports, key=lambda report: _by_number(report.report_id))
+    def _say_texts(self) -> str:
+        reports = self._reports
+        blank = sum("FINDINGS" not in report.sections for report in reports)
+        both = sum(not {"FINDINGS", "IMPRESSION"} & set(report.sections) for report in reports)
+        removed = sum("XXXX" in (report.text or "") for report in reports)
+        return (
+            f"{blank} reports have no findings, {both} of them no impression either; in {removed}"
+            " words were replaced by XXXX before publication."
+        )
+
+    def _say_index(self) -> str:
+        indexed = sum(map(openi_mapping().is_indexed, self._indices))
+        return (
+            f"Labels: from the human indexing of {indexed} reports ({openi_mapping().name});"
+            f" {len(self._reports) - indexed} reports are not indexed and have blank labels."
+        )
+
+    def _other_reports(self) -> list[str]:
+        """Say which of two sets of reports was read, and where they differ."""
+        path = self.root / REPORTS_CSV
+        if self._table is not None or not is_file(path):
+            return []
+        try:
+            other = {report.report_id: report for report in read_reports(path).reports}
+        except UserError:
+            return [f"{path}: is not read, as the XML is there; it is not a readable table either."]
+        own = {report.report_id: report for report in self._reports}
+        both = own.keys() & other.keys()
+        texts = sum(own[name].text != other[name].text for name in both)
+        index = sum(own[name].index != other[name].index for name in both)
+        return [
+            f"{path}: is not read, as the XML is there; of its {len(other)} reports {len(both)} are"
+            f" in the XML, {texts} of them with another text and {index} with another index, and"
+            f" {len(own) - len(both)} are in the XML alone."
+        ]
 
     def _read_images(self) -> list[ImageRecord]:
-        owners: dict[str, tuple[_Report, str]] = {}
+        files = [p for p in walk_files(self.root) if p.name.lower().endswith(_IMAGES)]
+        path = self.root / PROJECTIONS
+        if not is_file(path):
+            path = self.reports_path.parent / PROJECTIONS
+        self._projections = read_projections(path) if is_file(path) and files else None
+        if self._table is not None:
+            names = sorted({stem(file.name) for file in files})
+            self._reports = with_images(self._reports, self._projections, names)
+        owners: dict[str, tuple[IndianaReport, str]] = {}
         for report in self._reports:
             for image_id in report.images:
                 for name in _file_names(report.report_id, image_id):
                     owners[name] = (report, image_id)
         found: dict[str, Path] = {}
-        for path in walk_files(self.root):
-            if path.name.lower().endswith(_IMAGES):
-                owner = owners.get(_stem(path.name))
-                if owner is not None:
-                    found[owner[1]] = _better(found.get(owner[1]), path)
+        self._files = len(files)
+        for file in files:
+            owner = owners.get(stem(file.name))
+            if owner is not None:
+                self._used += 1
+                found[owner[1]] = _better(found.get(owner[1]), file)
         if not found:
+            self._projections = None
             return []
-        views = self._projections(owners)
+        views = self._views(owners)
         records = []
         for report in self._reports:
             for image_id in report.images:
                 # One that is not here keeps a path, so that `prepare` counts and names it.
-                path = found.get(image_id, self.root / f"{image_id}.png")
+                file = found.get(image_id, self.root / f"{image_id}.png")
                 view = views.get(image_id)
                 if view is None:
-                    view = view_position(path)
+                    view = view_position(file)
                 name = report.report_id
                 records.append(
                     ImageRecord(
-                        *(image_id, name, name, path, view),
+                        *(image_id, name, name, file, view),
                         seeded_split(name, self.seed),
                         report.origin,
                     )
                 )
         return records
 
-    def _projections(self, owners: dict[str, tuple[_Report, str]]) -> dict[str, str]:
-        path = self.root / PROJECTIONS
-        if not is_file(path):
+    def _views(self, owners: dict[str, tuple[IndianaReport, str]]) -> dict[str, str]:
+        """Return the views by image id, and count the files that are none of a report's."""
+        if self._projections is None:
             return {}
-        table = read_table(path, required=("filename", "projection"))
         views = {}
-        for name, view in zip(table["filename"], table["projection"], strict=True):
-            owner = owners.get(_stem(name))
+        for name, view in self._projections.views.items():
+            owner = owners.get(name)
             if owner is not None:
-                views[owner[1]] = "" if is_blank(view) else view.upper()
-        names = dict.fromkeys(table["filename"])
-        check_match(path, "filename", names, len(views), Ids(owners), "images")
+                self._named += 1
+                views[owner[1]] = view
+        path, names = self._projections.path, dict.fromkeys(self._projections.views)
+        check_match(path, "filename", names, self._named, Ids(owners), "images")
         return views
 
 
 def _reports_path(path: Path) -> Path | None:
     if is_file(path):
-        return path if path.name.lower().endswith(ARCHIVES) else None
+        name = path.name.lower()
+        return path if name.endswith(ARCHIVES) or name == REPORTS_CSV else None
     for folder in (path / XML_FOLDER, path / "NLMCXR_reports" / XML_FOLDER, path):
         if folder.is_dir() and any(folder.glob("*.xml")):
             return folder
-    archive = path / REPORTS_TGZ
-    return archive if is_file(archive) else None
-
-
-def _folder_members(folder: Path) -> Iterator[tuple[str, bytes | str]]:
-    """Yield the XML files of a folder; a sentence stands for one that cannot be read."""
-    for path in sorted(folder.glob("*.xml")):
-        content: bytes | str
-        try:
-            with path.open("rb") as file:
-                content = file.read(MAX_XML_BYTES + 1)
-        except OSError as error:
-            content = f"{path}: cannot be read ({type(error).__name__})."
-        yield str(path), content
-
-
-def _archive_members(path: Path) -> Iterator[tuple[str, bytes | str]]:
-    """Yield the XML files of an archive; nothing is unpacked."""
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = PurePosixPath(member.name)
-                if ".." in name.parts or name.is_absolute():
-                    raise UserError(
-                        f"{path}: holds a file whose name leads out of its folder ('..' or an"
-                        " absolute path), which the Open-i archive never does; download it again."
-                    )
-                if member.isfile() and name.suffix.lower() == ".xml":
-                    file = archive.extractfile(member)
-                    assert file is not None  # it is a file
-                    yield f"{path}: {name}", file.read(MAX_XML_BYTES + 1)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise UserError(
-            f"{path}: the archive is truncated or damaged; download it again."
-        ) from error
-
-
-def _parse(origin: str, content: bytes | str) -> _Report:
-    """Read one XML file; a broken one keeps its name and says what is wrong."""
-    from defusedxml import DefusedXmlException
-    from defusedxml.ElementTree import ParseError, fromstring
-
-    fallback = "CXR" + PurePosixPath(origin.replace("\\", "/")).stem
-    if isinstance(content, str):
-        return _Report(fallback, None, (), origin, content)
-    if len(content) > MAX_XML_BYTES:
-        problem = f"{origin}: is larger than {MAX_XML_BYTES >> 20} MiB, so it is no report."
-        return _Report(fallback, None, (), origin, problem)
-    try:
-        root = fromstring(content)
-    except DefusedXmlException:
-        problem = f"{origin}: declares XML entities, which a report never does; remove the file."
-        return _Report(fallback, None, (), origin, problem)
-    except (ParseError, ValueError, LookupError):  # an unknown encoding is a LookupError
-        problem = f"{origin}: is not readable XML; download it again."
-        return _Report(fallback, None, (), origin, problem)
-    number = root.find("uId")
-    report_id = fallback if number is None else number.get("id") or fallback
-    images = tuple(dict.fromkeys(i.get("id") or "" for i in root.iter("parentImage")))
-    return _Report(report_id, _text(root), tuple(filter(None, images)), origin)
-
-
-def _by_number(report_id: str) -> tuple[int, str]:
-    """Order ``CXR2`` before ``CXR10``."""
-    number = report_id.removeprefix("CXR")
-    return (int(number), "") if number.isascii() and number.isdigit() else (sys.maxsize, report_id)
-
-
-def _text(root: Any) -> str | None:
-    """Put the labelled parts under headers, as a report of MIMIC-CXR has them."""
-    parts = [
-        (" ".join((part.get("Label") or "").split()), " ".join("".join(part.itertext()).split()))
-        for part in root.iter("AbstractText")
-    ]
-    if not parts:
-        return None
-    return "\n \n".join(
-        f" {label}: {text}" if label else f" {text}" for label, text in parts if text
-    )
+    files = (path / REPORTS_TGZ, path / REPORTS_CSV)
+    return next((file for file in files if is_file(file)), None)
 
 
 def _file_names(report_id: str, image_id: str) -> list[str]:
     """Names (without suffix) that a file of this image may have.
 
     >>> _file_names("CXR1", "CXR1_1_IM-0001-3001")
-    ['CXR1_1_IM-0001-3001', '1_1_IM-0001-3001', '1_IM-0001-3001']
+    ['CXR1_1_IM-0001-3001', '1_1_IM-0001-3001', '1_IM-0001-3001', 'CXR1_IM-0001-3001']
     """
     number = report_id.removeprefix("CXR")
     short = image_id.removeprefix("CXR")
-    # In the first reports the number is written twice; the DICOM release has it once.
-    return list(
-        dict.fromkeys((image_id, short, short.replace(f"{number}_{number}_", f"{number}_")))
-    )
-
-
-def _stem(name: str) -> str:
-    """Return a file's name without its suffixes; ``1_IM-0001.dcm.png`` has two."""
-    return file_stem(file_stem(name))
+    # In the first report the number is written twice; the DICOM release and Kaggle have it once.
+    once = short.replace(f"{number}_{number}_", f"{number}_")
+    return list(dict.fromkeys((image_id, short, once, f"CXR{once}")))
 
 
 def _better(known: Path | None, path: Path) -> Path:

@@ -1,13 +1,12 @@
 """Formats of sources: a format is known because its file lies in this folder.
 
 A format is one class with the decorator `source`: how it is recognised, how it is opened, what it
-needs, and the words that the help, the messages and docs/data.md have for it.
+needs, and the words that the help, the messages and docs/data.md have for it. `formats` imports
+every module of this folder, so they import pandas and other large libraries inside functions.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from medclip_debias.data.records import Source
 from medclip_debias.errors import UserError
+from medclip_debias.registry import Registry
 
 if TYPE_CHECKING:
     from medclip_debias.data.labels import Labeller
@@ -34,6 +34,8 @@ class Sure(IntEnum):
     """A file was put there to say what the folder is, as a manifest does."""
     RELEASE = 4
     """There are files or folders under the very names of a public release."""
+    EXTENSION = 5
+    """There are those of a release that comes with the images and tables of another one."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Given:
         labeller: whose automatic labels to read.
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
         text_only: the reports alone.
+        language: which of its languages to read, as ``es``; ``None`` for the format's own choice.
+            A format of one language need not look at it: it says how the reports are split.
     """
 
     phrases: Path | None = None
@@ -55,6 +59,7 @@ class Given:
     labeller: Labeller = "chexpert"
     split_seed: int | None = None
     text_only: bool = False
+    language: str | None = None
 
 
 class _Readable(Source, Protocol):
@@ -108,12 +113,13 @@ class Format:
         """
         for option, default in asdict(Given()).items():
             value = getattr(given, option)
-            if value == default or option in self.takes or option == "labeller":
+            if value == default or option in self.takes or option in ("labeller", "language"):
                 continue
             flag = f"--{option.replace('_', '-')}"
             others = " or ".join(f.title for f in formats().values() if option in f.takes)
             if option in self.instead:
-                raise UserError(f"{value}: {self.instead[option]}.")
+                what = value if isinstance(value, Path) else path
+                raise UserError(f"{what}: {self.instead[option]}.")
             if option in ("tables", "reports"):
                 raise UserError(
                     f"{value}: only {others} has {option} of its own; leave out {flag}."
@@ -126,7 +132,8 @@ class Format:
 
 
 _R = TypeVar("_R", bound=type[_Readable])
-_known: dict[str, Format] = {}
+
+FORMATS: Registry[Format] = Registry("format of a source", __package__)
 
 
 def source(
@@ -150,14 +157,9 @@ def source(
     """
 
     def add(reader: _R) -> _R:
-        kind = str(reader.kind)
-        other = _known.get(kind)
-        if other is not None and other.module != reader.__module__:
-            raise ValueError(f"two formats are called {kind!r}: {other.module} and {reader}")
-        _known[kind] = Format(
-            *(kind, title, looks, give, needs),
-            *(frozenset(takes), MappingProxyType(dict(instead or {})), reader),
-        )
+        words = (title, looks, give, needs, frozenset(takes))
+        known = Format(reader.kind, *words, MappingProxyType(dict(instead or {})), reader)
+        FORMATS.add(reader.kind, known, of=reader)
         return reader
 
     return add
@@ -165,7 +167,4 @@ def source(
 
 def formats() -> Mapping[str, Format]:
     """Return every format by its kind, in alphabetical order."""
-    package = importlib.import_module(__package__)
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{__package__}.{module.name}")
-    return MappingProxyType(dict(sorted(_known.items())))
+    return MappingProxyType(FORMATS.all())

@@ -7,12 +7,12 @@ import gzip
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 csv.field_size_limit(1 << 24)  # the default, 128 KiB, is less than some exported reports
 
@@ -66,6 +66,8 @@ _KNOWN = frozenset(
 
 
 def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
+    import pandas as pd
+
     rows = _csv_rows(path)
     header = [name.strip() for name in next(rows, (1, []))[1]]
     if not any(header):
@@ -78,10 +80,14 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
             f"{path}: columns {first} and {second} have one name{named}; keep one of them, and"
             " make sure that the first line is the header."
         )
+    # Some tables end their header with commas, and not their rows.
+    full = next(n for n in range(len(header), 0, -1) if header[n - 1])
     wanted = [i for i, name in enumerate(header) if columns is None or name in columns]
     values: list[list[str]] = [[] for _ in wanted]
     lines: list[int] = []
     for line, row in rows:
+        if len(row) == full:
+            row = [*row, *("" for _ in header[full:])]
         if len(row) != len(header):
             raise UserError(
                 f"{path}, row {line}: has {len(row)} cells where the header has {len(header)};"
@@ -134,6 +140,15 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
+    import numpy as np
+    import pandas as pd
+
+    def as_text(value: Any) -> str:
+        """A cell as text; lists and the like, which a Parquet table can hold, are not blank."""
+        if pd.api.types.is_scalar(value):
+            return "" if pd.isna(value) else str(value).strip()
+        return str(value.tolist() if isinstance(value, np.ndarray) else value)
+
     try:
         frame = pd.read_parquet(path)
     except FileNotFoundError:
@@ -142,16 +157,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: is not a readable Parquet table; export it again.") from error
     table = pd.DataFrame(
         {
-            str(name).strip(): pd.Series([_as_text(value) for value in frame[name]], dtype=object)
+            str(name).strip(): pd.Series([as_text(value) for value in frame[name]], dtype=object)
             for name in frame.columns
         }
     )
     table.index = pd.RangeIndex(1, len(frame) + 1)
     return table
-
-
-def _as_text(value: Any) -> str:
-    """A cell as text; lists and the like, which a Parquet table can hold, are not blank."""
-    if pd.api.types.is_scalar(value):
-        return "" if pd.isna(value) else str(value).strip()
-    return str(value.tolist() if isinstance(value, np.ndarray) else value)

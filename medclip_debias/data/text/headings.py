@@ -8,6 +8,9 @@ heading in another way, it is in `DIFFERENT`, with the reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 Kind = Literal["section", "title", "organ", "other"]
@@ -90,27 +93,118 @@ _OWN_TITLES = (
     *(r"views?\b", r"radiographs?\b", r"radiography\b", r"x-?rays?\b", r"films?\b", r"cxr\b"),
     *(r"decubitus\b", r"upright\b", r"semi-?erect\b"),
 )
-_NO_TITLE = re.compile(r"\bchest (?:pain|tubes?|wall)\b")
-_TITLE = re.compile(rf"\b(?:{'|'.join((*map(re.escape, TITLES), *_OWN_TITLES))})")
-_TITLE_WORDS = frozenset(
-    (
-        *("a", "ap", "pa", "lateral", "lat", "frontal", "portable", "upright", "supine", "erect"),
-        *("semi-upright", "semi-erect", "semiupright", "semierect", "decubitus", "bedside"),
-        *("single", "one", "two", "three", "left", "right", "view", "views", "chest"),
-        *("radiograph", "radiographs", "radiography", "x-ray", "x-rays", "xray", "film", "films"),
-        *("cxr", "image", "images", "projection", "projections", "exam", "examination", "study"),
-        *("and", "of", "the", "in", "with", "at", "on", "obtained", "performed", "only"),
-        *("dated", "date", "time", "today", "hours", "hour", "hrs", "h", "am", "pm", "a.m", "p.m"),
-    )
+_TITLE_WORDS = (
+    *("a", "ap", "pa", "lateral", "lat", "frontal", "portable", "upright", "supine", "erect"),
+    *("semi-upright", "semi-erect", "semiupright", "semierect", "decubitus", "bedside"),
+    *("single", "one", "two", "three", "left", "right", "view", "views", "chest"),
+    *("radiograph", "radiographs", "radiography", "x-ray", "x-rays", "xray", "film", "films"),
+    *("cxr", "image", "images", "projection", "projections", "exam", "examination", "study"),
+    *("and", "of", "the", "in", "with", "at", "on", "obtained", "performed", "only"),
+    *("dated", "date", "time", "today", "hours", "hour", "hrs", "h", "am", "pm", "a.m", "p.m"),
 )
 _DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
 
 # "LUNGS: Clear." inside findings is a sub-heading, not a section of its own.
-_ORGAN = re.compile(
-    r"\b(?:lungs?|pleura|pleural|heart|cardiac|cardiomediastinal|mediastin(?:um|al)|hila|hilar"
-    r"|hilum|bones?|bony|osseous|skeletal|soft tissues|airways?|trachea|diaphragm|abdomen|tubes?"
-    r"|lines?|devices?|catheters?|vessels|vasculature|spine|ribs|thorax|aorta|pneumothorax"
-    r"|effusions?|pacemaker|chest (?:tubes?|wall)|ett|ngt|ogt|et tube|picc|iabp)\b"
+_ORGANS = (
+    *(r"lungs?", "pleura", "pleural", "heart", "cardiac", "cardiomediastinal"),
+    *(r"mediastin(?:um|al)", "hila", "hilar", "hilum", r"bones?", "bony", "osseous", "skeletal"),
+    *("soft tissues", r"airways?", "trachea", "diaphragm", "abdomen", r"tubes?", r"lines?"),
+    *(r"devices?", r"catheters?", "vessels", "vasculature", "spine", "ribs", "thorax", "aorta"),
+    *("pneumothorax", r"effusions?", "pacemaker", r"chest (?:tubes?|wall)", "ett", "ngt", "ogt"),
+    *("et tube", "picc", "iabp"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Headings:
+    """What the headings of one language mean.
+
+    Attributes:
+        names: section by the spelling of its heading, in lower case.
+        capitals_only: spellings that are headings in capitals alone.
+        parts: section of a heading in capitals that no spelling names, by what it holds; the
+            first that fits.
+        titles: regular expressions, one of which begins at a word of a title of the study.
+        no_titles: regular expressions that no title holds.
+        title_words: words of a text that only says which views were taken when.
+        organs: regular expressions, one of which is a word of a sub-heading of findings.
+        bare: headings that need no colon on a line of their own, in capitals.
+        preliminary: those that a time may follow on their line.
+        upper: the capitals, as in a character class.
+        lower: the small letters.
+    """
+
+    names: Mapping[str, str]
+    capitals_only: frozenset[str]
+    parts: tuple[tuple[str, str], ...]
+    titles: tuple[str, ...]
+    no_titles: tuple[str, ...]
+    title_words: frozenset[str]
+    organs: tuple[str, ...]
+    bare: tuple[str, ...]
+    preliminary: tuple[str, ...] = ()
+    upper: str = "A-Z"
+    lower: str = "a-z"
+
+    @cached_property
+    def _title(self) -> re.Pattern[str]:
+        return _any(self.titles, r"\b(?:{})")
+
+    @cached_property
+    def _no_title(self) -> re.Pattern[str]:
+        return _any(self.no_titles, r"\b(?:{})\b")
+
+    @cached_property
+    def _organ(self) -> re.Pattern[str]:
+        return _any(self.organs, r"\b(?:{})\b")
+
+    def kind_of(self, written: str, capitals: bool) -> tuple[Kind, str] | None:
+        """Return what a heading is, as the function `kind_of` does for English."""
+        lower = written.lower()
+        name = self.names.get(lower)
+        if name is not None and (capitals or lower not in self.capitals_only):
+            return "section", name
+        titled = bool(self._title.search(lower))
+        if not capitals:
+            full = len(lower.split()) > 1 and self.is_title_only(written) and titled
+            return ("title", "findings") if full else None
+        for part, name in self.parts:
+            if part in lower:
+                return "section", name
+        if titled and not self._no_title.search(lower):
+            return "title", "findings"
+        if self._organ.search(lower):
+            return "organ", "findings"
+        return ("section", "examination") if "exam" in lower else ("other", lower)
+
+    def is_title_only(self, text: str) -> bool:
+        """Tell whether a text only says which views were taken when, as in ``PA VIEW ON ___``."""
+        words = re.split(r"[\s,()/&:;]+", _DEIDENTIFIED.sub(" ", text.lower()))
+        return all(
+            word in self.title_words or not any(map(str.isalpha, word))
+            for word in (word.strip(".-") for word in words)
+        )
+
+
+def _any(patterns: Iterable[str], form: str) -> re.Pattern[str]:
+    return re.compile(form.format("|".join(patterns) or "(?!)"))
+
+
+def is_title_only(text: str) -> bool:
+    """Tell whether an English text only says which views were taken when."""
+    return ENGLISH.is_title_only(text)
+
+
+ENGLISH = Headings(
+    names=NAMES,
+    capitals_only=CAPITALS_ONLY,
+    parts=_PARTS,
+    titles=(*map(re.escape, TITLES), *_OWN_TITLES),
+    no_titles=(r"chest (?:pain|tubes?|wall)",),
+    title_words=frozenset(_TITLE_WORDS),
+    organs=_ORGANS,
+    bare=("FINDINGS", "IMPRESSION", "FINAL ADDENDUM", "ADDENDUM"),
+    preliminary=("WET READ", "PRELIMINARY REPORT"),
 )
 
 
@@ -124,27 +218,4 @@ def kind_of(written: str, capitals: bool) -> tuple[Kind, str] | None:
     >>> kind_of("FRONTAL AND LATERAL VIEWS OF THE CHEST", True)
     ('title', 'findings')
     """
-    lower = written.lower()
-    name = NAMES.get(lower)
-    if name is not None and (capitals or lower not in CAPITALS_ONLY):
-        return "section", name
-    if not capitals:
-        full = len(lower.split()) > 1 and is_title_only(written) and _TITLE.search(lower)
-        return ("title", "findings") if full else None
-    for part, name in _PARTS:
-        if part in lower:
-            return "section", name
-    if _TITLE.search(lower) and not _NO_TITLE.search(lower):
-        return "title", "findings"
-    if _ORGAN.search(lower):
-        return "organ", "findings"
-    return ("section", "examination") if "exam" in lower else ("other", lower)
-
-
-def is_title_only(text: str) -> bool:
-    """Tell whether a text only says which views were taken when, as in ``PA VIEW ON ___``."""
-    words = re.split(r"[\s,()/&:;]+", _DEIDENTIFIED.sub(" ", text.lower()))
-    return all(
-        word in _TITLE_WORDS or not any(map(str.isalpha, word))
-        for word in (word.strip(".-") for word in words)
-    )
+    return ENGLISH.kind_of(written, capitals)

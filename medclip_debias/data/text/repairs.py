@@ -8,7 +8,7 @@ ends a sentence. Letters, digits and marks all stay, in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # Nobody ends a sentence with these; what follows belongs to them.
 _ALWAYS_WORDS = (
@@ -29,18 +29,13 @@ _SOMETIMES_WORDS = (
     *("symm", "rad", "abn", "abnl", "nl", "enl", "inc", "dec", "sm", "lg", "sl", "slt", "freq"),
 )
 ABBREVIATIONS = frozenset((*_ALWAYS_WORDS, *_SOMETIMES_WORDS, "ms", "no", "nos"))
-"""Words, in lower case, whose full stop may not end a sentence."""
+"""English words, in lower case, whose full stop may not end a sentence."""
 
-_ALWAYS = re.compile(rf"\b(?:(?i:{'|'.join(_ALWAYS_WORDS)})|Ms|e\.g|i\.e)\.$")
-_SOMETIMES = re.compile(
-    rf"\b(?:(?i:{'|'.join(_SOMETIMES_WORDS)})|(?:[A-Za-z]\.)+[A-Za-z]|[a-zA-Z])\.$"
-)
 # "Bilat." or "Lt." alone is not a sentence even before a capital.
-_LONE = re.compile(r"^(?:Bilat|Unilat|Lat|Ant|Post|Sup|Inf|Lt|Rt|Mod|Prob|Poss|Prev|Pt|Pts|St)\.$")
-_NUMBER = re.compile(r"\b(?:No|Nos|no|nos)\.$")
-_COUNTED = re.compile(r"(?:of\b|#|\d)")
-_TIME = re.compile(r"^(?:At|On|By|Around|Since|Until) (?:approximately )?[\d:_X]+ ?[ap]\.m\.$")
-_QUESTION_OF = re.compile(r"(?:^|\s)\?$")
+_LONE = (
+    *("Bilat", "Unilat", "Lat", "Ant", "Post", "Sup", "Inf", "Lt", "Rt", "Mod", "Prob", "Poss"),
+    *("Prev", "Pt", "Pts", "St"),
+)
 # First words that start a sentence of a report, whatever stands before them.
 _STARTS = (
     *("No", "The", "There", "This", "These", "Heart", "Lungs", "Lung", "Cardiac", "Mediastinum"),
@@ -56,72 +51,176 @@ _CONTINUES = frozenset(
 )
 _SURE_STARTS = frozenset(("no", "the", "there", "this", "these", "heart", "lungs", "cardiac"))
 
-# "normal.The", "cm.Heart", "___.No", "clear).The", "RLL.The", "T12.No".
-_GLUED = re.compile(
-    r"(?<=[a-z\d)\]_][a-z)\]_])[.!?](?=[A-Z](?:[a-z]|\s))"
-    r"|(?<=[A-Z\d][A-Z\d])[.!?](?=[A-Z][a-z])"
-    r"|(?<=[a-z]\d)[.!?](?=[A-Z][a-z])"
-    r"|(?<=[a-z] )[.!?](?=[A-Z](?:[a-z]|\s))"
+_NUMBER = re.compile(r"\b(?:No|Nos|no|nos)\.$")
+_COUNTED = re.compile(r"(?:of\b|#|\d)")
+_TIME = re.compile(r"^(?:At|On|By|Around|Since|Until) (?:approximately )?[\d:_X]+ ?[ap]\.m\.$")
+_QUESTION_OF = re.compile(r"(?:^|\s)\?$")
+
+# "Normal chest No evidence", "markings The lungs are": a full stop is missing.
+_NO_STOP = re.compile(
+    r"(?<=[a-z]{4}) (?=No [a-z]{3}|There (?:is|are|was|were|has|have) |The [a-z]{3})"
 )
-_NO_GLUE = re.compile(r"\b(?:Drs?|Mr|Ms|Mrs|Prof|St|No|vs|approx|Approx|Fig)$")
-# Behind a parenthesis, and behind "R.U.L." before a word that starts sentences.
-_UNCUT = re.compile(
-    r"(?<=[a-z\d_][.!?]\))\s+(?=[A-Z])"
-    rf"|(?<=\.[A-Z]\.)\s+(?=(?:{'|'.join(_STARTS)})\b)"
-    r"|(?<=[a-z]{2}\.\.)\s+(?=[A-Z])"
+_GOES_ON = re.compile(
+    r"\b(?:with|without|from|that|into|than|over|upon|under|below|above|then|when|where|which"
+    r"|while|since|this|about|between|against|through|during|after|before|near|says|said|reads)$"
+)
+
+
+class Repairs:
+    """The repairs of one language.
+
+    Args:
+        always: abbreviations, in lower case, that nobody ends a sentence with.
+        exact: the same, as they are written.
+        sometimes: abbreviations that end a sentence as well, but not before a small letter.
+        lone: abbreviations that are no sentence by themselves, even before a capital.
+        starts: words that start a sentence, whatever stands before them.
+        continues: words that start no sentence in lower case.
+        sure_starts: words that start one in lower case, in notes without capitals.
+        titles: what may stand before a full stop without a blank behind it ("Dr.Roe").
+        attributes: abbreviations that go on before any capital but a start, for a language that
+            writes nouns with one ("im re. Unterlappen").
+        final: abbreviations, as they are written, that end a sentence before a capital ("o.B.").
+        numbers: a full stop behind a number ends a sentence before a start ("BWK 12. Kein").
+        unstopped: sentences may start without a full stop before them.
+        upper: the capitals, as in a character class.
+        lower: the small letters.
+    """
+
+    def __init__(
+        self,
+        *,
+        always: Iterable[str],
+        exact: Iterable[str],
+        sometimes: Iterable[str],
+        lone: Iterable[str],
+        starts: Iterable[str],
+        continues: Iterable[str],
+        sure_starts: Iterable[str],
+        titles: Iterable[str],
+        attributes: Iterable[str] = (),
+        final: Iterable[str] = (),
+        numbers: bool = False,
+        unstopped: bool = False,
+        upper: str = "A-Z",
+        lower: str = "a-z",
+    ) -> None:
+        up, low, word = upper, lower, upper + lower
+        self.unstopped = unstopped
+        self._continues = frozenset(continues)
+        self._sure_starts = frozenset(sure_starts)
+        begins = _either(starts)
+        self._always = re.compile(rf"\b(?:(?i:{_either(always)})|{_either(exact)})\.$")
+        self._sometimes = re.compile(
+            rf"\b(?:(?i:{_either(sometimes)})|(?:[{word}]\.)+[{word}]|[{word}])\.$"
+        )
+        self._attributes = re.compile(rf"\b(?i:{_either(attributes)})\.$")
+        self._begins = re.compile(rf"(?:{begins})\b")
+        self._lone = re.compile(rf"^(?:{_either(lone)})\.$")
+        # "normal.The", "cm.Heart", "___.No", "clear).The", "RLL.The", "T12.No".
+        self._glued = re.compile(
+            rf"(?<=[{low}\d)\]_][{low})\]_])[.!?](?=[{up}](?:[{low}]|\s))"
+            rf"|(?<=[{up}\d][{up}\d])[.!?](?=[{up}][{low}])"
+            rf"|(?<=[{low}]\d)[.!?](?=[{up}][{low}])"
+            rf"|(?<=[{low}] )[.!?](?=[{up}](?:[{low}]|\s))"
+        )
+        self._no_glue = re.compile(rf"\b(?:{_either(titles)})$")
+        # Behind a parenthesis, and behind "R.U.L." before a word that starts sentences; inside
+        # brackets, where PySBD does not cut.
+        self._uncut = re.compile(
+            rf"(?<=[{low}\d_][.!?][)\]])\s+(?=[{up}])"
+            rf"|(?<=\.[{up}]\.)\s+(?=(?:{begins})\b)"
+            rf"|(?<=[{low}]{{2}}\.\.)\s+(?=[{up}])"
+            rf"|(?<=[{low}]{{4}}\.)\s+(?=(?:{begins}) )"
+            + "".join(rf"|(?<=\b{re.escape(word)}\.)\s+(?=[{up}])" for word in final)
+            + (rf"|(?<=\d\.)\s+(?=(?:{begins})\b)" if numbers else "")
+        )
+
+    def repaired(self, pieces: Iterable[str]) -> list[str]:
+        """Return the sentences of the pieces that PySBD made of one item.
+
+        Args:
+            pieces: in order, with the white space that stood around them.
+        """
+        joined: list[list[str]] = []
+        for piece in pieces:
+            for part in self._cut(piece):
+                if joined and self._belongs(joined[-1], part.strip()):
+                    joined[-1].append(part)
+                else:
+                    joined.append([part])
+        return [" ".join("".join(group).split()) for group in joined]
+
+    def misses_a_stop(self, text: str) -> bool:
+        """Tell whether a sentence of ``text`` starts where no full stop precedes it."""
+        return any(True for _ in self._unstopped(text))
+
+    def _unstopped(self, text: str) -> Iterator[int]:
+        """Yield where a sentence starts without a full stop before it."""
+        for match in _NO_STOP.finditer(text) if self.unstopped else ():
+            if not _GOES_ON.search(text, max(match.start() - 16, 0), match.start()):
+                yield match.end()
+
+    def _cut(self, piece: str) -> list[str]:
+        cuts = [0]
+        for match in self._glued.finditer(piece):
+            before = piece[max(cuts[-1], match.start() - 12) : match.start()]
+            worded = any(map(str.isalpha, piece[cuts[-1] : match.start()]))
+            if not self._no_glue.search(before) and worded:
+                cuts.append(match.end())
+        cuts += [match.end() for match in self._uncut.finditer(piece)]
+        cuts += self._unstopped(piece)
+        cuts = sorted(set(cuts))
+        ends = [*cuts[1:], len(piece)]
+        parts = (piece[start:end] for start, end in zip(cuts, ends, strict=True))
+        return [part for part in parts if part.strip()]
+
+    def _belongs(self, group: list[str], part: str) -> bool:
+        """Tell whether ``part`` goes on with the sentence that ``group`` has so far."""
+        last = group[-1].strip()
+        if last[-1] == "?":
+            return last == "?" or (part[0].islower() and bool(_QUESTION_OF.search(last)))
+        if last[-1] != ".":
+            return False
+        end = last[-16:]
+        if self._always.search(end) or self._lone.match(last) or _TIME.match(last):
+            return True
+        if self._attributes.search(end):
+            return not self._begins.match(part)
+        if _NUMBER.search(end):
+            return bool(_COUNTED.match(part))
+        if part[0] in "/,;)":
+            return True
+        if not part.lstrip("(")[0:1].islower():
+            return False
+        first = part.split(maxsplit=1)[0]
+        # In notes without capitals "3 cm. no effusion" is two sentences.
+        if group[0].lstrip()[0].islower():
+            return bool(self._sometimes.search(end)) and first not in self._sure_starts
+        return first in self._continues or bool(self._sometimes.search(end))
+
+
+def _either(words: Iterable[str]) -> str:
+    return "|".join(map(re.escape, words)) or "(?!)"
+
+
+ENGLISH = Repairs(
+    always=_ALWAYS_WORDS,
+    exact=("Ms", "e.g", "i.e"),
+    sometimes=_SOMETIMES_WORDS,
+    lone=_LONE,
+    starts=_STARTS,
+    continues=_CONTINUES,
+    sure_starts=_SURE_STARTS,
+    titles=("Dr", "Drs", "Mr", "Ms", "Mrs", "Prof", "St", "No", "vs", "approx", "Approx", "Fig"),
+    unstopped=True,
 )
 
 
 def repaired(pieces: Iterable[str]) -> list[str]:
-    """Return the sentences of the pieces that PySBD made of one item.
-
-    Args:
-        pieces: in order, with the white space that stood around them.
+    """Return the sentences of the pieces that PySBD made of one item of English.
 
     >>> repaired(["A 3 cm. ", "nodule is seen. ", "Heart is normal.The lungs are clear."])
     ['A 3 cm. nodule is seen.', 'Heart is normal.', 'The lungs are clear.']
     """
-    joined: list[list[str]] = []
-    for piece in pieces:
-        for part in _cut(piece):
-            if joined and _belongs(joined[-1], part.strip()):
-                joined[-1].append(part)
-            else:
-                joined.append([part])
-    return [" ".join("".join(group).split()) for group in joined]
-
-
-def _cut(piece: str) -> list[str]:
-    cuts = [0]
-    for match in _GLUED.finditer(piece):
-        before = piece[max(cuts[-1], match.start() - 12) : match.start()]
-        if not _NO_GLUE.search(before) and any(map(str.isalpha, piece[cuts[-1] : match.start()])):
-            cuts.append(match.end())
-    cuts += [match.end() for match in _UNCUT.finditer(piece)]
-    cuts = sorted(set(cuts))
-    ends = [*cuts[1:], len(piece)]
-    parts = (piece[start:end] for start, end in zip(cuts, ends, strict=True))
-    return [part for part in parts if part.strip()]
-
-
-def _belongs(group: list[str], part: str) -> bool:
-    """Tell whether ``part`` goes on with the sentence that ``group`` has so far."""
-    last = group[-1].strip()
-    if last[-1] == "?":
-        return last == "?" or (part[0].islower() and bool(_QUESTION_OF.search(last)))
-    if last[-1] != ".":
-        return False
-    end = last[-16:]
-    if _ALWAYS.search(end) or _LONE.match(last) or _TIME.match(last):
-        return True
-    if _NUMBER.search(end):
-        return bool(_COUNTED.match(part))
-    if part[0] in "/,;)":
-        return True
-    if not part.lstrip("(")[0:1].islower():
-        return False
-    first = part.split(maxsplit=1)[0]
-    # In notes without capitals "3 cm. no effusion" is two sentences.
-    if group[0].lstrip()[0].islower():
-        return bool(_SOMETIMES.search(end)) and first not in _SURE_STARTS
-    return first in _CONTINUES or bool(_SOMETIMES.search(end))
+    return ENGLISH.repaired(pieces)

@@ -13,6 +13,7 @@ findings below sub-headings (``LUNGS:``, ``ETT:``, a title of the study) or behi
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection
 from typing import Literal, NamedTuple
@@ -20,15 +21,11 @@ from typing import Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from medclip_debias.config import Settings
-from medclip_debias.data.text.headings import (
-    CAPITALS_ONLY,
-    NAMES,
-    SPELLINGS,
-    STRUCTURE,
-    is_title_only,
-    kind_of,
-)
-from medclip_debias.data.text.sentences import split_sentences
+from medclip_debias.data.text.headings import SPELLINGS, STRUCTURE, Headings
+from medclip_debias.data.text.languages import ENGLISH, LANGUAGES, Language, language
+from medclip_debias.data.text.languages.guess import guess_language
+from medclip_debias.data.text.patterns import patterns
+from medclip_debias.data.text.sentences import deidentified_share, split_sentences
 
 NOTE = "note"
 """Name of the one section of a text without known headers."""
@@ -39,44 +36,12 @@ FALLBACK = ("last_paragraph", NOTE, "comparison")
 OTHER = "other heading"
 """Counts what stands below headings that are in no list; a heading may hold what is private."""
 
-# A colon between digits belongs to a time, not to a heading.
-_LINE_HEADER = re.compile(
-    r"^[ \t]*([A-Za-z](?:[^:\n]|(?<=\d):(?=\d)){0,69}?)[ \t]*(?:(?<!\d):|:(?!\d))", re.MULTILINE
-)
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9 ()/,.:\-&'#_]*[A-Z)][A-Z0-9 ()/,.:\-&'#_]*|[A-Z]{2,}")
-_MAIN = "|".join(
-    sorted(
-        (
-            re.escape(written)
-            for written, name in NAMES.items()
-            if name in STRUCTURE and written != "clinical" and written not in CAPITALS_ONLY
-        ),
-        key=len,
-        reverse=True,
-    )
-)
-# A header inside a line: all capitals, or capitalised after the end of a sentence.
-_INLINE_HEADER = re.compile(
-    rf"(?<=[^\S\n])({_MAIN.upper()})[ \t]*:"
-    rf"|(?<=[.!?;])[ \t]+((?=[A-Z])(?i:{_MAIN}))[ \t]*:"
-)
-_INLINE_TITLE = re.compile(r"(?<=[.!?;_])[ \t]+([A-Z][A-Z0-9 ()/,&\-]{3,60})(?<! ):(?=\s)")
-_BARE_HEADER = re.compile(
-    rf"^[ \t]*({'|'.join(('FINDINGS', 'IMPRESSION', 'FINAL ADDENDUM', 'ADDENDUM'))})[ \t]*$"
-    r"|^[ \t]*(WET READ|PRELIMINARY REPORT)\b[^\n:]*(?::(?=\d)[^\n]*)?$",
-    re.MULTILINE,
-)
-# A title without a colon is a paragraph of its own.
-_BARE_TITLE = re.compile(
-    r"^[ \t]*\n[ \t]*([A-Z][A-Z0-9 ()/,&_\-]{3,69})$(?=\n[ \t]*\n)", re.MULTILINE
-)
+UNSUPPORTED = "report in another language"
+"""Counts the words of reports in a language that is not supported."""
+
 # Ends a section without naming the next one. A full-width line of underscores, not "___".
 _SEPARATOR = re.compile(r"^[ \t]*(?:_{10,}|FINAL REPORT)[ \t]*$", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
-# Where what an inline "Comparison:" says is over, and the findings around it go on.
-_END_OF_REMARK = re.compile(
-    r"(?<!\bDr)(?<!\bNo)(?<!\bvs)(?<!\bSt)[.!?](?=\s+[A-Z(])|\n[ \t]*(?=\n)"
-)
 _ALNUM = re.compile(r"[^\W_]")
 _BODY = ("findings", "impression")
 
@@ -108,7 +73,7 @@ class Sections(NamedTuple):
     aside: Counter[str]
 
 
-def sections(text: str) -> dict[str, str]:
+def sections(text: str, spoken: Language = ENGLISH) -> dict[str, str]:
     """Return the sections of a report by normalised name, in reading order.
 
     Names are lower-case words joined by ``_`` (``findings``, ``wet_read``, ``preamble``). A text
@@ -117,33 +82,37 @@ def sections(text: str) -> dict[str, str]:
     >>> sections("FINDINGS:Clear lungs.\\n Impression: Normal.")
     {'findings': 'Clear lungs.', 'impression': 'Normal.'}
     """
-    return sections_counted(text).found
+    return sections_counted(text, spoken=spoken).found
 
 
-def sections_counted(text: str, own: Collection[str] = ()) -> Sections:
+def sections_counted(text: str, own: Collection[str] = (), spoken: Language = ENGLISH) -> Sections:
     """Return the sections as `sections` does, and the words that are in none of them.
 
     Args:
         text: the report.
         own: names that are sections even inside findings and impression, where capitals that no
             list knows are sub-headings.
+        spoken: language whose headings are looked for.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
-    candidates = _candidates(text, frozenset(own))
+    headings = spoken.headings
+    if spoken is not ENGLISH:  # an accent may be a character of its own
+        text = unicodedata.normalize("NFC", text)
+    candidates = _candidates(text, frozenset(own), headings)
     structured = any(h.name in STRUCTURE and h.structural for h in candidates)
     if not structured:  # unknown capitals such as "CXR:" are then part of the note
         candidates = [
-            h for h in candidates if h.name is None or (h.name in NAMES and h.kind == "section")
+            h for h in candidates if h.name is None or (h.name in SPELLINGS and h.kind == "section")
         ]
-    pieces = _pieces(text, _kept(text, candidates))
+    pieces = _pieces(text, _kept(text, candidates, headings))
     aside: Counter[str] = Counter()
     if structured:
-        found = _joined(pieces, aside)
+        found = _joined(pieces, aside, headings)
         if not any(name in found for name in _BODY):
-            found = _joined(_with_last_paragraph(pieces), aside := Counter())
+            found = _joined(_with_last_paragraph(pieces), aside := Counter(), headings)
     else:
         rest = "\n\n".join(piece.text for piece in pieces if piece.name == "preamble")
-        found = _joined([piece for piece in pieces if piece.name != "preamble"], aside)
+        found = _joined([p for p in pieces if p.name != "preamble"], aside, headings)
         if rest.strip():
             found[NOTE] = rest.strip()
     return Sections({name.replace(" ", "_"): piece for name, piece in found.items()}, aside)
@@ -169,6 +138,12 @@ class ReportSettings(Settings):
     first paragraph of the last section, in reports without findings and impression), ``note`` (a
     text without headers) and ``preamble``. Sentences of fewer than ``min_words`` or more than
     ``max_words`` words are dropped, with ``drop_repeated`` also those that the report says again.
+    A sentence without any word but ``XXXX`` and ``___`` is always dropped; ``max_deidentified``
+    drops those of whose words a larger share is such a mark.
+
+    ``language`` is one of `LANGUAGES`, or ``auto``: the one that the source states (English where
+    it states none), unless a report clearly is in another one. Such a report is cut by the rules of
+    its own language, or left aside where that is none of `LANGUAGES`.
     """
 
     sections: tuple[str, ...] = Field(("findings", "impression"), min_length=1)
@@ -177,13 +152,18 @@ class ReportSettings(Settings):
     min_words: int = Field(1, ge=1)
     max_words: int | None = Field(None, ge=1)
     drop_repeated: bool = False
+    max_deidentified: float = Field(1.0, ge=0, le=1)
+    language: Literal["auto", "en", "es", "fr", "pt", "de"] = "auto"
 
     @field_validator("sections", "fallback")
     @classmethod
     def _normal_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         plain = tuple("_".join(name.replace("_", " ").lower().split()) for name in names)
         # An alias stands for the section that it is read as.
-        plain = tuple(NAMES.get(n.replace("_", " "), n).replace(" ", "_") for n in plain)
+        known = {
+            k: v for code in reversed(LANGUAGES) for k, v in language(code).headings.names.items()
+        }
+        plain = tuple(known.get(n.replace("_", " "), n).replace(" ", "_") for n in plain)
         if not all(plain) or len(set(plain)) < len(plain):
             raise ValueError("name each section once, as in findings, impression")
         return plain
@@ -216,17 +196,34 @@ class Cut(NamedTuple):
             (`medclip_debias.data.text.sentences.DROPPED`).
         used: words of the sections that were cut into sentences.
         aside: words of the sections that were left aside, by section.
+        language: whose rules cut it; the name of a language that is not supported (``Italian``)
+            when the report was left aside for it.
     """
 
     sentences: list[tuple[str, str]]
     dropped: Counter[str]
     used: int
     aside: Counter[str]
+    language: str = "en"
 
 
-def report_sentences_counted(text: str, settings: ReportSettings = _DEFAULTS) -> Cut:
-    """Return the sentences as `report_sentences` does, and counts of what was left aside."""
-    found, aside = sections_counted(text, (*settings.sections, *settings.fallback))
+def report_sentences_counted(
+    text: str, settings: ReportSettings = _DEFAULTS, declared: str = "en"
+) -> Cut:
+    """Return the sentences as `report_sentences` does, and counts of what was left aside.
+
+    Args:
+        text: the report.
+        settings: sections, sentences and language.
+        declared: language of `LANGUAGES` that the source states, for ``auto``.
+    """
+    code: str = settings.language
+    if code == "auto":
+        code = guess_language(text) or declared
+    if code not in LANGUAGES:
+        return Cut([], Counter(), 0, Counter({UNSUPPORTED: words_in(text)}), code)
+    spoken = language(code)
+    found, aside = sections_counted(text, (*settings.sections, *settings.fallback), spoken)
     wanted = [name for name in found if name in settings.sections]
     if settings.order == "settings":
         wanted = [name for name in settings.sections if name in found]
@@ -238,7 +235,7 @@ def report_sentences_counted(text: str, settings: ReportSettings = _DEFAULTS) ->
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
     for name in wanted:
-        sentences, counts = split_sentences(found[name])
+        sentences, counts = split_sentences(found[name], code)
         dropped += counts
         for sentence in sentences:
             reason = _drop_reason(sentence, settings, seen)
@@ -248,7 +245,7 @@ def report_sentences_counted(text: str, settings: ReportSettings = _DEFAULTS) ->
                 seen.add(sentence)
                 kept.append((name, sentence))
     used = sum(words_in(found[name]) for name in wanted)
-    return Cut(kept, dropped, used, +aside)
+    return Cut(kept, dropped, used, +aside, code)
 
 
 def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str:
@@ -257,42 +254,49 @@ def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str
         return "too short"
     if settings.max_words is not None and words > settings.max_words:
         return "too long"
+    if settings.max_deidentified < 1 and deidentified_share(sentence) > settings.max_deidentified:
+        return "mostly de-identified"
     return "repeated" if settings.drop_repeated and sentence in seen else ""
 
 
-def _candidates(text: str, own: frozenset[str]) -> list[_Header]:
+def _candidates(text: str, own: frozenset[str], headings: Headings) -> list[_Header]:
     """Return all that may be a header or a separator, in reading order."""
+    places, names = patterns(headings), headings.names
+    titled = ("title", "findings")
     candidates = [_Header(m.start(), m.end(), None) for m in _SEPARATOR.finditer(text)]
-    for match in _BARE_HEADER.finditer(text):
-        name = NAMES[(match[1] or match[2]).lower()]
+    for match in places.bare.finditer(text):
+        name = names[(match[1] or match[2]).lower()]
         candidates.append(_Header(match.start(), match.end(), name))
-    for match in _INLINE_HEADER.finditer(text):
+    for match in places.inline.finditer(text):
         word = match[1] or match[2]
         start = match.start(1 if match[1] else 2)
-        candidates.append(_Header(start, match.end(), NAMES[word.lower()], inline=True))
-    for match in _INLINE_TITLE.finditer(text):
-        if kind_of(match[1], capitals=True) == ("title", "findings"):
+        candidates.append(_Header(start, match.end(), names[word.lower()], inline=True))
+    for match in places.inline_title.finditer(text):
+        if headings.kind_of(match[1], capitals=True) == titled:
             at = match.start(1), match.end()
             candidates.append(_Header(*at, "findings", "title", inline=True, structural=False))
-    for match in _BARE_TITLE.finditer(text):
-        if is_title_only(match[1]) and kind_of(match[1], capitals=True) == ("title", "findings"):
+    for match in places.bare_title.finditer(text):
+        alone = headings.is_title_only(match[1])
+        if alone and headings.kind_of(match[1], capitals=True) == titled:
             at = match.start(1), match.end()
             candidates.append(_Header(*at, "findings", "bare title", structural=False))
-    for match in _LINE_HEADER.finditer(text):
-        header = _line_header(text, match, own)
+    for match in places.line.finditer(text):
+        header = _line_header(text, match, own, headings)
         if header is not None:
             candidates.append(header)
     candidates.sort(key=lambda header: (header.start, -header.end))
     return candidates
 
 
-def _line_header(text: str, match: re.Match[str], own: frozenset[str]) -> _Header | None:
+def _line_header(
+    text: str, match: re.Match[str], own: frozenset[str], headings: Headings
+) -> _Header | None:
     """Read the header at the start of a line; ``None`` where it is ordinary text."""
     written = " ".join(match[1].split())
-    known = written.lower() in NAMES
+    known = written.lower() in headings.names
     spaced = match.end() == len(text) or text[match.end()].isspace()
-    capitals = (known and written.isupper()) or (spaced and bool(_CAPITALS.fullmatch(written)))
-    found = kind_of(written, capitals)
+    capitals = (known and written.isupper()) or (spaced and _is_loud(written, headings))
+    found = headings.kind_of(written, capitals)
     if found is None:
         return None
     # Wrapped prose can start a line with "comparison:"; a header has its own paragraph.
@@ -305,13 +309,17 @@ def _line_header(text: str, match: re.Match[str], own: frozenset[str]) -> _Heade
     return _Header(match.start(), match.end(), name, kind, structural=structural)
 
 
+def _is_loud(written: str, headings: Headings) -> bool:
+    return bool(patterns(headings).capitals.fullmatch(written))
+
+
 def _starts_paragraph(text: str, line: int) -> bool:
     """Tell whether the line that starts at ``line`` is the first, or follows a blank one."""
     before = text.rfind("\n", 0, max(line - 1, 0)) + 1
     return line == 0 or not text[before:line].strip()
 
 
-def _kept(text: str, candidates: list[_Header]) -> list[_Header]:
+def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Header]:
     """Return the headers that start a section: none inside another, and no sub-heading."""
     kept: list[_Header] = []
     host: str | None = None  # the section around an inline remark such as "Comparison: none."
@@ -340,7 +348,7 @@ def _kept(text: str, candidates: list[_Header]) -> list[_Header]:
             while following < len(candidates) and candidates[following].start < header.end:
                 following += 1
             limit = candidates[following].start + 1 if following < len(candidates) else len(text)
-            end = _END_OF_REMARK.search(text, header.end, limit)
+            end = patterns(headings).end_of_remark.search(text, header.end, limit)
             host = current
             if end is not None:
                 kept.append(_Header(end.end(), end.end(), current, "more"))
@@ -374,7 +382,7 @@ def _pieces(text: str, headers: list[_Header]) -> list[_Piece]:
     ]
 
 
-def _joined(pieces: list[_Piece], aside: Counter[str]) -> dict[str, str]:
+def _joined(pieces: list[_Piece], aside: Counter[str], headings: Headings) -> dict[str, str]:
     """Return the text of each section; what another one replaced is counted in ``aside``."""
     result: dict[str, str] = {}
     below_title = False  # the findings so far stand below a title; a heading of their own wins
@@ -384,7 +392,7 @@ def _joined(pieces: list[_Piece], aside: Counter[str]) -> dict[str, str]:
         if kind == "more" or (kind == "organ" and name in result):
             result[name] = f"{result[name]}\n{piece}" if name in result else piece
         elif kind in ("title", "bare title"):
-            if is_title_only(piece):
+            if headings.is_title_only(piece):
                 aside["examination"] += words_in(piece)
             elif name in result:
                 result[name] = f"{result[name]}\n\n{piece}"

@@ -11,18 +11,19 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from medclip_debias.data.text.repairs import ABBREVIATIONS, repaired
+from medclip_debias.data.text.languages import ENGLISH, Language, language
+from medclip_debias.data.text.repairs import ABBREVIATIONS
 
 DROPPED = (
     *("list number only", "de-identified only", "no word", "signature"),
-    *("too short", "too long", "repeated"),
+    *("too short", "too long", "mostly de-identified", "repeated"),
 )
-"""Why a sentence may be dropped; the last three by `ReportSettings` of `text.reports`."""
+"""Why a sentence may be dropped; the last four by `ReportSettings` of `text.reports`."""
 
 MAX_SEGMENTER_LENGTH = 5_000
 """PySBD's time grows faster than the text; a longer item is cut by the plain rule."""
@@ -42,16 +43,24 @@ _SIGNED = (
 )
 """How lines start that say who dictated, signed or approved the report, and when."""
 
-# A list, a sub-heading in capitals or a signature starts anew even where no full stop precedes.
-_LIST_LINE = re.compile(
-    r"\n[ \t]*(?=(?:\(?\d{1,2}[.)]|[-*•])[ \t]+\S|\d{1,2}[.)][A-Z][a-z]"
-    rf"|[A-Z][A-Z /&,()\-]{{1,60}}:\s|{_SIGNED})"
-)
-_SIGNATURE = re.compile(_SIGNED)
 _SIGNATURE_REST = re.compile(r"(?:[A-Z\d_][\w.,:/\-]*|on|at|by|and|am|pm|a\.m\.|p\.m\.|[,:/\-])+")
 # What a list number stands before: a word, or a count and a word ("1. 6 mm nodule").
 _ITEM = r" +(?=[^\W\d]|[_(?]|\d+(?:\.\d+)?[ -]?[a-z])|(?=[A-Z][a-z])"
-_LIST_NUMBER = re.compile(rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})")
+_LIST_NUMBER = re.compile(
+    rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})"
+    r"|(?<=[^\W\d_]{3} )(\d{1,2})\. (?=[^\W\d_][a-z]|X{3})"
+)
+# What a number behind it belongs to: "rib 2. The others", "to 3. There is".
+_COUNTED_WORD = re.compile(
+    r"\b(?:ribs?|grades?|types?|stages?|levels?|class|zones?|segments?|images?|series|days?|number"
+    r"|and|approximately|about|versus|leads?|films?|views?|stations?|score|figures?|page|times"
+    r"|weeks?|months?|years?|chambers?|lobes?|tubes?|lines?|from|than|measuring|measures"
+    r"|jan\w*|feb\w*|march|april|may|june|july|aug\w*|sept\w*|oct\w*|nov\w*|dec\w*) $",
+    re.IGNORECASE,
+)
+# "Left knee 1. No fracture."
+_LIST_TITLE = re.compile(r"(?:^|(?<!\d)[.;:!?] )[^\W\d_]+(?: [a-z]+){0,2} $")
+_STOP = ".\x1e"  # a full stop that ends a sentence for sure; the mark is in no report
 _LIST_PREFIX = re.compile(rf"^(?:\(?\d{{1,2}}[.)]|[-*•])(?:{_ITEM})")
 _LIST_MARK = re.compile(r"(?:\(?\d{1,2}[.)]?|[-*•])+")
 _DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
@@ -59,28 +68,69 @@ _PLAIN = re.compile(
     r"(?:[A-Za-z0-9 ,;:/%+_-]|(?<=\d)\.(?=\d)|(?<=[A-Za-z]{3})\.(?= [A-Z][a-z]|\Z))+"
 )
 _PLAIN_END = re.compile(r"(?<=[A-Za-z]\.) ")
-_ROUGH_END = re.compile(r"(?<=[a-z)\]_][.!?])\s+(?=[A-Z_])")
 
 
-def split_sentences(text: str) -> tuple[list[str], Counter[str]]:
+class _Marks(NamedTuple):
+    """What starts and ends a sentence in one language.
+
+    Attributes:
+        list_line: a list, a sub-heading in capitals or a signature, which starts anew even where
+            no full stop precedes.
+        signature: who signed the report.
+        rough_end: ends a sentence where PySBD is not asked.
+        ordinal: a number that begins no item of a list.
+        spaced_stop: a full stop between blanks, which ends a sentence of PadChest's stems.
+    """
+
+    list_line: re.Pattern[str]
+    signature: re.Pattern[str]
+    rough_end: re.Pattern[str]
+    ordinal: re.Pattern[str]
+    spaced_stop: re.Pattern[str]
+
+
+@lru_cache(maxsize=16)
+def _marks(spoken: Language) -> _Marks:
+    up, low = spoken.headings.upper, spoken.headings.lower
+    signed = spoken.signatures or _SIGNED
+    ordinals = "|".join(sorted(spoken.ordinals)) or "(?!)"
+    return _Marks(
+        list_line=re.compile(
+            rf"\n[ \t]*(?=(?:\(?\d{{1,2}}[.)]|[-*•])[ \t]+\S|\d{{1,2}}[.)][{up}][{low}]"
+            rf"|[{up}][{up} /&,()\-]{{1,60}}:\s|{signed})"
+        ),
+        signature=re.compile(signed),
+        rough_end=re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])"),
+        ordinal=re.compile(rf"\(?\d{{1,2}}\. (?:{ordinals})\b"),
+        spaced_stop=re.compile(r"(?!)" if spoken.code == "en" else r" \.(?: |$)"),
+    )
+
+
+def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str]]:
     """Return the sentences of a section, white space joined, and how many were dropped and why.
 
     Items of a list are sentences of their own, without their numbers. Sentences without a word
     (list numbers, ``___`` or ``XXXX`` alone) are dropped, and so are signatures.
+
+    Args:
+        text: a section.
+        code: language of it, one of `medclip_debias.data.text.languages.LANGUAGES`.
 
     >>> split_sentences("1. No acute disease. 2. Stable 1.5 cm nodule.")[0]
     ['No acute disease.', 'Stable 1.5 cm nodule.']
     >>> split_sentences("1. Clear. ___. 2.")
     (['Clear.'], Counter({'de-identified only': 1, 'list number only': 1}))
     """
+    spoken = language(code)
+    marks = _marks(spoken)
     found: list[str] = []
     dropped: Counter[str] = Counter()
     for paragraph in _BLANK_LINE.split(text.replace("\r\n", "\n")):
-        for block in _LIST_LINE.split("\n" + paragraph):
+        for block in marks.list_line.split("\n" + paragraph):
             signed = False
-            for item in _list_items(" ".join(block.split())):
-                for sentence in map(_without_mark, _segment(item)):
-                    signed = _signs(sentence, signed)
+            for item in _list_items(marks.spaced_stop.sub(_STOP, " ".join(block.split())), marks):
+                for sentence in _item_sentences(item, code, marks):
+                    signed = _signs(sentence, signed, marks)
                     reason = "signature" if signed else _wordless(sentence)
                     if reason:
                         dropped[reason] += 1
@@ -89,23 +139,52 @@ def split_sentences(text: str) -> tuple[list[str], Counter[str]]:
     return found, dropped
 
 
-def _signs(sentence: str, before: bool) -> bool:
+def _item_sentences(item: str, code: str, marks: _Marks) -> Iterator[str]:
+    for part in item.split(_STOP.lstrip(".")):
+        for sentence in _segment(part, code):
+            yield _without_mark(sentence, marks)
+
+
+def deidentified_share(sentence: str) -> float:
+    """Return the share of a sentence's words that are de-identification marks, 0 to 1.
+
+    >>> deidentified_share("XXXX sternotomy ___ intact.")
+    0.5
+    """
+    words = len(re.findall(r"[^\W_]+|_+", sentence))
+    return len(_DEIDENTIFIED.findall(sentence)) / words if words else 0.0
+
+
+def _signs(sentence: str, before: bool, marks: _Marks) -> bool:
     """Tell whether a sentence is a signature, or the name and date behind the one ``before``."""
-    if _SIGNATURE.match(sentence):
+    if marks.signature.match(sentence):
         return True
     return before and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
 
 
-def _without_mark(sentence: str) -> str:
-    return _LIST_PREFIX.sub("", sentence)
+def _without_mark(sentence: str, marks: _Marks) -> str:
+    return sentence if marks.ordinal.match(sentence) else _LIST_PREFIX.sub("", sentence)
 
 
-def _list_items(text: str) -> list[str]:
-    """Cut ``1. A. 2. B.`` before each number that continues the list."""
+def _list_items(text: str, marks: _Marks) -> list[str]:
+    """Cut ``1. A. 2. B.`` before each number that continues the list.
+
+    A number without a full stop before it ("1. Cardiomegaly 2. Edema") has to go on with a list,
+    begin one that goes on, or stand behind a title ("Left knee 1. No fracture.").
+    """
+    every = _LIST_NUMBER.finditer(text)
+    matches = [match for match in every if not marks.ordinal.match(text, match.start())]
     cuts, expected = [0], None
-    for match in _LIST_NUMBER.finditer(text):
-        number = int(match[1])
-        if number == expected or (expected is None and number == 1) or match.start() == 0:
+    for place, match in enumerate(matches):
+        number = int(match[1] or match[2])
+        goes_on = number == expected or (expected is None and number == 1)
+        if match[2]:
+            if _COUNTED_WORD.search(text, max(match.start() - 16, 0), match.start()):
+                continue
+            after = (int(m[1] or m[2]) for m in matches[place + 1 :])
+            title = _LIST_TITLE.search(text, max(match.start() - 40, 0), match.start())
+            goes_on = (goes_on and (number > 1 or 2 in after)) or (number == 1 and bool(title))
+        if goes_on or match.start() == 0:
             cuts.append(match.start())
             expected = number + 1
     return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
@@ -126,21 +205,23 @@ def _wordless(sentence: str) -> str:
 
 
 @lru_cache(maxsize=50_000)
-def _segment(text: str) -> tuple[str, ...]:
+def _segment(text: str, code: str = "en") -> tuple[str, ...]:
     """Cut one item; hospital text repeats itself, so the slow segmenter is asked once."""
-    bare = _LIST_PREFIX.sub("", text).strip()
+    spoken = language(code)
+    repairs, marks = spoken.repairs, _marks(spoken)
+    bare = _without_mark(text, marks).strip()
     if not _has_word(bare):
         return (bare,)
-    plain = _plain_pieces(bare)
+    plain = _plain_pieces(bare) if code == "en" else None
     if plain is not None:
         return plain
     if len(bare) > MAX_SEGMENTER_LENGTH:
-        return tuple(repaired(_rough_pieces(bare)))
+        return tuple(repairs.repaired(_rough_pieces(bare, marks)))
     try:
-        pieces = _with_blanks(_segmenter().segment(bare), bare)
+        pieces = _with_blanks(_segmenter(spoken.segmenter).segment(bare), bare)
     except (re.error, IndexError, AttributeError, TypeError, ValueError):
         pieces = []
-    return tuple(repaired(pieces or _rough_pieces(bare)))
+    return tuple(repairs.repaired(pieces or _rough_pieces(bare, marks)))
 
 
 def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
@@ -160,8 +241,8 @@ def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
     return found if at == len(text) else []
 
 
-def _rough_pieces(text: str) -> list[str]:
-    cuts = [0, *(match.end() for match in _ROUGH_END.finditer(text)), len(text)]
+def _rough_pieces(text: str, marks: _Marks) -> list[str]:
+    cuts = [0, *(match.end() for match in marks.rough_end.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(cuts)]
 
 
@@ -171,7 +252,7 @@ def _plain_pieces(text: str) -> tuple[str, ...] | None:
     Every full stop of such a text stands between a word that is no abbreviation and a capital, or
     at the end, or in a decimal. Most of what hospitals write is so, and PySBD is slow.
     """
-    if not _PLAIN.fullmatch(text):
+    if not _PLAIN.fullmatch(text) or ENGLISH.repairs.misses_a_stop(text):
         return None
     pieces = _PLAIN_END.split(text)
     known = _abbreviations()
@@ -190,10 +271,10 @@ def _abbreviations() -> frozenset[str]:
     return frozenset(English.Abbreviation.ABBREVIATIONS) | ABBREVIATIONS
 
 
-@lru_cache(maxsize=1)
-def _segmenter() -> Any:
+@lru_cache(maxsize=8)
+def _segmenter(code: str = "en") -> Any:
     with warnings.catch_warnings():  # its regular expressions predate raw strings
         warnings.simplefilter("ignore")
         import pysbd
 
-    return pysbd.Segmenter(language="en", clean=False)
+    return pysbd.Segmenter(language=code, clean=False)

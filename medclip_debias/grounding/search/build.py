@@ -36,7 +36,7 @@ FEWEST_SENTENCES = 32
 
 
 def headline(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The few figures of an index that a terminal should show."""
+    """The few numbers of an index that a terminal should show."""
     shown: dict[str, Any] = {"images": meta["regions"][0], "bytes": sum(meta["bytes"].values())}
     for kind, measured in meta["recall"].items():
         if kind == "k":
@@ -58,7 +58,7 @@ def build_index(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Index every image of a prepared set; a run that was killed goes on when it is given again.
+    """Index every image of a prepared set; a run that was killed resumes when it is given again.
 
     Args:
         model_folder: a trained model, or a peer, of which one vector an image is stored.
@@ -144,7 +144,7 @@ def _texts(data: PreparedSet, file: Path | None) -> list[str]:
 
 
 def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSettings) -> Queries:
-    """Landmarks and held-out sentences, drawn without overlap; at least half are landmarks."""
+    """Landmarks and held-out sentences, sampled without overlap; at least half are landmarks."""
     order = np.random.default_rng(settings.seed).permutation(len(texts))
     count = min(settings.landmarks, max(len(texts) - settings.queries, len(texts) // 2))
     chosen = [texts[number] for number in order[: count + settings.queries]]

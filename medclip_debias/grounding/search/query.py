@@ -267,7 +267,7 @@ def search(
         ranking: of the candidates of an image: ``regions`` or ``global``.
         model: where the index's model is, if it was moved.
         device: where the model runs.
-        say: told when a sentence is longer than the encoder reads.
+        say: called when a sentence is longer than the encoder reads.
 
     Returns:
         ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``.

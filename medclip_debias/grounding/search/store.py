@@ -33,7 +33,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """
     path = folder / META
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; give one that 'index' made.")
+        raise UserError(f"{folder}: there is no such folder; give one that 'index' wrote.")
     if not path.is_file():
         raise UserError(f"{folder}: this is no search index (it has no {META}); run 'index' first.")
     meta = read_json(path, AGAIN, keys=("format",))
@@ -131,7 +131,7 @@ def map_items(path: Path) -> Any:
 
 
 class RegionFile:
-    """Regions written image after image; a file that was cut off goes on at a whole batch."""
+    """Regions written image after image; a file that was cut off resumes at a whole batch."""
 
     def __init__(self, path: Path, shape: tuple[int, int, int], batch: int) -> None:
         self._path = path

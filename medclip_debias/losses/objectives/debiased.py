@@ -24,6 +24,7 @@ from medclip_debias.losses.eta import (
     TableEta,
     clip_eta,
     eta_of,
+    fields_of,
 )
 from medclip_debias.losses.objective import LossOutput
 
@@ -122,12 +123,7 @@ class DebiasedCore(ContrastiveCore[D]):
             found |= {"sample_ids"}
         if self.schedule is not None:
             found |= {"done"}
-        match self.eta:
-            case LanguageModelEta():
-                found |= {"log_prob"}
-            case TableEta():
-                found |= {"eta"}
-        return found
+        return found | fields_of(self.eta)
 
     def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
         """The anchors before any policy; the policies are not to spend on further positives."""
@@ -206,6 +202,7 @@ class DebiasedContrastive(DebiasedCore[DebiasedSettings]):
         {"eta": {"kind": "table"}, "direction": "symmetric"},
         {"eta": {"kind": "table"}, "direction": "symmetric", "positives": "study"},
         {"schedule": {"end": 0.8, "shape": "linear"}, "weigh_anchors": True},
+        {"eta": {"kind": "table", "control": "shuffled"}},
     )
 
     def __init__(self, settings: DebiasedSettings | None = None) -> None:

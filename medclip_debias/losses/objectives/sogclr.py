@@ -165,7 +165,7 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         parts = [self._side(anchors, batch) for anchors in sets]
         for name in parts[0][1]:
-            diagnostics[name] = torch.stack([figures[name] for _, figures in parts]).mean()
+            diagnostics[name] = torch.stack([numbers[name] for _, numbers in parts]).mean()
         return LossOutput(torch.stack([loss for loss, _ in parts]).mean(dim=0), diagnostics)
 
     def gamma(self, step: int) -> float:
@@ -201,12 +201,12 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
                 loss = tau * (log_u + self.settings.rho) + tau.detach() * gradient_only
         if self.settings.temperature == "individual" and self.training:
             self._move_tau(table, ids, log_u, ratio.detach(), weighted, relative, anchors, valid)
-        figures = {
+        numbers = {
             "gamma": torch.tensor(gamma, dtype=loss.dtype, device=loss.device),
             "mean_log_u": mean_or_zero(log_u[valid]),
             "temperature": tau.detach().mean(),
         }
-        return torch.where(valid, loss, torch.zeros_like(loss)), figures
+        return torch.where(valid, loss, torch.zeros_like(loss)), numbers
 
     def _temperature(
         self, table: SampleTable, anchors: Anchors, ids: Tensor, batch: ContrastiveBatch

@@ -55,7 +55,7 @@ class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
 
     At each training step the thresholds of the batch's samples move first, against the gradient
     ``alpha - mean_n 1[sim_n > lambda]`` and within [-1, 1]; the new ones filter. A sample's own
-    study (drawn twice) does not count as a negative of it in that mean. Several anchors of one
+    study (sampled twice) does not count as a negative of it in that mean. Several anchors of one
     sample make one update, by the mean of their gradients. Adam's bias correction counts a
     sample's own updates (the published code counts epochs, which is off for a late start).
     ``init: quantile`` is set at a sample's first visit. The published code sets it at every visit
@@ -66,7 +66,7 @@ class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
     visits. Text anchors and image anchors have their own; the two views of an image share one.
     In evaluation mode thresholds filter, but do not move.
 
-    Figures: ``glofnd_removed`` share of the negatives above their threshold, ``glofnd_lambda``
+    Diagnostics: ``glofnd_removed`` share of the negatives above their threshold, ``glofnd_lambda``
     mean threshold, ``glofnd_mae`` and ``glofnd_rmse`` distance of the thresholds to the batch's
     own quantile; with labels also ``glofnd_precision``, ``glofnd_recall`` and ``glofnd_f1`` of
     the removed pairs, where a pair with a present label in common is a true false negative.

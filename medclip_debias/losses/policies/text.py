@@ -89,7 +89,7 @@ class ReweightByText(NegativePolicy[ReweightByTextSettings]):
 
 
 class ResampleByTextSettings(PolicySettings):
-    """Settings of `ResampleByText`; ``keep_mass`` is on: each one drawn weighs N / drawn."""
+    """Settings of `ResampleByText`; ``keep_mass`` is on: each of the n sampled weighs N / n."""
 
     kind: Literal["resample_by_text"] = "resample_by_text"
     share: float = Field(0.5, gt=0, le=1)
@@ -98,9 +98,9 @@ class ResampleByTextSettings(PolicySettings):
 
 
 class ResampleByText(NegativePolicy[ResampleByTextSettings]):
-    """Draw ``ceil(share N)`` negatives without replacement, by probability ``exp(-beta cos)``.
+    """Sample ``ceil(share N)`` negatives without replacement, by probability ``exp(-beta cos)``.
 
-    The draw takes the largest of ``-beta cos + Gumbel noise``, which is exactly drawing one
+    Taken are the largest of ``-beta cos + Gumbel noise``, which is exactly sampling one
     after the other in proportion to what is left (Efraimidis and Spirakis 2006). It depends on
     the batch's ``seed`` alone.
 
@@ -113,7 +113,7 @@ class ResampleByText(NegativePolicy[ResampleByTextSettings]):
         (tensor([4., 4., 4., 4., 4.]), tensor([2, 2, 2, 2, 2]))
     """
 
-    formula: ClassVar[str] = "W = N / drawn on ceil(share N) negatives drawn by exp(-beta cos)"
+    formula: ClassVar[str] = "W = N / n on n = ceil(share N) negatives sampled by exp(-beta cos)"
     paper: ClassVar[str] = "Sample-specific debiasing (2023), table 1"
 
     @property
@@ -131,5 +131,5 @@ class ResampleByText(NegativePolicy[ResampleByTextSettings]):
         keys = gumbel - self.settings.beta * anchors.between_texts(cosines, batch)
         total = anchors.negatives.sum(dim=1)
         # The small term: 0.2 x 5 must be 1, not the next integer above 1.0000000000000002.
-        drawn = (self.settings.share * total.double() - 1e-9).ceil().long()
-        return largest(keys, anchors.negatives, drawn)
+        sampled = (self.settings.share * total.double() - 1e-9).ceil().long()
+        return largest(keys, anchors.negatives, sampled)

@@ -12,17 +12,20 @@ are meant, so that [SEP] and padding take part. And it drops sentences of one wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.text import words_only
+from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.text_encoder import SentenceTokenizer
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel, MapKind
@@ -31,33 +34,78 @@ SHARPNESS = 4.0
 """The published first temperature."""
 
 
-class GloriaLocal(Peer):
+class GloriaLocal:
     """GLoRIA by its local score, for `medclip_debias.grounding.ground`.
 
     Regions are as they leave the tower, and sentences ``[T, L, D]``: the vectors of their words,
-    padded with zeros. Neither has unit length, so this view is for grounding alone.
+    padded with zeros. Neither has unit length, so this is for grounding alone. All else is the
+    peer's, the weights too; an `medclip_debias.models.interface.ImageTextModel`.
+
+    Args:
+        model: a GLoRIA that was imported.
+
+    Attributes:
+        peer: that GLoRIA.
+
+    Raises:
+        UserError: another model.
     """
 
     has_whole: ClassVar[bool] = False
     map_kind: ClassVar[MapKind] = "attention"
+    learned_scale: ClassVar[float | None] = None
 
-    @classmethod
-    def of(cls, model: ImageTextModel) -> GloriaLocal:
-        """The local view of a GLoRIA that was imported; it shares its weights.
-
-        Raises:
-            UserError: another model.
-        """
+    def __init__(self, model: ImageTextModel) -> None:
         if not isinstance(model, Peer) or model.settings.kind != "gloria":
             raise UserError("only GLoRIA has a local score, by attention from words to regions.")
-        view = cls.__new__(cls)
-        view.__dict__.update(model.__dict__)  # a module's parameters and parts are in there
-        return view
+        self.peer = model
+        self.prompts, self.provenance = model.prompts, model.provenance
+        self.content_hash, self.self_test = model.content_hash, model.self_test
+
+    @property
+    def settings(self) -> PeerSettings:
+        """Architecture."""
+        return self.peer.settings
+
+    @property
+    def preprocessing(self) -> PeerPreprocessing:
+        """Everything between an image file and `encode_images`."""
+        return self.peer.preprocessing
+
+    @property
+    def tokenizer(self) -> SentenceTokenizer:
+        """What sentences are read with."""
+        assert isinstance(self.peer.tokenizer, SentenceTokenizer)  # as in every GLoRIA
+        return self.peer.tokenizer
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
+        return self.peer.max_tokens
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return self.peer.device
+
+    @property
+    def dim(self) -> int:
+        """D, the width of the words and regions."""
+        return self.peer.dim
+
+    @property
+    def grid(self) -> RegionGrid:
+        """Where the regions of one input lie."""
+        return self.peer.grid
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """The weights."""
+        return self.peer.parameters(recurse)
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
         """Prepared uint8 ``[B, S, S]`` to the regions alone, of any length."""
-        x = self.normalise(images) if images.dtype == torch.uint8 else images
-        return ImageFeatures(self.image(x)[0])
+        x = self.peer.normalise(images) if images.dtype == torch.uint8 else images
+        return ImageFeatures(self.peer.image(x)[0])
 
     def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
         """Vectors of the words ``[T, L, D]``, L those of the longest sentence.
@@ -72,19 +120,19 @@ class GloriaLocal(Peer):
         for start in range(0, len(ids), batch_size):
             some = ids[start : start + batch_size]
             padded, mask = (part.to(self.device) for part in self.tokenizer.pad(some))
-            out = self.text.bert(  # type: ignore[operator]
+            out = self.peer.text.bert(  # type: ignore[operator]
                 input_ids=padded, attention_mask=mask, output_hidden_states=True
             )
             states = torch.stack(out.hidden_states[-4:]).sum(dim=0).float()
             found += [self._words(row, own) for row, own in zip(states, some, strict=True)]
         empty = next((n for n, words in enumerate(found, start=1) if not len(words)), None)
         if empty is not None:
-            raise UserError(f"Sentence {empty} holds no word of letters or figures; write one.")
+            raise UserError(f"Sentence {empty} holds no word of letters or digits; write one.")
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
 
     def _words(self, states: Tensor, ids: Sequence[int]) -> Tensor:
         """``[W, D]`` of a sentence's tokens ``[>= len(ids), D]``, [CLS] and [SEP] left out."""
-        tokens = self.tokenizer.tokens(ids)[1:-1]  # type: ignore[union-attr]
+        tokens = self.tokenizer.tokens(ids)[1:-1]
         number, place = -1, []
         for token in tokens:
             number += number < 0 or not token.startswith("##")

@@ -125,18 +125,18 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
     image = settings.image
     size = image.image_size if isinstance(image, ViTSettings | ClipResNetSettings) else 224
     found = published_preprocessing(settings.kind, size)
-    told = {} if config is None else read_config(config).get("preprocess_cfg") or {}
+    given = {} if config is None else read_config(config).get("preprocess_cfg") or {}
     for name, known in (("resize_mode", ("shortest",)), ("interpolation", ("bicubic", "bilinear"))):
-        if told.get(name, known[0]) not in known:
+        if given.get(name, known[0]) not in known:
             raise UserError(
-                f"{config}: its {name} '{told[name]}' is not offered here; known: "
+                f"{config}: its {name} '{given[name]}' is not offered here; known: "
                 f"{', '.join(known)}."
             )
     change: dict[str, Any] = {}
-    if told.get("interpolation") == "bilinear":
+    if given.get("interpolation") == "bilinear":
         change["prepare"] = found.prepare.model_copy(update={"resample": "bilinear"})
-    if isinstance(told.get("mean"), list) and isinstance(told.get("std"), list):
-        change |= {"channel_mean": tuple(told["mean"]), "channel_std": tuple(told["std"])}
+    if isinstance(given.get("mean"), list) and isinstance(given.get("std"), list):
+        change |= {"channel_mean": tuple(given["mean"]), "channel_std": tuple(given["std"])}
     return found.model_copy(update=change)
 
 

@@ -128,7 +128,7 @@ class ClipTextSettings(Settings):
 
 
 class BertSettings(Settings):
-    """BERT, and how one vector is made of a sentence.
+    """BERT, and how one vector is computed from a sentence.
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
     layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP). The text

@@ -26,7 +26,7 @@ MERGES = 49152 - 256 - 2
 
 
 class BertTower(nn.Module):
-    """BERT and one vector of a sentence, made as ``settings.pooling`` says."""
+    """BERT and one vector of a sentence, computed as ``settings.pooling`` says."""
 
     def __init__(self, settings: BertSettings, dim: int) -> None:
         from transformers import BertModel

@@ -2,10 +2,10 @@
 
     python scripts/fuzz/bad_inputs --out docs/reliability.md
 
-Everything runs in this one process, through the same entry as the console command, on inputs made
-here from the phantom and from generated images. Exits with 1 when an answer is not what it should
+Everything runs in this one process, through the same entry as the console command, on inputs
+generated here, from the phantom and other images. Exits with 1 when an answer is not what it should
 be: a traceback, an ``internal error``, a sentence that is none, something left behind, a patient's
-name or id in what is said, or bad input taken in silence.
+name or id in what is said, or bad input taken without a message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import annotation_cases  # noqa: F401
+import archive_cases  # noqa: F401
+import claim_cases  # noqa: F401
 import folder_cases
+import openi_cases  # noqa: F401
 import pixel_cases  # noqa: F401
 import settings_cases  # noqa: F401
 import table_cases  # noqa: F401
@@ -58,7 +62,7 @@ def main() -> int:
 def _play_all(folder: Path, only: str, verbose: bool) -> list[Outcome]:
     base = Base(folder / "base")
     base.folder.mkdir()
-    # Their cases are their files, which must be made to be known.
+    # Their cases are their files, which must be generated to be known.
     if only in folder_cases.INDEX:
         folder_cases.add_index_cases(_names(base.index))
     if only in folder_cases.PARTS:

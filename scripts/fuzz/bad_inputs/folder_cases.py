@@ -294,7 +294,7 @@ case(INDEX, "a folder that is no index", "refused")(
 case(INDEX, "an empty sentence", "refused")(
     lambda world: ["search", str(world.base.index), "--text", " "]
 )
-case(INDEX, "the model it was made with is gone", "refused")(lambda world: _gone(world))
+case(INDEX, "the model it was built with is gone", "refused")(lambda world: _gone(world))
 
 
 def _gone(world: World) -> list[str]:

@@ -18,8 +18,8 @@ def page(outcomes: list[Outcome]) -> str:
     """
     counts = Counter(outcome.verdict for outcome in outcomes)
     faults = sum(bool(outcome.fault) for outcome in outcomes)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    lines = [f"{len(outcomes)} bad inputs: {told}; answered wrongly: {faults}.\n"]
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    lines = [f"{len(outcomes)} bad inputs: {listed}; answered wrongly: {faults}.\n"]
     for area in dict.fromkeys(outcome.case.area for outcome in outcomes):
         lines.append(f"\n### {area[0].upper()}{area[1:]}\n")
         lines.append("| input | verdict | what is said |\n| --- | --- | --- |")

@@ -62,7 +62,7 @@ for what, changes in {
     "another size than the set was prepared at": {
         "preprocessing": {"prepare": {"size": 64}, "input_size": 32}
     },
-    "the language model's scores, which were never made": {
+    "the language model's scores, which were never computed": {
         "loss": {"kind": "debiased", "eta": {"kind": "language_model"}}
     },
 }.items():

@@ -1,4 +1,4 @@
-"""A small source, prepared set, model and run, made once; every case gets copies of its own."""
+"""A small source, prepared set, model and run, generated once; every case gets its own copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT, STUDY = "19876543", "59876543"
 
 
 class Base:
-    """What is made once for all cases, in ``folder``."""
+    """What is generated once for all cases, in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,6 +32,14 @@ class Base:
         """A phantom of 40 studies in MIMIC-CXR's layout (JPG)."""
         out = self.folder / "tree"
         self._do(["phantom", str(out), "--studies", "40", "--format", "jpg", "--workers", "1"])
+        return out
+
+    def layout(self, kind: str) -> Path:
+        """A phantom of 24 studies in the layout of another archive."""
+        out = self.folder / f"layout_{kind}"
+        if not out.exists():
+            small = ["--set", "min_side=64", "--set", "max_side=80", "--workers", "1"]
+            self._do(["phantom", str(out), "--studies", "24", "--layout", kind, *small])
         return out
 
     @cached_property
@@ -133,6 +141,12 @@ class World:
         """A copy of ``tree``, ``prepared``, ``language_model``, ``run`` or ``index``."""
         place = self.here / name
         shutil.copytree(getattr(self.base, name), place, symlinks=True)
+        return place
+
+    def layout(self, kind: str) -> Path:
+        """A copy of the phantom in this layout."""
+        place = self.here / kind
+        shutil.copytree(self.base.layout(kind), place)
         return place
 
     def model(self) -> Path:

@@ -277,7 +277,7 @@ class TestCompressed:
         assert "is compressed as 12-bit lossy JPEG, which only a package under the GPL-3" in twelve
         assert "pip install pylibjpeg pylibjpeg-libjpeg" in twelve
 
-    def test_a_film_is_no_still_picture(self, tmp_path, write_dicom):
+    def test_a_moving_picture_is_no_still_picture(self, tmp_path, write_dicom):
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
         rewrite(path, "1.2.840.10008.1.2.4.102", b"\0" * 64)
         with pytest.raises(UserError, match="holds no still picture"):

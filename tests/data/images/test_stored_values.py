@@ -68,6 +68,16 @@ class TestHighBit:
             pydicom.dcmwrite(path, dataset, little_endian=False, implicit_vr=False)
         np.testing.assert_array_equal(read_image(path), values)
 
+    def test_a_missing_one_is_read_as_the_only_one_that_agrees_and_said(
+        self, tmp_path, write_dicom
+    ):
+        array = np.arange(24 * 20, dtype=np.uint16).reshape(24, 20) + 3000
+        whole = write_dicom(tmp_path / "a.dcm", array, BitsStored=12, HighBit=11)
+        without = write_dicom(tmp_path / "b.dcm", array, BitsStored=12, HighBit=None)
+        np.testing.assert_array_equal(read_image(without), read_image(whole))
+        assert read_radiograph(whole).mended == ""
+        assert read_radiograph(without).mended == "HighBit is missing"
+
     @pytest.mark.parametrize(
         "elements",
         [

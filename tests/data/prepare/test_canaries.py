@@ -189,6 +189,12 @@ class TestMimic:
         (r"C:\data\patient00001\study1", r"C:\data\patient*\study1"),
         ("/bids/sub-0123/anat/x.dcm", "/bids/sub-*/anat/x.dcm"),
         ("/runs/step1000/model.p100", "/runs/step1000/model.p100"),
+        ("images/id_0002ab3c-91d2e9f0-77/Study_1/i.png", "images/id_*/Study_1/i.png"),
+        (
+            "deid_png/GRDN4X8A0PQ2/GRDN77AB12CD/studies/1.2/3.png",
+            "deid_png/GRDN*/GRDN*/studies/1.2/3.png",
+        ),
+        ("/data/id_cards/GRDN_notes/a.png", "/data/id_cards/GRDN_notes/a.png"),
         ("row 1000000 of /data/p10: bad", "row 1000000 of /data/p10: bad"),
     ],
 )

@@ -26,6 +26,7 @@ OF_NO_INFLUENCE = [
 ]
 OF_INFLUENCE = [
     *("data/text/reports.py", "data/text/repairs.py", "data/text/headings.py"),
+    *("data/text/patterns.py", "data/text/languages/guess.py", "data/text/languages/es.yaml"),
     *("data/images/dicom.py", "data/images/raster.py", "data/images/radiograph.py"),
     *("data/images/square.py", "data/geometry.py", "data/boxes.py", "data/labels.py"),
     *("data/sources/manifest.py", "data/sources/ids.py", "data/sources/ms_cxr.py"),
@@ -86,7 +87,7 @@ class TestAfterAnEdit:
     def test_of_no_influence_an_interrupted_run_resumes(self, source, package, stopped):
         edit(package, OF_NO_INFLUENCE)
         said = self.resumed(source, stopped)
-        assert "going on with an interrupted run" in said
+        assert "resuming an interrupted run" in said
         assert "nothing is left to do" in self.resumed(source, stopped)
 
     def test_of_influence_an_interrupted_run_starts_over(self, source, package, stopped):
@@ -120,8 +121,11 @@ def test_the_hash_covers_every_file_of_influence_and_no_other(package):
 @pytest.mark.parametrize("kind", sorted(formats()))
 def test_the_reader_of_a_format_counts_for_its_sources_alone(kind):
     mine = formats()[kind].module
+    # A format that builds on another one depends on it, too.
+    built_on = {"chexpert": ("chexlocalize",)}.get(kind, ())
     for other in formats().values():
-        assert (mine in code_files(other.module)) == (mine == other.module)
+        uses = mine == other.module or other.kind in built_on
+        assert (mine in code_files(other.module)) == uses
 
 
 class TestNothingIsMissed:
@@ -169,6 +173,6 @@ class TestNothingIsMissed:
         covered = {path.relative_to(ROOT / "data").as_posix() for path in files}
         # Every format is asked whether it knows the folder, which changes nothing but the kind.
         asked = {f"sources/{f.module.rpartition('.')[2]}.py" for f in formats().values()}
-        helpers = {"sources/mimic_files.py"}
+        helpers = {"sources/mimic_files.py", "sources/archive.py", "sources/stanford.py"}
         assert called - covered <= self.MACHINERY | asked | helpers
         assert len(called & covered) > 12

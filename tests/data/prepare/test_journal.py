@@ -56,7 +56,7 @@ class TestKilled:
         assert not out.exists()
         said = []
         prepare(phantom_tree, out, SMALL, workers=1, say=said.append)
-        assert any("going on with an interrupted run" in sentence for sentence in said)
+        assert any("resuming an interrupted run" in sentence for sentence in said)
         assert content(out) == uninterrupted
         assert [path.name for path in tmp_path.iterdir()] == ["o"]
 
@@ -228,7 +228,7 @@ class TestDisk:
         )
         assert found.returncode == 2
         assert "cannot be written (File too large)" in found.stderr
-        assert "run the same command again to go on" in found.stderr
+        assert "run the same command again to resume" in found.stderr
         assert not out.exists()
         resumed = prepare(phantom_tree, out, SMALL, workers=1)
         fresh = prepare(phantom_tree, tmp_path / "fresh", SMALL, workers=1)

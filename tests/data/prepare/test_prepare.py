@@ -239,7 +239,7 @@ class TestOutput:
         assert first == same  # a and e hold the same picture
         assert len({first, second, other.content_hash}) == 3
 
-    def test_an_existing_folder_is_kept_unless_told(self, tiny_tree, tmp_path):
+    def test_an_existing_folder_is_kept_unless_asked_otherwise(self, tiny_tree, tmp_path):
         out = tmp_path / "o"
         prepare(tiny_tree.root, out, SMALL, workers=1)
         with pytest.raises(UserError, match="is not empty"):

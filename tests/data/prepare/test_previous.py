@@ -42,6 +42,23 @@ def test_a_source_that_grew_gives_the_bytes_of_a_fresh_run(grown, tmp_path):
     assert content(updated.folder) == content(fresh.folder)
 
 
+def test_what_was_mended_in_a_copied_image_is_counted_as_in_a_fresh_run(grown, tmp_path):
+    """A DICOM file without HighBit, as CheXpert Plus has them, means one thing alone."""
+    from pydicom import dcmread
+
+    path = grown.image("b")
+    dataset = dcmread(path)
+    del dataset.HighBit
+    dataset.save_as(path)
+    before = prepare(grown.root, tmp_path / "o", SMALL, overwrite=True, workers=1)
+    grown.report("104").write_text(" IMPRESSION: Right effusion. ___.\n")
+    updated, fresh = updated_and_fresh(grown.root, tmp_path)
+    counted = {"step": "image is read though HighBit is missing", "kept": 1, "dropped": 0}
+    for made in (before, updated, fresh):
+        assert counted | {"unit": "images"} in made.funnel
+    assert content(updated.folder) == content(fresh.folder)
+
+
 def test_unchanged_images_are_copied_and_not_decoded(grown, tmp_path):
     """A file whose size and time of change are the old ones is not even opened."""
     path = grown.image("d")

@@ -83,7 +83,7 @@ class TestWrongParts:
         content = json.loads(path.read_text())
         del content["hash"]
         path.write_text(json.dumps(content))
-        said = "was made by another version; make this part again"
+        said = "was written by another version; make this part again"
         self.check(capsys, parts, tmp_path / "o", f"{path}: {said}")
 
     def test_one_with_other_settings(self, parts, tiny_tree, tmp_path, capsys):
@@ -139,7 +139,7 @@ class TestWrongParts:
         content = json.loads(path.read_text())
         del content["hash"], content["files"]
         path.write_text(json.dumps(content))
-        self.check(capsys, parts, tmp_path / "o", f"{path}: was made by another version")
+        self.check(capsys, parts, tmp_path / "o", f"{path}: was written by another version")
 
     def test_one_with_a_damaged_description(self, parts, tmp_path, capsys):
         path = parts[1] / "part.json"

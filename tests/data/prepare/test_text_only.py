@@ -70,7 +70,7 @@ class TestManifest:
         assert not (tmp_path / "o").exists()
 
 
-def test_openi_leaves_its_images_aside_when_told(tmp_path, capsys):
+def test_openi_leaves_its_images_aside_when_asked(tmp_path, capsys):
     folder = tmp_path / "openi" / "ecgen-radiology"
     folder.mkdir(parents=True)
     (folder / "1.xml").write_text(

@@ -302,9 +302,9 @@ class TestCellsThatAreNotWhatTheySeem:
     def test_a_report_is_read_as_what_was_meant(self, manifest, cell, text, said):
         source = detect(manifest(*changed(2, "report", cell)))
         assert [s.report for s in source.studies()][1] == text
-        told = " ".join(source.describe())
-        assert said in told
-        assert ("reports are" in told or "reports have" in told) == bool(said)
+        reported = " ".join(source.describe())
+        assert said in reported
+        assert ("reports are" in reported or "reports have" in reported) == bool(said)
         mended = [name for name, unit, _, _ in source.steps() if unit == "reports"]
         assert len(mended) == bool(said)
 

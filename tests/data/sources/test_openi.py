@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,3 +226,205 @@ def test_the_real_archive_is_read_whole(shared_data):
     assert not any(study.problem for study in found)
     assert len({study.study_id for study in found}) == 3955
     assert "naming 7470 images" in source.describe()[0]
+
+
+# -------------------------------------------------------------------- Kaggle's layout
+
+
+HEADER = "uid,MeSH,Problems,image,indication,comparison,findings,impression\n"
+
+
+def kaggle(folder, rows, projections, header=HEADER):
+    """Write the tables as Kaggle's data set has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "indiana_reports.csv").write_text(header + "".join(f"{row}\n" for row in rows))
+    lines = "".join(f"{line}\n" for line in projections)
+    (folder / "indiana_projections.csv").write_text("uid,filename,projection\n" + lines)
+    return folder
+
+
+ROWS = (
+    "10,No Indexing,No Indexing,Chest,,None.,,No change.",
+    '2,Opacity/lung/base/left/mild;Cardiomegaly/borderline,x,Chest,"Cough, fever",None,'
+    "Mild opacity.,Left base.",
+    "1,normal,normal,Chest,,,Lungs are clear.,Normal chest.",
+)
+FILES = ("1_IM-0001-4001", "1_IM-0001-3001", "2_IM-0652-1001")
+VIEWS = (
+    "1,1_IM-0001-4001.dcm.png,Frontal",
+    "1,1_IM-0001-3001.dcm.png,Lateral",
+    "2,2_IM-0652-1001.dcm.png,Frontal",
+)
+
+
+@pytest.fixture
+def kaggle_tree(tmp_path):
+    """Three reports, one without image, and the files under the names that Kaggle gives them."""
+    tree = kaggle(tmp_path / "kaggle", ROWS, VIEWS)
+    for name in FILES:
+        picture(tree / "images" / "images_normalized" / f"{name}.dcm.png")
+    return tree
+
+
+def test_kaggles_layout_is_read_without_xml_and_without_renaming(kaggle_tree):
+    source = detect(kaggle_tree)
+    assert source.kind == "openi"
+    assert [(i.image_id, i.study_id, i.view, i.path.is_file()) for i in source.images()] == [
+        ("CXR1_IM-0001-3001", "CXR1", "LATERAL", True),
+        ("CXR1_IM-0001-4001", "CXR1", "FRONTAL", True),
+        ("CXR2_IM-0652-1001", "CXR2", "FRONTAL", True),
+    ]
+    found = {s.study_id: sections(s.report) for s in source.studies()}
+    assert list(found) == ["CXR1", "CXR2", "CXR10"]
+    assert found["CXR2"] == {
+        "comparison": "None",  # dictated, no program's word for blank
+        "indication": "Cough, fever",
+        "findings": "Mild opacity.",
+        "impression": "Left base.",
+    }
+    assert "1 reports have no findings, 0 of them" in " ".join(source.describe())
+    assert detect(kaggle_tree / "indiana_reports.csv").kind == "openi"
+
+
+def test_both_homes_give_the_same_studies(kaggle_tree, tmp_path):
+    folder = tmp_path / "nlm" / "ecgen-radiology"
+    folder.mkdir(parents=True)
+    index = {1: ["normal"], 2: ["Opacity/lung/base/left/mild", "Cardiomegaly/borderline"]}
+    told = {
+        1: (("FINDINGS", "Lungs are clear."), ("IMPRESSION", "Normal chest.")),
+        2: (
+            *(("COMPARISON", "None"), ("INDICATION", "Cough, fever")),
+            *(("FINDINGS", "Mild opacity."), ("IMPRESSION", "Left base.")),
+        ),
+        10: (("COMPARISON", "None."), ("IMPRESSION", "No change.")),
+    }
+    for number, parts in told.items():
+        texts = "".join(
+            f'<AbstractText Label="{label}">{text}</AbstractText>' for label, text in parts
+        )
+        major = "".join(f"<major>{m}</major>" for m in index.get(number, ["No Indexing"]))
+        (folder / f"{number}.xml").write_text(
+            f'<eCitation><uId id="CXR{number}"/>{texts}<MeSH>{major}</MeSH></eCitation>'
+        )
+    from_xml, from_table = (
+        [(s.study_id, s.split, s.report, s.labels, s.locations) for s in detect(p).studies()]
+        for p in (tmp_path / "nlm", kaggle_tree)
+    )
+    assert from_xml == from_table
+    assert from_xml[1][3]["Cardiomegaly"] == -1
+
+
+def test_where_both_are_there_the_xml_is_read_and_the_difference_is_counted(kaggle_tree):
+    folder = kaggle_tree / "ecgen-radiology"
+    folder.mkdir()
+    images = ("CXR1_1_IM-0001-3001", "CXR1_1_IM-0001-4001")
+    (folder / "1.xml").write_text(xml(1, images=images))
+    (folder / "7.xml").write_text(xml(7))
+    source = detect(kaggle_tree)
+    assert [s.study_id for s in source.studies()] == ["CXR1", "CXR7"]
+    said = " ".join(source.describe())
+    assert "is not read, as the XML is there; of its 3 reports 1 are in the XML, 1 of them" in said
+    assert "with another text and 1 with another index, and 1 are in the XML alone" in said
+    assert [i.view for i in source.images()] == ["LATERAL", "FRONTAL"]
+
+
+def test_files_named_as_the_ids_with_the_number_once_are_found(reports):
+    picture(reports / "images" / "CXR1_IM-0001-3001.jpg")
+    assert [i.path.is_file() for i in detect(reports).images()] == [True, False, False]
+
+
+def test_a_table_without_projections_finds_its_images_by_their_names(kaggle_tree):
+    (kaggle_tree / "indiana_projections.csv").unlink()
+    picture(kaggle_tree / "images" / "77_IM-0001-0001.dcm.png")
+    source = detect(kaggle_tree)
+    assert [(i.study_id, i.view) for i in source.images()] == [("CXR1", "")] * 2 + [("CXR2", "")]
+    said = " ".join(source.describe())
+    assert "No indiana_projections.csv" in said
+    assert "1 of 4 image files have no report's name" in said
+    assert ("image file is of a report", "image files", 3, 4) in source.steps()
+
+
+def test_what_is_wrong_in_the_tables_is_counted(tmp_path):
+    rows = (*ROWS, ROWS[2], "4,normal,normal,Chest,,,nan,b'Clear.'", r"5,normal,x,x,,,A\nB,C")
+    views = (*VIEWS, VIEWS[0], "9,9_IM-0001-0001.dcm.png,Frontal")
+    tree = kaggle(tmp_path / "tree", rows, views)
+    picture(tree / "2_IM-0652-1001.dcm.png")
+    source = detect(tree)
+    steps = {(name, kept, total) for name, _, kept, total in source.steps()}
+    assert steps == {
+        ("row of indiana_reports.csv repeats no other", 5, 6),
+        ("cell that is a word for blank is empty", 1, None),
+        ("report written as bytes (b'...') is read as text", 1, None),
+        (r"report with '\n' as two characters is read with line breaks", 1, None),
+        ("row of indiana_projections.csv repeats no other", 4, 5),
+        ("file named in indiana_projections.csv is an image of a report", 3, 4),
+        ("report is indexed by people (MeSH)", 4, 5),
+        ("entry of the index names a side or zone", 1, 5),
+    }
+    assert [i.path.is_file() for i in source.images()] == [False, False, True]
+    texts = {s.study_id: sections(s.report) for s in source.studies()}
+    assert texts["CXR4"] == {"impression": "Clear."}
+    said = " ".join(source.describe())
+    assert "1 rows repeat a row above" in said
+    assert "1 cells are a program's word for blank" in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "views", "sentence"),
+    [
+        (
+            ("1,normal,x,x,,,A.,B.", "1,normal,x,x,,,A.,C."),
+            VIEWS,
+            r"reports\.csv, row 3: its uid is",
+        ),
+        ((), VIEWS, r"indiana_reports\.csv: the table has no rows"),
+        (ROWS, (*VIEWS, "1,1_IM-0001-3001.dcm.png,Frontal"), r"projections\.csv, row 5: its file"),
+        (ROWS, ("1,1_IM-1-1.dcm.png",), r"projections\.csv, row 2: has 2 cells"),
+    ],
+)
+def test_tables_that_contradict_themselves_are_refused(tmp_path, rows, views, sentence):
+    tree = kaggle(tmp_path / "tree", rows, views)
+    picture(tree / "1_IM-0001-3001.dcm.png")
+    with pytest.raises(UserError, match=sentence):
+        detect(tree)
+
+
+def test_a_report_table_without_its_columns_is_refused(tmp_path):
+    tree = kaggle(tmp_path / "tree", ["1,normal"], (), header="uid,MeSH\n")
+    with pytest.raises(UserError, match=r"indiana_reports\.csv: column 'findings' is missing"):
+        detect(tree)
+
+
+def test_the_real_table_has_the_xml_s_reports_labels_and_images(shared_data, tmp_path):
+    for name in ("indiana_reports.csv", "indiana_projections.csv"):
+        (tmp_path / name).symlink_to(shared_data / "openi" / name)
+    there = sorted((shared_data / "openi" / "images").iterdir())[:50]
+    for path in there:
+        name = path.stem.removeprefix("CXR") + ".dcm.png"
+        (tmp_path / name).symlink_to(path)
+    table, xml_ = detect(tmp_path), detect(shared_data / "openi")
+    theirs = {study.study_id: study for study in xml_.studies()}
+    ours = list(table.studies())
+    assert len(ours) == 3851
+    with_image = {image.study_id for image in xml_.images()}
+    assert with_image <= {study.study_id for study in ours}  # the 104 others name no image
+    assert sum(study.report != theirs[study.study_id].report for study in ours) == 3
+    assert all(study.labels == theirs[study.study_id].labels for study in ours)
+    assert all(study.locations == theirs[study.study_id].locations for study in ours)
+    assert {image.image_id for image in table.images()} - {
+        image.image_id for image in xml_.images()
+    } == {"CXR1_IM-0001-3001", "CXR1_IM-0001-4001"}
+    assert sum(image.path.is_file() for image in table.images()) == 50
+    assert sum(image.path.is_file() for image in xml_.images()) == 6319
+    said = " ".join(xml_.describe())
+    assert "of its 3851 reports 3851 are in the XML, 3 of them with another text" in said
+    assert "95 reports are not indexed" in said
+
+
+def test_the_real_split_has_the_hash_that_the_docs_give(shared_data):
+    split = detect(shared_data / "openi", text_only=True).named_split()
+    assert split.name == "openi-report-80-10-10-v1"
+    for page in ("data.md", "openi.md"):
+        text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
+        assert f"`{split.name}`" in text
+        assert split.sha256 in text

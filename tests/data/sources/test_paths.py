@@ -31,7 +31,7 @@ def find(name, files=FILES, root=ROOT):
         "./patient1/study2/view1_frontal.jpg",
     ],
 )
-def test_files_of_one_name_are_told_apart_by_their_folders(name):
+def test_files_of_one_name_are_distinguished_by_their_folders(name):
     assert find(name).image_id == "valid/patient1/study2/view1_frontal.jpg"
 
 

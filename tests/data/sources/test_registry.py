@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,8 @@ from PIL import Image
 
 from medclip_debias.cli import run
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord
-from medclip_debias.data.sources import registry
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.registry import Given, Sure, formats, source
+from medclip_debias.data.sources.registry import FORMATS, Given, Sure, formats, source
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
@@ -54,7 +55,7 @@ class TestEveryFormat:
 @pytest.fixture
 def register(monkeypatch):
     """`source`, whose formats are forgotten after the test."""
-    monkeypatch.setattr(registry, "_known", dict(registry._known) | dict(formats()))
+    monkeypatch.setattr(FORMATS, "entries", FORMATS.all())
     return source
 
 
@@ -139,5 +140,23 @@ def test_the_surest_format_reads_and_equally_sure_ones_ask(register, tmp_path):
 
 
 def test_two_formats_of_one_name_are_refused(register):
-    with pytest.raises(ValueError, match="two formats are called 'openi'"):
+    with pytest.raises(
+        ValueError, match=r"two entries .* of the kind 'openi': medclip_debias.data.sources.openi"
+    ):
         registered(register, "openi")
+
+
+ALONE = """
+import sys
+sys.modules |= dict.fromkeys(("pandas", "torch", "cv2", "pydicom", "pyarrow"))  # to be refused
+from medclip_debias.data.sources.registry import formats
+print(len(formats()))
+"""
+
+
+def test_the_formats_are_listed_without_a_large_library():
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=DOCS.parent
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(KINDS)

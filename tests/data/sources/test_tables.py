@@ -93,3 +93,12 @@ def test_lists_in_a_parquet_table_are_text_like_all_else(tmp_path):
     table = read_table(path)
     assert table["image"].tolist() == ["a.png", "b.png"]
     assert table["tags"].tolist() == ["['x', 'y']", ""]
+
+
+def test_a_header_may_end_with_commas_that_its_rows_lack(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,,\n1,2\n3,4,,\n")
+    assert read_table(path)[["a", "b"]].values.tolist() == [["1", "2"], ["3", "4"]]
+    path.write_text("a,b,,\n1,2,\n")
+    with pytest.raises(UserError, match="row 2: has 3 cells where the header has 4"):
+        read_table(path)

@@ -36,6 +36,23 @@ def sentences_of(text):
         ("First line\n\nSecond paragraph", ["First line", "Second paragraph"]),
         ("Compression of L1. 2 views.", ["Compression of L1.", "2 views."]),
         ("1.\n2.", []),
+        ("1. Cardiomegaly 2. Mild edema", ["Cardiomegaly", "Mild edema"]),
+        ("Chest 1. Stable scar 2. XXXX effusion", ["Chest", "Stable scar", "XXXX effusion"]),
+        ("Left knee 1. No fracture.", ["Left knee", "No fracture."]),
+        ("1. Fracture of rib 2. Stable.", ["Fracture of rib 2.", "Stable."]),
+        ("1. Unchanged since March 2. A scar.", ["Unchanged since March 2.", "A scar."]),
+        (
+            "Normal chest No evidence of tuberculosis",
+            ["Normal chest", "No evidence of tuberculosis"],
+        ),
+        ("Clear lungs There are scars.", ["Clear lungs", "There are scars."]),
+        ("The scar is stable The lungs are clear.", ["The scar is stable", "The lungs are clear."]),
+        ("Compared with The lateral view.", ["Compared with The lateral view."]),
+        ("Mediastinum Is Normal The Heart.", ["Mediastinum Is Normal The Heart."]),
+        (
+            "[The lungs are clear. There is no edema.] A clip is seen.",
+            ["[The lungs are clear.", "There is no edema.]", "A clip is seen."],
+        ),
     ],
 )
 def test_sentences(text, expected):

@@ -64,9 +64,9 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
     """Measured once more from outside, with the model's float32 regions as the truth."""
     model, data, features = truth
     index = SearchIndex.open(index_folder)
-    told = index.meta["recall"]["sentences"]
-    assert told["held_out"]
-    assert told["asked"] == index_settings.queries
+    reported = index.meta["recall"]["sentences"]
+    assert reported["held_out"]
+    assert reported["asked"] == index_settings.queries
     order = np.random.default_rng(index_settings.seed).permutation(len(data.texts))
     first = index.meta["landmarks"]
     texts = [data.texts[number] for number in order[first : first + index_settings.queries]]
@@ -78,8 +78,8 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
         found = [hit.row for hit in index.by_sentence(vector, model.score, 10, 50)]
         limit = np.sort(exact[:, number])[-10]
         recalls.append((exact[found, number] >= limit - 1e-3).mean())
-    assert np.mean(recalls) == pytest.approx(told["by_candidates"]["50"], abs=0.03)
-    assert told["by_candidates"][str(len(data))] == 1
+    assert np.mean(recalls) == pytest.approx(reported["by_candidates"]["50"], abs=0.03)
+    assert reported["by_candidates"][str(len(data))] == 1
 
 
 def test_an_image_of_the_set_finds_itself(index_folder, truth):
@@ -216,51 +216,55 @@ def test_the_verb_finds_an_image_file_of_the_set(index_folder, phantom_tree, tru
 
 
 @pytest.fixture
-def told(capsys):
-    def _told(*words):
+def reported(capsys):
+    def reported(*words):
         capsys.readouterr()
         assert run([str(word) for word in words]) == 2
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         return captured.err.splitlines()[-1]
 
-    return _told
+    return reported
 
 
-def test_bad_questions_are_refused_in_a_sentence(index_folder, told, tmp_path):
-    assert "either a sentence" in told("search", index_folder)
-    assert "either a sentence" in told("search", index_folder, "--text", "a", "--image", "b.png")
-    assert "Sentence 1 is empty" in told("search", index_folder, "--text", " ")
-    assert "absent.png" in told("search", index_folder, "--image", "absent.png")
+def test_bad_questions_are_refused_in_a_sentence(index_folder, reported, tmp_path):
+    assert "either a sentence" in reported("search", index_folder)
+    assert "either a sentence" in reported(
+        "search", index_folder, "--text", "a", "--image", "b.png"
+    )
+    assert "Sentence 1 is empty" in reported("search", index_folder, "--text", " ")
+    assert "absent.png" in reported("search", index_folder, "--image", "absent.png")
     (tmp_path / "letter.png").write_text("no image")
-    assert "letter.png" in told("search", index_folder, "--image", tmp_path / "letter.png")
-    assert "ranking" in told("search", index_folder, "--text", "a", "--ranking", "best")
-    assert "absent" in told("search", tmp_path / "absent", "--text", "a")
-    assert "no search index" in told("search", tmp_path, "--text", "a")
+    assert "letter.png" in reported("search", index_folder, "--image", tmp_path / "letter.png")
+    assert "ranking" in reported("search", index_folder, "--text", "a", "--ranking", "best")
+    assert "absent" in reported("search", tmp_path / "absent", "--text", "a")
+    assert "no search index" in reported("search", tmp_path, "--text", "a")
 
 
-def test_another_model_or_none_is_refused(index_folder, model_folder, make_model, told, tmp_path):
+def test_another_model_or_none_is_refused(
+    index_folder, model_folder, make_model, reported, tmp_path
+):
     other = tmp_path / "other"
     make_model(72, 64, (0.5, 99.5), seed=8).save(other)
-    sentence = told("search", index_folder, "--text", "a", "--model", other)
+    sentence = reported("search", index_folder, "--text", "a", "--model", other)
     assert "is not the model" in sentence
     moved = tmp_path / "index"
     shutil.copytree(index_folder, moved)
     meta = json.loads((moved / "index.json").read_text())
     (moved / "index.json").write_text(json.dumps(meta | {"model": str(tmp_path / "gone")}))
-    assert "--model" in told("search", moved, "--text", "a")
+    assert "--model" in reported("search", moved, "--text", "a")
     assert run(["search", str(moved), "--text", "a", "--model", str(model_folder)]) == 0
 
 
 def test_an_index_of_a_set_that_changed_is_refused(
-    model_folder, prepared_phantom, index_settings, told, tmp_path
+    model_folder, prepared_phantom, index_settings, reported, tmp_path
 ):
     data = tmp_path / "set"
     shutil.copytree(prepared_phantom, data)
     build_index(model_folder, data, tmp_path / "index", index_settings)
     meta = json.loads((data / "meta.json").read_text())
     (data / "meta.json").write_text(json.dumps(meta | {"content_hash": "another"}))
-    assert "out of date" in told("search", tmp_path / "index", "--text", "a")
+    assert "out of date" in reported("search", tmp_path / "index", "--text", "a")
     shutil.rmtree(data)  # a set that is gone is not one that changed
     assert run(["search", str(tmp_path / "index"), "--text", "a"]) == 0
 
@@ -268,20 +272,20 @@ def test_an_index_of_a_set_that_changed_is_refused(
 @pytest.mark.parametrize(
     "name", ["regions.bin", "text.faiss", "items.arrow", "landmarks.safetensors"]
 )
-def test_a_damaged_index_is_named(index_folder, told, tmp_path, name):
+def test_a_damaged_index_is_named(index_folder, reported, tmp_path, name):
     folder = tmp_path / "index"
     shutil.copytree(index_folder, folder)
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2])
-    sentence = told("search", folder, "--text", "a")
+    sentence = reported("search", folder, "--text", "a")
     assert name in sentence
     assert "run 'index' again" in sentence
     (folder / name).write_bytes(b"\x07" * len(whole))
-    assert name in told("search", folder, "--text", "a")
+    assert name in reported("search", folder, "--text", "a")
     (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert name in told("search", folder, "--text", "a")
+    assert name in reported("search", folder, "--text", "a")
     (folder / name).unlink()
-    assert name in told("search", folder, "--text", "a")
+    assert name in reported("search", folder, "--text", "a")
 
 
 def test_an_index_of_an_earlier_version_is_taken_as_it_is(index_folder, tmp_path, capsys):
@@ -304,22 +308,24 @@ def test_an_exchange_that_was_cut_off_keeps_the_earlier_index(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 9}', '{"format": 1}'])
-def test_a_damaged_description_is_named(index_folder, told, tmp_path, text):
+def test_a_damaged_description_is_named(index_folder, reported, tmp_path, text):
     folder = tmp_path / "index"
     shutil.copytree(index_folder, folder)
     (folder / "index.json").write_text(text)
-    assert "index.json" in told("search", folder, "--text", "a")
+    assert "index.json" in reported("search", folder, "--text", "a")
 
 
 def test_what_cannot_be_indexed_is_refused(
-    model_folder, prepared_phantom, make_model, index_folder, told, tmp_path
+    model_folder, prepared_phantom, make_model, index_folder, reported, tmp_path
 ):
-    sentence = told("index", model_folder, prepared_phantom, "--out", index_folder)
+    sentence = reported("index", model_folder, prepared_phantom, "--out", index_folder)
     assert "--overwrite" in sentence
     other = tmp_path / "model"
     make_model(96, 80, (0, 100)).save(other)
-    assert "prepared otherwise" in told("index", other, prepared_phantom, "--out", tmp_path / "a")
-    sentence = told(
+    assert "prepared otherwise" in reported(
+        "index", other, prepared_phantom, "--out", tmp_path / "a"
+    )
+    sentence = reported(
         "index", model_folder, prepared_phantom, "--out", tmp_path / "a", "--set", "landmark=3"
     )
     assert "did you mean 'landmarks'" in sentence
@@ -328,12 +334,12 @@ def test_what_cannot_be_indexed_is_refused(
     shutil.copytree(prepared_phantom, data)
     table = pd.read_parquet(data / "sentences.parquet")
     table.assign(text="Clear.").to_parquet(data / "sentences.parquet", index=False)
-    assert "sentences.parquet: was changed" in told(
+    assert "sentences.parquet: was changed" in reported(
         "index", model_folder, data, "--out", tmp_path / "a"
     )
     meta = json.loads((data / "meta.json").read_text()) | {"hashes": None, "files": []}
     (data / "meta.json").write_text(json.dumps(meta))  # as of a version that noted no hashes
-    assert "--sentences" in told("index", model_folder, data, "--out", tmp_path / "a")
+    assert "--sentences" in reported("index", model_folder, data, "--out", tmp_path / "a")
     words = tmp_path / "words.txt"
     words.write_text("\n".join(f"Lung {number}." for number in range(60)))
     out = str(tmp_path / "a")
@@ -358,5 +364,5 @@ def test_a_wrong_number_of_results_is_refused(index_folder, truth):
 
 def test_the_image_that_is_looked_for_may_be_of_any_size(index_folder, tmp_path):
     grey = np.random.default_rng(0).integers(0, 255, (300, 40), dtype=np.uint8)
-    Image.fromarray(grey).save(tmp_path / "film.png")
-    assert run(["search", str(index_folder), "--image", str(tmp_path / "film.png")]) == 0
+    Image.fromarray(grey).save(tmp_path / "image.png")
+    assert run(["search", str(index_folder), "--image", str(tmp_path / "image.png")]) == 0

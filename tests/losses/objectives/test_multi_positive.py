@@ -143,6 +143,17 @@ def test_a_policy_fades_by_its_schedule(make_batch):
     assert faded.apply_to(anchors, late) is anchors
 
 
+def test_a_shuffled_eta_keeps_the_dose_of_the_batch(make_batch):
+    batch = make_batch()
+    for eta in ({"kind": "table"}, {"kind": "language_model"}):
+        out = plain(kind="debiased", eta=eta)(batch)
+        control = plain(kind="debiased", eta=eta | {"control": "shuffled"})(batch)
+        assert control.diagnostics["mean_eta"].item() == pytest.approx(
+            out.diagnostics["mean_eta"].item()
+        )
+        assert not torch.allclose(out.per_anchor, control.per_anchor)
+
+
 def test_eta_fades_and_anchors_are_weighed(make_batch):
     eta = {"kind": "table", "factor": 0.5}
     batch, fade = make_batch(done=0.25), {"end": 0.5, "shape": "linear"}

@@ -140,8 +140,8 @@ def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path
     }
     config_file = tmp_path / "open_clip_config.json"
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
-    told = {"model_cfg": cfg, "preprocess_cfg": {"mean": mean, "std": std}}
-    config_file.write_text(json.dumps(told))
+    reported = {"model_cfg": cfg, "preprocess_cfg": {"mean": mean, "std": std}}
+    config_file.write_text(json.dumps(reported))
     peer = import_model(
         "open_clip",
         tmp_path / "open_clip_pytorch_model.bin",
@@ -219,7 +219,7 @@ def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
     ]
 
 
-def test_heads_that_do_not_divide_the_width_are_told(open_clip_model, merges_file, tmp_path):
+def test_heads_that_do_not_divide_the_width_are_reported(open_clip_model, merges_file, tmp_path):
     state = open_clip_model.CLIP(24, VISION, TEXT).state_dict()
     torch.save(state, tmp_path / "w.pt")
     cfg = {"vision_cfg": VISION, "text_cfg": TEXT | {"heads": 7}}
@@ -310,8 +310,8 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     if found["candidates"] == len(data):
         given = torch.tensor([hit["score"] for hit in found["hits"]])
         torch.testing.assert_close(given, best, atol=1e-3, rtol=0)
-    film = next(p for p in sorted(phantom_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
-    assert run(["search", index, "--image", str(film), "-k", "1", "--json"]) == 0
+    image = next(p for p in sorted(phantom_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
+    assert run(["search", index, "--image", str(image), "-k", "1", "--json"]) == 0
     (best,) = json.loads(capsys.readouterr().out)["hits"]
     assert best["score"] == pytest.approx(1, abs=1e-3)
 
@@ -319,16 +319,16 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     page = Answers.open(tmp_path / "peer", tmp_path / "index", device="cpu")
     shown = page.find_sentence("No pleural effusion.", 5)
     assert [asdict(one.hit) for one in shown] == found["hits"]
-    (shown,) = page.find_film(page.read(film), 1)
+    (shown,) = page.find_similar(page.read(image), 1)
     assert asdict(shown.hit) == best
 
     # The probe's features are the whole-image vectors.
     probe = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), "--bootstrap", "10"]
     assert run([*probe, "--set", "repeats=1", "--set", "picture=0"]) == 0
-    told = json.loads((tmp_path / "probe" / "probe.json").read_text())
-    assert told["features"] == "vector of the whole image, unit length"
+    reported = json.loads((tmp_path / "probe" / "probe.json").read_text())
+    assert reported["features"] == "vector of the whole image, unit length"
     test = images[np.flatnonzero(data.images["split"] == "test")].whole.double()
     square = torch.cdist(test, test).square()
     other = ~torch.eye(len(test), dtype=torch.bool)
     expected = (-2 * square[other]).exp().mean().log().item()
-    assert told["uniformity"]["images"] == pytest.approx(expected, abs=1e-4)
+    assert reported["uniformity"]["images"] == pytest.approx(expected, abs=1e-4)

@@ -67,9 +67,11 @@ def test_local_scores_and_maps_are_those_of_the_definition(
     gloria_file, bert, bert_folder, tmp_path
 ):
     peer = import_model("gloria", gloria_file, tmp_path / "peer", text=bert_folder)
-    local = GloriaLocal.of(peer)
+    local = GloriaLocal(peer)
     g = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (2, 256, 256), generator=g, dtype=torch.uint8)
+    assert {id(p) for p in local.parameters()} == {id(p) for p in peer.parameters()}
+    assert (local.grid, local.dim, local.content_hash) == (peer.grid, peer.dim, peer.content_hash)
     features, sentences = local.encode_images(images), local.encode_sentences(SENTENCES)
     regions = features.regions
     # The same regions as the global view's, before they are brought to unit length.
@@ -128,4 +130,4 @@ def test_ground_draws_the_attention_of_gloria_alone(
 def test_other_models_have_no_local_score(biovil_file, cxr_bert_folder, tmp_path):
     peer = import_model("biovil", biovil_file, tmp_path / "peer", text=cxr_bert_folder)
     with pytest.raises(UserError, match="only GLoRIA has a local score"):
-        GloriaLocal.of(peer)
+        GloriaLocal(peer)

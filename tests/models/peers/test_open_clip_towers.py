@@ -198,7 +198,7 @@ def test_what_is_not_read_is_named(vision, words, named, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_configurations_that_cannot_be_used_are_told(tmp_path, open_clip_model, merges_file):
+def test_configurations_that_cannot_be_used_are_reported(tmp_path, open_clip_model, merges_file):
     torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
     with pytest.raises(UserError, match="--config"):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")

@@ -219,7 +219,7 @@ def test_missing_unknown_and_misshapen_tensors_are_named(biovil_file, cxr_bert_f
 
 def test_wrong_words_are_one_sentence_and_exit_code_2(biovil_file, bert_folder, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
-    for words, told in (
+    for words, reported in (
         (["biovi", str(biovil_file)], "did you mean 'biovil'?"),
         (["biovil", str(biovil_file)], "--text"),
         (["biovil", str(tmp_path / "none.pt"), "--text", str(bert_folder)], "no such weight file"),
@@ -229,7 +229,7 @@ def test_wrong_words_are_one_sentence_and_exit_code_2(biovil_file, bert_folder, 
     ):
         assert run(["import-model", *words, *out]) == 2
         message = capsys.readouterr().err
-        assert told in message
+        assert reported in message
         assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -254,7 +254,7 @@ def test_an_imported_model_is_prepared_evaluated_and_grounded(
     assert np.abs(np.array([seen.any(1).sum(), seen.any(0).sum()]) - inside).max() <= 1
 
 
-def test_a_damaged_folder_is_told(biovil_file, cxr_bert_folder, tmp_path):
+def test_a_damaged_folder_is_reported(biovil_file, cxr_bert_folder, tmp_path):
     import_model("biovil", biovil_file, tmp_path / "peer", text=cxr_bert_folder)
     settings = tmp_path / "peer" / "peer.yaml"
     settings.write_text(settings.read_text().replace("format: 1", "format: 9"))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,14 @@ class Structure(Settings):
     """A part of the body and what its states claim.
 
     ``states`` lists the findings that a state of the lexicon claims present, ``denies`` those
-    that are absent where it is normal, and ``clear``, if it is there, where it is clear.
+    that are absent where it is in one of the ``fine`` states, and ``clear``, if it is there, what
+    is absent where it is clear.
     """
 
     terms: tuple[str, ...] = ()
     states: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     denies: tuple[str, ...] = ()
+    fine: tuple[str, ...] = ("normal", "clear")
     clear: tuple[str, ...] | None = None
 
 
@@ -219,6 +222,7 @@ def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
     for name, structure in lexicon.structures.items():
         place = f"structures.{name}"
         _known(where, f"{place}.states", structure.states, lexicon.states)
+        _known(where, f"{place}.fine", structure.fine[2:], lexicon.states)
         claimed = [f.removesuffix("?") for found in structure.states.values() for f in found]
         denied = (*structure.denies, *(structure.clear or ()))
         _known(where, place, (*claimed, *denied), lexicon.findings)
@@ -240,8 +244,8 @@ def _known(where: str, key: str, given: Iterable[str], known: Iterable[str]) -> 
     for name in given:
         if name not in known:
             raise UserError(
-                f"{where}: {key}: there is no '{name}'{did_you_mean(name, known)}; it may be one"
-                f" of the names that the lexicon has."
+                f"{where}: {key}: there is no '{name}'{did_you_mean(name, known)}; use a name"
+                " that the lexicon has."
             )
 
 
@@ -266,17 +270,24 @@ def _singular(word: str) -> str:
     return word
 
 
+def phrase_count(term: str) -> int:
+    """How many phrases a term stands for, some of them perhaps alike."""
+    return prod(map(len, _choices(term)))
+
+
+def _choices(term: str) -> list[list[str]]:
+    return [
+        [*part[1:-1].split("|"), ""] if part.startswith("(") else part.split("|")
+        for part in _PART.findall(term)
+    ]
+
+
 def expanded(term: str) -> list[tuple[str, ...]]:
     """Every sequence of tokens that a term of the lexicon stands for.
 
     >>> expanded("(small) effusion|fluid")
     [('small', 'effusion'), ('small', 'fluid'), ('effusion',), ('fluid',)]
     """
-    choices: list[list[str]] = []
-    for part in _PART.findall(term):
-        if part.startswith("("):
-            choices.append([*part[1:-1].split("|"), ""])
-        else:
-            choices.append(part.split("|"))
+    choices = _choices(term)
     found = (tuple(tokens(" ".join(words))) for words in product(*choices))
     return [words for words in dict.fromkeys(found) if words]

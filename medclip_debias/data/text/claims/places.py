@@ -113,6 +113,8 @@ def _prefix(clause: Sequence[Item], noun: int) -> Iterator[int]:
     pending: list[int] = []
     while i >= 0:
         item = clause[i]
+        if item.text == "with":
+            break
         if is_modifier(item):
             if item.has("severity") and _graded(clause, i):
                 pass  # "slightly increased" is a change, not a slight finding
@@ -186,6 +188,8 @@ def _suffix(clause: Sequence[Item], noun: int, end: int) -> Iterator[int]:
             return
         elif item.has("joins", "comma"):
             following = clause[i + 1] if i + 1 < end else None
+            if following is not None and following.has("verbs") and i + 2 < end:
+                following = clause[i + 2]  # "is present and appears increased"
             graded = following is not None and following.has("severity") and _graded(clause, i + 1)
             if following is None or not (
                 is_modifier(following) or graded or following.has("prepositions", "affirmed")
@@ -255,7 +259,8 @@ def _distribute(
             continue
         for here, there in ((a, b), (b, a)):
             side, zone = found[here][0].side, found[here][0].zone
-            if side == "both" and found[there] == [Place()]:
+            shared = side == "both" or between[0].text == "/"
+            if shared and found[there] == [Place()]:
                 found[there] = [Place(side, zone)]
     for b, a in pairwise(nouns[::-1]):
         kinds = [item for item in clause[a + 1 : b] if item.kinds and not item.has(*MODIFIERS)]

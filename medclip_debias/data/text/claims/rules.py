@@ -84,6 +84,8 @@ class RuleParser:
             if ahead and (not pending or _apart(clause, pending[-1], i)):
                 bound = ahead
                 used |= set(ahead)
+            elif pending and _apart(clause, pending[-1], i) and _leads_to_finding(clause, i):
+                continue  # "stable heart size, enlarged and tortuous aorta"
             elif pending and pending != [i]:
                 bound = [p for p in pending if p != i]
             else:
@@ -118,7 +120,7 @@ class RuleParser:
                         named = self.lexicon.named(finding.removesuffix("?"))
                         place = [Place(side=side, severity=severity)]
                         stated += [_claim(named, meant, p) for p in _sided(place, meant)]
-                elif (state in ("normal", "clear") and not said.denied and not said.aside) or (
+                elif (state in structure.fine and not said.denied and not said.aside) or (
                     state == "abnormal" and said.denied
                 ):
                     clear = structure.clear if state == "clear" else None
@@ -309,8 +311,11 @@ def _structures_ahead(clause: Sequence[Item], i: int) -> list[int]:
                 break
             found.append(j)
         elif item.has("joins", "comma"):
-            if not found:
+            following = clause[j + 1] if j + 1 < len(clause) else None
+            if not found and not (following is not None and following.has("state")):
                 break
+        elif (item.has("state") or item.text == "of") and not found:
+            continue  # "enlarged and tortuous aorta", "normal size of the heart"
         elif item.kinds and not is_modifier(item):
             # "normal heart and the lungs are clear": what has a state of its own is not ahead
             if item.has("verbs", "state") and len(found) > 1:
@@ -321,8 +326,17 @@ def _structures_ahead(clause: Sequence[Item], i: int) -> list[int]:
 
 def _apart(clause: Sequence[Item], structure: int, state: int) -> bool:
     """Whether a comma or "and" stands directly before a state, behind another structure."""
-    between = [item for item in clause[structure + 1 : state] if item.kinds]
-    return bool(between) and between[-1].has("joins", "comma", "preposition")
+    between = [
+        item
+        for item in clause[structure + 1 : state]
+        if item.text == "with" or (item.kinds and not is_modifier(item))
+    ]
+    return bool(between) and (between[-1].has("joins", "comma") or between[-1].text == "with")
+
+
+def _leads_to_finding(clause: Sequence[Item], i: int) -> bool:
+    rest = clause[i + 1 : i + 3]
+    return len(rest) == 2 and rest[0].has("joins") and rest[1].has("finding")
 
 
 def _side_of(clause: Sequence[Item], at: int) -> str:

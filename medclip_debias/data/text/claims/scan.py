@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from medclip_debias.data.text.claims.lexicon import MAX_TERMS, Lexicon, expanded, tokens
+from medclip_debias.data.text.claims.lexicon import (
+    MAX_TERMS,
+    Lexicon,
+    expanded,
+    phrase_count,
+    tokens,
+)
 from medclip_debias.errors import UserError
 
-SHORTEST_CORRECTED = 6
+SHORTEST_CORRECTED = 5
 """Letters of a word that may be read as a word of the lexicon one letter away."""
 
 _MARKS = {".": "stop", ";": "stop", ",": "comma", "(": "comma", ")": "comma", ":": "verbs"}
@@ -46,6 +52,13 @@ class Scanner:
     """
 
     def __init__(self, lexicon: Lexicon) -> None:
+        count = sum(phrase_count(term) for *_, term in lexicon.terms())
+        count += sum(map(phrase_count, lexicon.remove))
+        if count > MAX_TERMS:
+            raise UserError(
+                f"The lexicon '{lexicon.name}' has terms for {count:,} phrases, more than"
+                f" {MAX_TERMS:,}; give it fewer words that may be left out."
+            )
         removed = {words for term in lexicon.remove for words in expanded(term)}
         terms: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
         for kind, value, term in lexicon.terms():
@@ -55,11 +68,6 @@ class Scanner:
                 kinds = terms.setdefault(words, {})
                 values = kinds.get(kind, ())
                 kinds[kind] = values if value in values else (*values, value)
-            if len(terms) > MAX_TERMS:
-                raise UserError(
-                    f"The lexicon '{lexicon.name}' has terms for more than {MAX_TERMS:,} phrases;"
-                    " give it fewer words that may be left out."
-                )
         self._terms = terms
         self._longest: dict[str, int] = {}
         for words in terms:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,16 +16,17 @@ import pandas as pd
 
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.check import checked_claim
 from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
 from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.data.text.claims.server import CACHE, ServerParser, ServerSettings
+from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
 
 FILE = "claims.parquet"
 COLUMNS = ("sentence", "finding", *FIELDS)
 _META = b"medclip_debias"
-_DEFAULTS = {"polarity": "", "certainty": "certain"}
 _REMEDY = "run 'claims' again"
 
 
@@ -117,7 +118,7 @@ def import_claims(
                 f"{where}: names a sentence that is not in {prepared.folder}; write the table for"
                 " this set ('sentence' is the start of a SHA-256, see docs/claims.md)."
             )
-        claim = _checked(where, values, lexicon)
+        claim = checked_claim(where, values, lexicon)
         repeated += claim in found[number]
         found[number].add(claim)
     claims = [tuple(sorted(c)) for c in found]
@@ -156,7 +157,7 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
         if row[0] not in places:
             raise UserError(f"{path}, row {number}: names no sentence of the set; {_REMEDY}.")
         values = dict(zip(COLUMNS, row, strict=True))
-        found[places[row[0]]].add(_checked(f"{path}, row {number}", values, lexicon))
+        found[places[row[0]]].add(checked_claim(f"{path}, row {number}", values, lexicon))
     return ClaimTable([tuple(sorted(claims)) for claims in found], meta, lexicon)
 
 
@@ -164,32 +165,30 @@ def claim_set(
     folder: Path,
     lexicon: Path | str | None = None,
     table: Path | None = None,
+    server: ServerSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """What the verb does: read the claims of a set by rules, or take those of ``table``."""
+    """What the verb does: read the claims of a set by rules, or by a language model, or a table.
+
+    Args:
+        folder: the prepared set.
+        lexicon: see `load_lexicon`.
+        table: claims that another program read.
+        server: a language model on this machine that reads them.
+        progress: called with how many sentences are done, and how many there are.
+
+    Raises:
+        UserError: both a table and a server are given, or one of them does not fit.
+    """
     prepared = PreparedSet.open(folder)
     words = load_lexicon(lexicon)
+    if table is not None and server is not None:
+        raise UserError("Claims come from --table or from --server; give one of them.")
     if table is not None:
         return import_claims(prepared, table, words)
+    if server is not None:
+        return write_claims(prepared, ServerParser(words, server, folder / CACHE), progress)
     return write_claims(prepared, RuleParser(words), progress)
-
-
-def _checked(where: str, values: Mapping[Any, Any], lexicon: Lexicon) -> Claim:
-    finding = str(values["finding"])
-    named = lexicon.named(finding)
-    if named not in lexicon.ancestors:
-        raise UserError(
-            f"{where}: the lexicon '{lexicon.name}' has no finding of that name"
-            f"{did_you_mean(finding, lexicon.names)}; rename it, or add it with --lexicon."
-        )
-    said: dict[str, str] = {}
-    for column, allowed in FIELDS.items():
-        value = str(values.get(column) or _DEFAULTS.get(column, ""))
-        if value not in allowed:
-            shown = ", ".join(v or "blank" for v in allowed)
-            raise UserError(f"{where}: column '{column}' must be one of: {shown}.")
-        said[column] = value
-    return Claim(named, **said)
 
 
 def _counts(texts: Sequence[str], found: Iterable[Sequence[Claim]]) -> dict[str, int]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.data.text.claims import Claim, RuleParser, load_lexicon
 from medclip_debias.data.text.claims.claim import FIELDS
 
+PARSER = RuleParser()
+
 
 @pytest.fixture(scope="module")
 def parser():
-    return RuleParser()
+    return PARSER
 
 
 def shown(claim: Claim) -> str:
@@ -91,6 +93,10 @@ JUDGED = {
     "Slight increase in left effusion.": ["+pleural_effusion left increased"],
     "New right apical pneumothorax.": ["+pneumothorax right upper new"],
     "Edema has improved.": ["+edema decreased"],
+    "Right pleural effusion is present and appears increased.": [
+        "+pleural_effusion right increased"
+    ],
+    "Interval increase in size of the right effusion.": ["+pleural_effusion right increased"],
     # sides, zones, severities
     "Bilateral pleural effusions, right greater than left.": [
         "+pleural_effusion left",
@@ -113,12 +119,22 @@ JUDGED = {
     "In the right lung base, there is an opacity.": ["+opacity right lower"],
     "Elevated left hemidiaphragm.": ["+elevated_diaphragm left"],
     "Moderate to severe cardiomegaly.": ["+cardiomegaly moderate"],
+    "Left base scarring/atelectasis.": [
+        "+?atelectasis left lower",
+        "+?scarring left lower",
+    ],
     "No large left effusion.": ["-pleural_effusion left severe"],
     "Effusion on the right with overlying small pneumothorax.": [
         "+pleural_effusion right",
         "+pneumothorax mild",
     ],
+    "Atelectasis on the left with associated mild cardiomegaly.": [
+        "+atelectasis left",
+        "+cardiomegaly mild",
+    ],
     # normal statements
+    "Normal size of the cardiac silhouette.": ["-cardiomegaly"],
+    "Soft tissues are without acute abnormality.": [],
     "The lungs are clear.": denied(LUNGS),
     "Left lung is clear.": [f"-{name} left" for name in LUNGS],
     "Heart size is normal.": ["-cardiomegaly"],
@@ -142,6 +158,9 @@ JUDGED = {
         "+tortuous_aorta",
     ],
     "Stable heart size, normal mediastinum.": ["-wide_mediastinum"],
+    "Stable heart size, moderately enlarged and tortuous aorta.": ["+tortuous_aorta"],
+    "Stable cardiomediastinal silhouette with normal heart size.": ["-cardiomegaly"],
+    "Small device overlying the left chest wall with intact leads.": ["+support_device left mild"],
     # neither a claim nor a finding
     "The heart size is stable.": [],
     "Evaluate for pneumonia.": [],
@@ -166,12 +185,12 @@ def test_corrected_words_are_counted(parser):
 _WORDS = sorted({word for text in JUDGED for word in text.lower().strip(".").split()})
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([*_WORDS, ",", ";", "xxxx", "12.5", "(", "é"]), max_size=14))
 def test_any_order_of_words_gives_valid_claims_and_letters_case_does_not_matter(words):
-    parser = RuleParser()
     text = " ".join(words)
-    claims = parser.parse(text).claims
-    assert claims == parser.parse(text.upper()).claims
+    claims = PARSER.parse(text).claims
+    assert claims == PARSER.parse(text.upper()).claims
     assert list(claims) == sorted(set(claims))
     for claim in claims:
         assert claim.finding in load_lexicon().names
@@ -180,9 +199,10 @@ def test_any_order_of_words_gives_valid_claims_and_letters_case_does_not_matter(
         assert not (claim.change == "resolved" and claim.present)
 
 
+@settings(deadline=None)
 @given(st.permutations(["effusion", "pneumothorax", "consolidation", "edema"]))
 def test_a_denied_list_denies_all_in_any_order(names):
     text = f"No {', '.join(names[:-1])} or {names[-1]}."
-    claims = RuleParser().parse(text).claims
+    claims = PARSER.parse(text).claims
     assert {c.polarity for c in claims} == {"absent"}
     assert len(claims) == 4

@@ -1,0 +1,369 @@
+"""What sources of public archives share: find tables and images, and count what is odd.
+
+An archive is a table (or several) and a tree of images that its rows name. Whoever downloaded it
+keeps the two apart, drops a leading folder or converts the images; the rows themselves have
+defects. Nothing here stops at a single bad row: it is left aside, and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.data.labels import Labels
+from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
+from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.texts import read_report
+from medclip_debias.data.sources.tree import is_file, walk_files
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
+"""Values of label cells as CheXpert's labeller writes them."""
+
+_Way = tuple[str, int]
+"""A folder to add, and how many leading folders of a name to leave out."""
+
+_LOOKED_AT = (200, 5_000)
+"""Names that are looked for in every way; the more if none of the fewer is there."""
+
+_RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
+
+
+class ArchiveSource(Source):
+    """Base of a source that reads its tables when it is opened.
+
+    A subclass fills the lists in its ``__init__``.
+
+    Args:
+        root: folder that was given.
+        text_only: yield the reports alone.
+
+    Attributes:
+        root: folder that was given.
+        text_only: there are no images for `prepare`, whatever is in ``image_records``.
+        image_records: every image that the archive lists.
+        study_records: every study, in the order of its first image.
+        phrase_records: grounded phrases.
+        counted: steps of the funnel.
+        said: sentences on what was found and what is missing.
+    """
+
+    def __init__(self, root: Path, text_only: bool = False) -> None:
+        self.root = root
+        self.text_only = text_only
+        self.image_records: list[ImageRecord] = []
+        self.study_records: list[StudyRecord] = []
+        self.phrase_records: list[PhraseRecord] = []
+        self.counted: list[Step] = []
+        self.said: list[str] = []
+
+    def images(self) -> list[ImageRecord]:
+        """Return every image that the archive lists; none of reports alone."""
+        return [] if self.text_only else self.image_records
+
+    def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
+        """Yield the studies in the order of their first image."""
+        return (s for s in self.study_records if only is None or s.study_id in only)
+
+    def phrases(self) -> list[PhraseRecord]:
+        """Return the grounded phrases."""
+        return self.phrase_records
+
+    def steps(self) -> list[Step]:
+        """Return what was kept and left aside while the tables were read."""
+        return self.counted
+
+    def describe(self) -> list[str]:
+        """Return what was found and what is missing."""
+        return self.said
+
+    def count(self, step: str, unit: str, kept: int, before: int) -> None:
+        """Note a step that left something aside; one that left nothing is not worth a line."""
+        if kept < before:
+            self.counted.append((step, unit, kept, before))
+
+    def add_studies(
+        self,
+        labels: Mapping[str, Labels] | None = None,
+        reports: Mapping[str, str | None] | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the studies of the images that were read, in their order.
+
+        Args:
+            labels: by image id. Where two images of a study disagree, present wins over
+                uncertain, and that over absent; a sentence says how many studies that are.
+            reports: by study id; a study that is not named has none.
+            origins: file and row of the reports by study id.
+        """
+        members: dict[str, list[ImageRecord]] = {}
+        for image in self.image_records:
+            members.setdefault(image.study_id, []).append(image)
+        differ = 0
+        for study, images in members.items():
+            known = [labels[i.image_id] for i in images if i.image_id in labels] if labels else []
+            merged, differs = merged_labels(known)
+            differ += differs
+            first = images[0]
+            origin = (origins or {}).get(study, first.origin)
+            report = (reports or {}).get(study)
+            self.study_records.append(
+                StudyRecord(study, first.patient_id, first.split, report, merged, origin)
+            )
+        if differ:
+            self.said.append(
+                f"{self.root}: the images of {differ} studies have other labels; present counts"
+                " before uncertain, and that before absent."
+            )
+
+
+# ---------------------------------------------------------------------------------- tables
+
+
+def header_of(path: Path) -> tuple[str, ...]:
+    """Return the column names of a CSV (also gzipped), or nothing if it cannot be read.
+
+    It reads one line, so that a format can be recognised by it.
+    """
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            first = file.readline(1 << 16)
+        return tuple(name.strip() for name in next(csv.reader([first]), []))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+        return ()
+
+
+def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
+    """Return the table of an archive: the first folder and pattern that has one.
+
+    Raises:
+        UserError: a folder has two that fit one pattern (``a.csv`` and ``a.csv.gz`` count as
+            one).
+    """
+    for folder in folders:
+        for pattern in patterns:
+            found = sorted(path for path in folder.glob(pattern) if is_file(path))
+            if len({path.name.removesuffix(".gz") for path in found}) > 1:
+                raise UserError(
+                    f"{folder}: both {found[0].name} and {found[-1].name} are there; keep one"
+                    " release."
+                )
+            if found:
+                return found[0]
+    return None
+
+
+def without_repeats(
+    path: Path, table: pd.DataFrame, key: str | Sequence[str], counted: list[Step], said: list[str]
+) -> pd.DataFrame:
+    """Return the first row of each ``key``; repeats are counted as left aside.
+
+    Args:
+        path: of the table, for the words.
+        table: as `medclip_debias.data.sources.tables.read_table` returns it.
+        key: column or columns that name a row.
+        counted: steps of the funnel; one is added when there are repeats.
+        said: sentences; one is added when a repeat says otherwise than the first.
+    """
+    repeated = table.duplicated([key] if isinstance(key, str) else list(key))
+    if not repeated.any():
+        return table
+    kept = table[~repeated]
+    name = f"row of {path.name} is no repeat"
+    counted.append((name, "rows", len(kept), len(table)))
+    other = int((repeated & ~table.duplicated()).sum())
+    if other:
+        said.append(
+            f"{path}: {other} rows name what a row above names, and say otherwise; the first"
+            " counts."
+        )
+    return kept
+
+
+def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and object of each line of a JSON-lines file; other lines are counted.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    good = total = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                total += 1
+                try:
+                    content = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(content, dict):
+                    good += 1
+                    yield number, content
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error
+    if good < total:
+        counted.append((f"line of {path.name} is a JSON object", "rows", good, total))
+
+
+# --------------------------------------------------------------------------------- reports
+
+
+def report_of(sections: Mapping[str, str]) -> str:
+    """Return a report that has these sections under their headings; ``""`` when all are blank.
+
+    >>> report_of({"findings": "Clear.", "impression": "nan"})
+    'FINDINGS: Clear.'
+    """
+    read = {name: read_report(text)[0].strip() for name, text in sections.items()}
+    return "\n \n".join(f"{name.upper()}: {text}" for name, text in read.items() if text)
+
+
+def split_said(seed: int | None) -> list[str]:
+    """Return the sentence on a split of patients by a seed, if one was asked for."""
+    if seed is None:
+        return []
+    return [f"Split: patients 80/10/10 by a hash of their id with seed {seed}."]
+
+
+# ---------------------------------------------------------------------------------- labels
+
+
+class LabelCells:
+    """Reads label cells; one with a value that the archive does not define counts as blank.
+
+    Args:
+        path: of the table, for the words.
+        values: of the cells, without a trailing ``.0``, and what they stand for.
+    """
+
+    def __init__(self, path: Path, values: Mapping[str, float] = CHEXPERT_VALUES) -> None:
+        self.path = path
+        self._values = values
+        self._good = self._bad = 0
+
+    def read(self, cell: str) -> float | None:
+        """Return the value of a cell, ``None`` for a blank one."""
+        if is_blank(cell):
+            return None
+        value = self._values.get(cell.strip().removesuffix(".0"))
+        if value is None:
+            self._bad += 1
+        else:
+            self._good += 1
+        return value
+
+    def steps(self) -> list[Step]:
+        """Return the step that counts the cells, when one was left aside."""
+        if not self._bad:
+            return []
+        name = f"label cell of {self.path.name} has a value that the archive defines"
+        return [(name, "label cells", self._good, self._good + self._bad)]
+
+
+def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
+    """Merge the labels of a study's images; return them, and whether two images disagree.
+
+    Present wins over uncertain, that over absent, that over not mentioned.
+    """
+    merged: Labels = {}
+    differ = False
+    for row in rows:
+        for name, value in row.items():
+            known = merged.setdefault(name, value)
+            differ = differ or (known is not None and value is not None and known != value)
+            if _RANK.get(value, 0) > _RANK.get(known, 0):
+                merged[name] = value
+    return merged, differ
+
+
+# ---------------------------------------------------------------------------------- images
+
+
+LEFTOVER = ".azDownload-"
+"""Names of files that an interrupted download with Microsoft's azcopy leaves begin so."""
+
+
+def leftovers(folder: Path) -> int:
+    """Return how many files below a folder are leftovers of interrupted downloads."""
+    return sum(path.name.startswith(LEFTOVER) for path in walk_files(folder))
+
+
+class ImagePlaces:
+    """Where the images that a table names are on this disk.
+
+    A table names ``CheXpert-v1.0/train/p/s/v.jpg`` or ``../deid_png/a/b.png``; the root may be
+    the folder above, the folder itself, or hold the images in a folder of their own. Which
+    leading folders to leave out and which to add is found from names whose files are there; a
+    file that lies elsewhere is looked for in every way that fits one of them.
+
+    Args:
+        root: folder of the archive.
+        names: as the table has them.
+        folders: below ``root``, in which the images may lie.
+        suffixes: also looked for in place of a name's own, as when DICOM became PNG.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        names: Sequence[str],
+        folders: Sequence[str] = (),
+        suffixes: Sequence[str] = (),
+    ) -> None:
+        self.root = root
+        self._suffixes = suffixes
+        self._ways: list[_Way] = []
+        for count in _LOOKED_AT:
+            some = names[:: max(1, len(names) // count)][:count]
+            deepest = max((len(_parts(name)) for name in some), default=1)
+            ways = [(folder, cut) for cut in range(deepest) for folder in ("", *folders)]
+            fits = Counter(way for name in some for way in ways if self._found(name, way))
+            self._ways = [way for way, _ in fits.most_common()]
+            if self._ways:
+                return
+        self._ways = [("", 0)]
+
+    def path(self, name: str) -> Path:
+        """Return the file of a name; where it should be, when it is nowhere."""
+        found = self.find(name)
+        return Path(next(self._candidates(name, self._ways[0]))) if found is None else found
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of a name, ``None`` when it is nowhere."""
+        found = next((f for way in self._ways if (f := self._found(name, way))), None)
+        return None if found is None else Path(found)
+
+    def _found(self, name: str, way: _Way) -> str | None:
+        paths = self._candidates(name, way)
+        return next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
+
+    def _candidates(self, name: str, way: _Way) -> Iterator[str]:
+        # As text: a million names in several ways are too many for path objects.
+        folder, cut = way
+        parts = _parts(name)
+        path = os.path.join(self.root, folder, *parts[min(cut, len(parts) - 1) :])  # noqa: PTH118
+        yield path
+        if self._suffixes:
+            stem = os.path.splitext(path)[0]  # noqa: PTH122
+            yield from (stem + suffix for suffix in self._suffixes)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Parts of a path without those that lead elsewhere.
+
+    >>> _parts("../deid_png/./a/b.png")
+    ('deid_png', 'a', 'b.png')
+    """
+    parts = name.replace("\\", "/").replace("\0", "").split("/")
+    return tuple(part for part in parts if part not in ("..", ".", "")) or ("",)

@@ -1,0 +1,221 @@
+"""CheXpert Plus (Chambon et al. 2024): CheXpert's images as DICOM or PNG, with their reports.
+
+``df_chexpert_plus_240401.csv`` has a row for each image: ``path_to_image``, ``path_to_dcm``,
+``frontal_lateral``, ``ap_pa``, ``deid_patient_id``, ``split``, ``report``, ``section_findings``,
+``section_impression`` and others. Studies have no column; they are the folders of the paths.
+Labels are in ``impression_fixed.json``, ``report_fixed.json`` and ``findings_fixed.json`` (a JSON
+object a line, by ``path_to_image``). The labeller that was run on an empty section says "No
+Finding": such rows are left aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from medclip_debias.data.labels import CHEXPERT_LABELS, Labels
+from medclip_debias.data.records import ImageRecord, file_stem
+from medclip_debias.data.sources.archive import (
+    ArchiveSource,
+    ImagePlaces,
+    LabelCells,
+    find_table,
+    leftovers,
+    read_json_lines,
+    report_of,
+    split_said,
+    without_repeats,
+)
+from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.registry import Given, Sure, source
+from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.texts import read_report
+from medclip_debias.data.splits import seeded_split, split_name
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE = "df_chexpert_plus_*.csv*"
+LABELS = {
+    "impression_fixed.json": "section_impression",
+    "report_fixed.json": "report",
+    "findings_fixed.json": "section_findings",
+}
+"""Files of labels, the first that is there is read, and the column of the text behind each.
+
+CheXpert's own labels are those of the impression.
+"""
+
+_NEEDED = ("path_to_image", "deid_patient_id", "split", "section_findings", "section_impression")
+_READ = (*_NEEDED, "path_to_dcm", "frontal_lateral", "ap_pa", "report")
+_FOLDERS = ("", "files", "label", "labels", "chexbert_labels")
+_IMAGES = ("DICOM", "PNG", "PNG/PNG", "images", "CheXpert-v1.0", "CheXpert-v1.0-small")
+
+
+@source(
+    title="CheXpert Plus",
+    looks="CheXpert Plus (df_chexpert_plus_240401.csv)",
+    give="folder with `df_chexpert_plus_240401.csv`",
+    needs="DICOM, PNG or JPG files at the paths of the table; labels from"
+    " `impression_fixed.json` (or `report_fixed.json`, `findings_fixed.json`) where one is there",
+    takes=("split_seed", "text_only"),
+    instead={"reports": "the table of CheXpert Plus has its reports; leave out --reports"},
+)
+class CheXpertPlusSource(ArchiveSource):
+    """A folder of CheXpert Plus.
+
+    Args:
+        root: folder of the table.
+        seed: split patients by a hash with this seed instead of by the column ``split``.
+        text_only: the reports alone.
+
+    Raises:
+        UserError: there is no table, or it is broken.
+    """
+
+    kind: ClassVar[str] = "chexpert_plus"
+
+    def __init__(self, root: Path, seed: int | None = None, text_only: bool = False) -> None:
+        super().__init__(root, text_only)
+        path = _table(root)
+        if path is None:
+            raise UserError(
+                f"{root}: has no df_chexpert_plus_240401.csv, the table of CheXpert Plus; check"
+                " the path."
+            )
+        table = read_table(path, required=_NEEDED, columns=_READ)
+        table = without_repeats(path, table, "path_to_image", self.counted, self.said)
+        table = named_rows(path, table, "path_to_image", self.counted)
+        self._add_images(path, table, seed)
+        reports = self._reports(path, table)
+        self.add_studies(self._labels(path, table), reports)
+        views = Counter(image.view or "unknown" for image in self.image_records)
+        self.said += [
+            f"CheXpert Plus {path}: {len(self.image_records)} images of"
+            f" {len(self.study_records)} studies.",
+            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
+            *split_said(seed),
+        ]
+
+    @classmethod
+    def recognise(cls, path: Path) -> Sure:
+        """Take a folder of the archive's table."""
+        return Sure.RELEASE if path.is_dir() and _table(path) is not None else Sure.NO
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> CheXpertPlusSource:
+        """Open a folder."""
+        return cls(path, given.split_seed, given.text_only)
+
+    def _add_images(self, path: Path, table: pd.DataFrame, seed: int | None) -> None:
+        names = table["path_to_image"].tolist()
+        others = table["path_to_dcm"].tolist() if "path_to_dcm" in table else names
+        files = [Path()] * len(names) if self.text_only else self._files(names, others)
+        blank = [""] * len(table)
+        sides = table["frontal_lateral"].tolist() if "frontal_lateral" in table else blank
+        ways = table["ap_pa"].tolist() if "ap_pa" in table else blank
+        columns = (table.index.tolist(), names, table["deid_patient_id"], table["split"])
+        for row, name, patient, word, side, way, file in zip(
+            *columns, sides, ways, files, strict=True
+        ):
+            origin = f"{path}, row {row}"
+            study = _study(name)
+            owner = patient if not is_blank(patient) else study.partition("/")[0]
+            split = split_name(word, origin) if seed is None else seeded_split(owner, seed)
+            image_id = f"{study}/{file_stem(name)}"
+            view = view_of(side, way, name)
+            self.image_records.append(
+                ImageRecord(image_id, study, owner, file, view, split, origin)
+            )
+
+    def _files(self, names: list[str], others: list[str]) -> list[Path]:
+        """Return the file of each row: DICOM where it is there, else PNG or JPG."""
+        dicoms = ImagePlaces(self.root, others, _IMAGES)
+        rasters = ImagePlaces(self.root, names, _IMAGES, suffixes=(".png",))
+        found = []
+        for name, other in zip(names, others, strict=True):
+            there = (None if is_blank(other) else dicoms.find(other)) or rasters.find(name)
+            found.append(there or (rasters.path(name) if is_blank(other) else dicoms.path(other)))
+        left = leftovers(self.root)
+        if left:
+            self.said.append(
+                f"{self.root}: {left} files are leftovers of interrupted downloads"
+                " (.azDownload-*); they are not read."
+            )
+        return found
+
+    def _reports(self, path: Path, table: pd.DataFrame) -> dict[str, str | None]:
+        """Return the report of each study: its two sections, else the whole text."""
+        reports: dict[str, str | None] = {}
+        whole: set[str] = set()
+        differ: set[str] = set()
+        full = table["report"].tolist() if "report" in table else [""] * len(table)
+        columns = (table["path_to_image"], table["section_findings"], table["section_impression"])
+        for name, findings, impression, text in zip(*columns, full, strict=True):
+            study = _study(name)
+            report = report_of({"findings": findings, "impression": impression})
+            if not report:
+                report = read_report(text)[0]
+                whole |= {study} if report.strip() else set()
+            known = reports.setdefault(study, report)
+            if not known:
+                reports[study] = report
+            elif report and report != known:
+                differ.add(study)
+        if whole:
+            self.said.append(
+                f"{path}: {len(whole)} studies have neither section of findings nor of"
+                " impression; their whole report is read."
+            )
+        if differ:
+            self.said.append(
+                f"{path}: {len(differ)} studies have another report beside another image; that of"
+                " the first image counts."
+            )
+        return reports
+
+    def _labels(self, path: Path, table: pd.DataFrame) -> dict[str, Labels]:
+        """Return the labels of each image, and count those of no use."""
+        places = [path.parent / name for name in _FOLDERS]
+        file = next((f for name in LABELS if (f := find_table(places, name))), None)
+        if file is None:
+            self.said.append(f"No {' or '.join(LABELS)}: studies have no labels.")
+            return {}
+        column = LABELS[file.name]
+        texts = table[column] if column in table else [""] * len(table)
+        blank = {n: is_blank(t) for n, t in zip(table["path_to_image"], texts, strict=True)}
+        cells = LabelCells(file)
+        found: dict[str, Labels] = {}
+        total = known = used = 0
+        for _, line in read_json_lines(file, self.counted):
+            name = str(line.get("path_to_image"))
+            total += 1
+            known += name in blank
+            if not blank.get(name, True):
+                used += 1
+                image_id = f"{_study(name)}/{file_stem(name)}"
+                found[image_id] = {
+                    label: cells.read("" if line[label] is None else str(line[label]))
+                    for label in CHEXPERT_LABELS
+                    if label in line
+                }
+        self.counted += [
+            (f"labels read from {file.name}", "label rows", total, None),
+            (f"image of {file.name} is in the source", "label rows", known, total),
+            (f"text behind a row of {file.name} is not blank", "label rows", used, known),
+            *cells.steps(),
+        ]
+        self.said.append(f"Labels: {file.name} ({len(found)} images).")
+        return found
+
+
+def _table(root: Path) -> Path | None:
+    return find_table((root / name for name in _FOLDERS[:2]), TABLE)
+
+
+def _study(name: str) -> str:
+    """Return patient and study of ``train/patient1/study1/view1_frontal.jpg``."""
+    return "/".join(study_of(name))

@@ -1,0 +1,177 @@
+"""ReXGradient-160K (Zhang et al. 2025): radiographs of 79 sites with reports in four sections.
+
+``<split>_metadata_view_position.json`` (``train``, ``valid``, ``test``) is an object of studies:
+``PatientID``, ``StudyInstanceUid``, ``Indication``, ``Comparison``, ``Findings``, ``Impression``,
+and one entry for each image in ``ImagePath`` (``../deid_png/...``) and ``ImageViewPosition``.
+There are no labels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from medclip_debias.data.records import ImageRecord, file_stem
+from medclip_debias.data.sources.archive import (
+    ArchiveSource,
+    ImagePlaces,
+    find_table,
+    report_of,
+    split_said,
+)
+from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.registry import Given, Sure, source
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json_value
+
+TABLES = {
+    "train": "train_metadata_view_position.json",
+    "validate": "valid_metadata_view_position.json",
+    "test": "test_metadata_view_position.json",
+}
+VIEWS = {
+    "POSTERO_ANTERIOR": "PA",
+    "ANTERO_POSTERIOR": "AP",
+    **dict.fromkeys(("LL", "RL", "LAT"), "LATERAL"),
+    **dict.fromkeys(("UNKNOWN", "N/A"), ""),
+}
+"""View positions that the archive also writes in another way."""
+
+_FOLDERS = ("", "metadata", "download/metadata", "download")
+_SECTIONS = ("Indication", "Comparison", "Findings", "Impression")
+
+
+@source(
+    title="ReXGradient-160K",
+    looks="ReXGradient-160K (metadata/train_metadata_view_position.json)",
+    give="folder that holds `metadata/` and `deid_png/`",
+    needs="`<split>_metadata_view_position.json` of `train`, `valid` or `test`, and the unpacked"
+    " PNG files; there are no labels",
+    takes=("split_seed", "text_only"),
+    instead={"reports": "the JSON files of ReXGradient have its reports; leave out --reports"},
+)
+class ReXGradientSource(ArchiveSource):
+    """A folder of ReXGradient-160K.
+
+    Args:
+        root: folder of ``metadata``, or that folder itself.
+        seed: split patients by a hash with this seed instead of by the files.
+        text_only: the reports alone.
+
+    Raises:
+        UserError: there is no such file, or one is no object of studies.
+    """
+
+    kind: ClassVar[str] = "rexgradient"
+
+    def __init__(self, root: Path, seed: int | None = None, text_only: bool = False) -> None:
+        super().__init__(root, text_only)
+        self._seen: set[str] = set()
+        found = _tables(root)
+        if not found:
+            raise UserError(
+                f"{root}: has no {TABLES['train']}, {TABLES['validate']} or {TABLES['test']}; check"
+                " the path."
+            )
+        reports: dict[str, str | None] = {}
+        for split, path in found.items():
+            self._read(path, split, seed, reports)
+        self.add_studies(reports=reports)
+        views = Counter(image.view or "unknown" for image in self.image_records)
+        self.said += [
+            f"ReXGradient-160K {root}: {len(self.image_records)} images of"
+            f" {len(self.study_records)} studies"
+            f" ({', '.join(path.name for path in found.values())}).",
+            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
+            "No labels.",
+            *split_said(seed),
+        ]
+
+    @classmethod
+    def recognise(cls, path: Path) -> Sure:
+        """Take a folder of the archive's JSON files."""
+        return Sure.RELEASE if path.is_dir() and _tables(path) else Sure.NO
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> ReXGradientSource:
+        """Open a folder."""
+        return cls(path, given.split_seed, given.text_only)
+
+    def _read(
+        self, path: Path, split: str, seed: int | None, reports: dict[str, str | None]
+    ) -> None:
+        """Read one file: add its images and the reports of its studies."""
+        content = read_json_value(path, "download it again")
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: is no object of studies; download it again.")
+        listed = list(enumerate(content.values(), start=1))
+        entries = [(number, entry) for number, entry in listed if _is_study(entry)]
+        if len(entries) < len(listed):
+            step = f"study of {path.name} has a patient, an id and images"
+            self.counted.append((step, "rows", len(entries), len(listed)))
+        names = [str(name) for _, entry in entries for name in entry["ImagePath"]]
+        places = None if self.text_only else ImagePlaces(self.root, names, ("..",))
+        kept = short = 0
+        for number, entry in entries:
+            study, patient = str(entry["StudyInstanceUid"]), str(entry["PatientID"])
+            its_split = split if seed is None else seeded_split(patient, seed)
+            paths = [str(name) for name in entry["ImagePath"]]
+            views = _views(entry, len(paths))
+            short += views is None
+            for name, view in zip(paths, views or [""] * len(paths), strict=True):
+                image = file_stem(name)
+                if image in self._seen:
+                    continue
+                self._seen.add(image)
+                kept += 1
+                file = Path() if places is None else places.path(name)
+                origin = f"{path}, study number {number}"
+                self.image_records.append(
+                    ImageRecord(image, study, patient, file, view, its_split, origin)
+                )
+            reports[study] = reports.get(study) or _report(entry)
+        if kept < len(names):
+            step = f"image of {path.name} is named once"
+            self.counted.append((step, "rows", kept, len(names)))
+        if short:
+            self.said.append(
+                f"{path}: {short} studies have more or fewer view positions than images; the views"
+                " of their images count as unknown."
+            )
+
+
+def _tables(root: Path) -> dict[str, Path]:
+    places = [root / name for name in _FOLDERS]
+    return {s: path for s, name in TABLES.items() if (path := find_table(places, name))}
+
+
+def _is_study(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and all(_text(entry.get(key)) for key in ("PatientID", "StudyInstanceUid"))
+        and isinstance(entry.get("ImagePath"), list)
+        and bool(entry["ImagePath"])
+    )
+
+
+def _text(value: Any) -> str:
+    """A value as text; JSON's ``null`` and ``NaN`` are blank."""
+    text = "" if value is None else str(value)
+    return "" if is_blank(text) else text
+
+
+def _views(entry: Mapping[str, Any], count: int) -> list[str] | None:
+    """Return the view of each image; ``None`` where there are more or fewer views than images."""
+    given = entry.get("ImageViewPosition")
+    if not isinstance(given, list) or len(given) != count:
+        return None
+    views = [_text(view).upper() for view in given]
+    return [VIEWS.get(view, view) for view in views]
+
+
+def _report(entry: Mapping[str, Any]) -> str | None:
+    """Return the sections under their headings; ``None`` where all are blank."""
+    return report_of({name: _text(entry.get(name)) for name in _SECTIONS}) or None

@@ -1,0 +1,124 @@
+"""Whether what a report says of a finding agrees with what a sentence claims of it.
+
+Three-valued: 1 agrees, -1 contradicts, 0 unknown. docs/evidence.md has the rules in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from medclip_debias.data.text.claims.claim import SEVERITIES, Claim
+from medclip_debias.data.text.claims.lexicon import Lexicon
+
+AGREE, UNKNOWN, CONTRADICT = 1, 0, -1
+
+
+class Said(NamedTuple):
+    """What is said of one finding; as `Claim`, without the finding's name and the change."""
+
+    present: bool
+    certain: bool
+    side: str = ""
+    zone: str = ""
+    severity: str = ""
+
+
+class Judged(NamedTuple):
+    """A verdict, and whether the report says both that and its opposite (then it is unknown)."""
+
+    verdict: int
+    conflict: bool
+
+
+def said(claim: Claim) -> Said | None:
+    """What a claim says of its finding; None where one image cannot tell.
+
+    "No new opacity" says nothing of old ones. Other changes are left aside: an image shows that an
+    effusion is there, not that it has grown.
+    """
+    if not claim.present and claim.change == "new":
+        return None
+    return Said(claim.present, claim.certain, claim.side, claim.zone, claim.severity)
+
+
+def implied(claim: Claim, lexicon: Lexicon) -> Iterator[tuple[str, Said]]:
+    """What a report's claim says of its finding and of the hierarchy around it.
+
+    A consolidation is an opacity of that place (of what severity is not said); where there is no
+    opacity, there is no consolidation.
+    """
+    own = said(claim)
+    if own is None:
+        return
+    related = lexicon.ancestors if claim.present else lexicon.descendants
+    for finding in related[claim.finding]:
+        other = claim.present and finding != claim.finding
+        yield finding, own._replace(severity="") if other else own
+
+
+def judge(known: Collection[Said], asked: Said, always: bool) -> Judged:
+    """What a report says of a claim, by what it says of the claim's finding.
+
+    Args:
+        known: what the report says of that finding.
+        asked: what the sentence claims of it.
+        always: readers always mention this finding, so what is not mentioned is absent.
+    """
+    if not asked.certain:
+        return Judged(UNKNOWN, False)
+    seen = [k for k in known if k.present and k.certain]
+    denied = [k for k in known if not k.present and k.certain]
+    possible = any(k.present and _meet(k, asked) for k in known)
+    there = any(_covers(asked, k) for k in seen)
+    gone = _denies(denied, asked)
+    if asked.present:
+        agrees = there
+        contradicts = gone or (always and not possible)
+        contradicts = contradicts or (not there and any(_clash(k, asked) for k in seen))
+    else:
+        agrees = gone or (always and not possible)
+        contradicts = there
+    if agrees == contradicts:
+        return Judged(UNKNOWN, agrees)
+    return Judged(AGREE if agrees else CONTRADICT, False)
+
+
+def _covers(wide: Said, narrow: Said) -> bool:
+    """Whether all that ``narrow`` speaks of is also spoken of by ``wide``: any left is any."""
+    return (
+        wide.side in ("", narrow.side)
+        and wide.zone in ("", narrow.zone)
+        and wide.severity in ("", narrow.severity)
+    )
+
+
+def _denies(denied: Collection[Said], asked: Said) -> bool:
+    """Whether a denial covers what is asked, or denials of both sides together do."""
+    if any(_covers(k, asked) for k in denied):
+        return True
+    return not asked.side and all(
+        any(_covers(k, asked._replace(side=side)) for k in denied) for side in ("left", "right")
+    )
+
+
+def _meet(a: Said, b: Said) -> bool:
+    """Whether both may speak of the same thing."""
+    return (
+        (not a.side or not b.side or a.side == b.side)
+        and (not a.zone or not b.zone or a.zone == b.zone)
+        and not _far(a, b)
+    )
+
+
+def _clash(seen: Said, asked: Said) -> bool:
+    """Whether the same place is seen with another severity: mild is not severe."""
+    return seen.side == asked.side and seen.zone == asked.zone and _far(seen, asked)
+
+
+def _far(a: Said, b: Said) -> bool:
+    """Mild and severe; between neighbours readers differ."""
+    return (
+        bool(a.severity and b.severity)
+        and abs(SEVERITIES.index(a.severity) - SEVERITIES.index(b.severity)) > 1
+    )

@@ -1,0 +1,224 @@
+"""Pair evidence: does this study's report agree with that sentence (docs/evidence.md)?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.claim import Claim
+from medclip_debias.data.text.claims.lexicon import Lexicon
+from medclip_debias.data.text.claims.table import read_claims
+from medclip_debias.data.text.evidence.states import (
+    Ints,
+    Verdicts,
+    all_verdicts,
+    number_atoms,
+    study_states,
+)
+from medclip_debias.errors import UserError, did_you_mean
+
+ALWAYS = 0.5
+"""Share of the training reports that must mention a finding for it to be always mentioned."""
+UNCERTAIN = 0.5
+"""Confidence of a verdict that rests on an uncertain claim."""
+
+
+class Evidence:
+    """What the claims of all reports say of all sentences; use `Evidence.open`.
+
+    Studies and sentences are named by numbers: the row in ``PreparedSet.studies`` and the place in
+    ``PreparedSet.texts``.
+
+    Args:
+        claims: of each of T sentences.
+        study: study of each occurrence of a sentence, ``[N]`` in 0..S-1.
+        sentence: its sentence, ``[N]`` in 0..T-1.
+        studies: S.
+        lexicon: of the claims.
+        always: share of the reports that must mention a finding for "not mentioned" to mean
+            absent, or the names of such findings.
+        counted: the studies over which that share is taken, bool ``[S]``; those with a sentence
+            among them. All by default.
+
+    Raises:
+        UserError: ``always`` is no share and names no finding.
+    """
+
+    def __init__(
+        self,
+        claims: Sequence[Sequence[Claim]],
+        study: Ints,
+        sentence: Ints,
+        studies: int,
+        lexicon: Lexicon,
+        always: float | Sequence[str] = ALWAYS,
+        counted: NDArray[np.bool_] | None = None,
+    ) -> None:
+        order = np.argsort(study, kind="stable")
+        study, sentence = np.asarray(study)[order], np.asarray(sentence)[order]
+        self.lexicon = lexicon
+        self._atoms = number_atoms(claims, lexicon)
+        self._states = study_states(self._atoms, study, sentence, studies, lexicon)
+        told = np.zeros(studies, dtype=bool)
+        told[study] = True
+        shares = self._states.mentioned(told if counted is None else told & counted)
+        self.mentioned = dict(zip(lexicon.names, shares.tolist(), strict=True))
+        self.always = _always(always, self.mentioned)
+        self._rule = always
+        self._closed = np.array([name in self.always for name in lexicon.names])
+        self._sure = all_verdicts(self._atoms, self._states, self._closed)
+        clash = self._conflicts(study, sentence)
+        self.conflicts = int(clash.sum())
+        self.conflicting_studies = len(np.unique(study[clash]))
+        # A report agrees with its own sentences, but for those that it contradicts itself.
+        kept_study, kept_sentence = study[~clash], sentence[~clash]
+        self._own_start = np.searchsorted(kept_study, np.arange(studies + 1))
+        self._own = kept_sentence
+        self._counts = {"studies": studies, "sentences": len(claims)}
+        self._silent = sum(not found for found in claims)
+
+    @classmethod
+    def open(cls, prepared: PreparedSet | Path, always: float | Sequence[str] = ALWAYS) -> Evidence:
+        """Read the claims of a prepared set.
+
+        The share of reports that mention a finding is taken over the training studies.
+
+        Raises:
+            UserError: the set has no claims yet, or ``always`` fits no finding.
+        """
+        if not isinstance(prepared, PreparedSet):
+            prepared = PreparedSet.open(prepared)
+        table = read_claims(prepared)
+        ids = pd.Index(prepared.studies["study_id"])
+        study = ids.get_indexer(pd.Index(prepared.sentences["study_id"]))
+        sentence = pd.Index(prepared.texts).get_indexer(pd.Index(prepared.sentences["text"]))
+        train = (prepared.studies["split"] == "train").to_numpy()
+        return cls(table.claims, study, sentence, len(ids), table.lexicon, always, train)
+
+    def pairs(self, studies: Ints, sentences: Ints) -> NDArray[np.int8]:
+        """Evidence of each pair: 1 the report agrees, -1 it contradicts, 0 unknown.
+
+        A report agrees with its own sentences, but for those that it contradicts elsewhere
+        (unknown). A sentence of several claims agrees if all do, and contradicts if one does.
+
+        Args:
+            studies: numbers of B studies.
+            sentences: numbers of T sentences.
+
+        Returns:
+            ``[B, T]``.
+        """
+        return self._pairs(np.asarray(studies), np.asarray(sentences), self._sure)
+
+    def graded(
+        self, studies: Ints, sentences: Ints, uncertain: float = UNCERTAIN
+    ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """Evidence with a confidence, uncertain claims included.
+
+        Args:
+            studies: numbers of B studies.
+            sentences: numbers of T sentences.
+            uncertain: confidence of a verdict that rests on an uncertain claim, 0..1.
+
+        Returns:
+            Evidence as `pairs`, where it is unknown what it would be if every claim were certain;
+            and its confidence in 0..1: 1 where `pairs` decides, ``uncertain`` where only the
+            uncertain claims do, 0 where neither does. Both ``[B, T]``.
+        """
+        studies, sentences = np.asarray(studies), np.asarray(sentences)
+        sure = self._pairs(studies, sentences, self._sure)
+        perhaps = self._pairs(studies, sentences, self._unsure)
+        value = np.where(sure != 0, sure, perhaps)
+        confidence = np.where(sure != 0, 1.0, np.where(perhaps != 0, uncertain, 0.0))
+        return value, confidence.astype(np.float32)
+
+    def meta(self) -> dict[str, Any]:
+        """What the evidence rests on, for the record of a run."""
+        tables = self._sure.flat.nbytes + self._sure.conflict.nbytes
+        return {
+            **self._counts,
+            "sentences_without_claims": self._silent,
+            "distinct_claims": len(self._atoms.asked) - 1,
+            "states": sum(len(known) for known in self._states.known),
+            "bytes": int(self._states.of.nbytes + tables + self._atoms.of.nbytes)
+            + int(self._atoms.start.nbytes + self._own.nbytes + self._own_start.nbytes),
+            "always_mentioned": {name: round(self.mentioned[name], 4) for name in self.always},
+            "always_rule": self._rule if isinstance(self._rule, float | int) else "given",
+            "own_sentences_contradicted": self.conflicts,
+            "reports_that_contradict_themselves": self.conflicting_studies,
+        }
+
+    @cached_property
+    def _unsure(self) -> Verdicts:
+        return all_verdicts(self._atoms, self._states, self._closed, sure=False)
+
+    def _pairs(self, studies: Ints, sentences: Ints, verdicts: Verdicts) -> NDArray[np.int8]:
+        if not len(studies) or not len(sentences):
+            return np.zeros((len(studies), len(sentences)), dtype=np.int8)
+        distinct, back = np.unique(sentences, return_inverse=True)
+        start = self._atoms.start[distinct]
+        counts = self._atoms.start[distinct + 1] - start
+        cuts = np.cumsum(counts) - counts
+        flat = np.arange(int(counts.sum())) + np.repeat(start - cuts, counts)
+        asked, where = np.unique(self._atoms.of[flat], return_inverse=True)
+        found = self._look_up(verdicts.flat, studies, asked, verdicts)
+        result = np.minimum.reduceat(found[:, where], cuts, axis=1)
+        result[self._own_mask(studies, distinct)] = 1
+        return np.asarray(result[:, back], dtype=np.int8)
+
+    def _look_up(
+        self, table: NDArray[Any], studies: Ints, asked: Ints, verdicts: Verdicts
+    ) -> NDArray[Any]:
+        finding = self._atoms.finding[asked]
+        states = self._states.of[studies][:, finding].astype(np.int64)
+        offset = verdicts.base[finding] + verdicts.column[asked]
+        return np.asarray(table[states * verdicts.width[finding] + offset])
+
+    def _own_mask(self, studies: Ints, distinct: Ints) -> tuple[Ints, Ints]:
+        """Rows and columns of the pairs of a study and a sentence of its own."""
+        first, last = self._own_start[studies], self._own_start[studies + 1]
+        counts = last - first
+        rows = np.repeat(np.arange(len(studies)), counts)
+        places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        own = self._own[np.repeat(first, counts) + places]
+        columns = np.minimum(np.searchsorted(distinct, own), len(distinct) - 1)
+        hit = distinct[columns] == own
+        return rows[hit], columns[hit]
+
+    def _conflicts(self, study: Ints, sentence: Ints) -> NDArray[np.bool_]:
+        """Which occurrences hold a claim that the same report also contradicts."""
+        verdicts = self._sure
+        result = np.zeros(len(study), dtype=bool)
+        for begin in range(0, len(study), 1 << 18):
+            part = slice(begin, begin + (1 << 18))
+            start = self._atoms.start[sentence[part]]
+            counts = self._atoms.start[sentence[part] + 1] - start
+            cuts = np.cumsum(counts) - counts
+            asked = self._atoms.of[np.arange(int(counts.sum())) + np.repeat(start - cuts, counts)]
+            finding = self._atoms.finding[asked]
+            states = self._states.of[np.repeat(study[part], counts), finding].astype(np.int64)
+            at = verdicts.base[finding] + states * verdicts.width[finding] + verdicts.column[asked]
+            if len(at):
+                result[part] = np.logical_or.reduceat(verdicts.conflict[at], cuts)
+        return result
+
+
+def _always(rule: float | Sequence[str], mentioned: dict[str, float]) -> tuple[str, ...]:
+    if isinstance(rule, float | int):
+        if not 0 < rule <= 1:
+            raise UserError(f"always is {rule}; give a share above 0 and at most 1, or findings.")
+        return tuple(name for name, share in mentioned.items() if share >= rule)
+    for name in rule:
+        if name not in mentioned:
+            raise UserError(
+                f"always names '{name}', which is no finding of the lexicon"
+                f"{did_you_mean(name, mentioned)}."
+            )
+    return tuple(dict.fromkeys(rule))

@@ -1,0 +1,219 @@
+"""What each study says of each finding, as the number of a state that many studies share.
+
+A dense table of studies and sentences is never made: 377,000 x 400,000 would be 140 GiB. A report
+says of one finding what thousands of others say, so a study is a row of small numbers, one a
+finding, and a verdict is looked up by finding, state and claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.text.claims.claim import Claim
+from medclip_debias.data.text.claims.lexicon import Lexicon
+from medclip_debias.data.text.evidence.entail import Said, implied, judge, said
+
+Ints = NDArray[np.integer[Any]]
+_CHUNK = 1 << 16
+"""Studies whose claims are gathered at a time."""
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """The distinct claims of the sentences, numbered; number 0 is the claim that nobody can judge.
+
+    Attributes:
+        start: where each sentence's claims begin in ``of``; ``[sentences + 1]``.
+        of: numbers of the claims, sentence by sentence; a sentence without claims has the 0.
+        finding: of each atom, an index into the lexicon's names.
+        asked: what each atom says; None for number 0.
+        claims: per sentence the numbers of its claims in ``distinct``; start and numbers.
+        distinct: the distinct claims.
+    """
+
+    start: Ints
+    of: Ints
+    finding: Ints
+    asked: list[Said | None]
+    claims: tuple[Ints, Ints]
+    distinct: list[Claim]
+
+
+def number_atoms(claims: Sequence[Sequence[Claim]], lexicon: Lexicon) -> Atoms:
+    """Number the distinct claims of all sentences."""
+    index = {name: number for number, name in enumerate(lexicon.names)}
+    distinct: dict[Claim, int] = {}
+    atoms: dict[tuple[int, Said], int] = {}
+    of_claim: list[int] = []
+    counts = np.fromiter((len(c) for c in claims), np.int64, len(claims))
+    numbers = np.empty(int(counts.sum()), dtype=np.int64)
+    at = 0
+    for sentence in claims:
+        for claim in sentence:
+            number = distinct.get(claim)
+            if number is None:
+                number = distinct[claim] = len(distinct)
+                asked = said(claim)
+                key = None if asked is None else (index[claim.finding], asked)
+                of_claim.append(0 if key is None else atoms.setdefault(key, len(atoms) + 1))
+            numbers[at] = number
+            at += 1
+    claim_start = np.concatenate([[0], np.cumsum(counts)])
+    padded = np.maximum(counts, 1)
+    start = np.concatenate([[0], np.cumsum(padded)])
+    of = np.zeros(int(start[-1]), dtype=np.int32)
+    sentence_of = np.repeat(np.arange(len(claims)), counts)
+    within = np.arange(len(numbers)) - claim_start[sentence_of]
+    of[start[sentence_of] + within] = np.asarray(of_claim, dtype=np.int32)[numbers]
+    keys = list(atoms)
+    return Atoms(
+        start,
+        of,
+        np.array([0, *(finding for finding, _ in keys)], dtype=np.int32),
+        [None, *(asked for _, asked in keys)],
+        (claim_start, numbers),
+        list(distinct),
+    )
+
+
+@dataclass(frozen=True)
+class States:
+    """What the studies say of the findings.
+
+    Attributes:
+        of: number of each study's state, ``[studies, findings]``; 0 is "not mentioned".
+        known: what each state says, by finding and number.
+    """
+
+    of: Ints
+    known: list[list[frozenset[Said]]]
+
+    def mentioned(self, studies: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Share of some studies that mention each finding, present or absent, sure or not."""
+        if not studies.any():
+            return np.zeros(self.of.shape[1])
+        return np.asarray((self.of[studies] != 0).mean(axis=0), dtype=np.float64)
+
+
+def study_states(
+    atoms: Atoms, study: Ints, sentence: Ints, studies: int, lexicon: Lexicon
+) -> States:
+    """Gather what each study says.
+
+    Args:
+        atoms: of the sentences.
+        study: study of each occurrence of a sentence, rising.
+        sentence: number of the sentence.
+        studies: how many there are.
+        lexicon: for its hierarchy.
+    """
+    index = {name: number for number, name in enumerate(lexicon.names)}
+    said_by = [
+        sorted({(index[f], s) for f, s in implied(claim, lexicon)}) for claim in atoms.distinct
+    ]
+    items = sorted({item for found in said_by for item in found})
+    number = {item: n for n, item in enumerate(items)}
+    item_start, item_of = _ragged([[number[item] for item in found] for found in said_by])
+    finding_of = np.array([finding for finding, _ in items], dtype=np.int64)
+    # A state is named by the sum of random numbers of what it says: equal sums, equal sets.
+    names = np.random.default_rng(20).integers(0, 1 << 63, len(items), dtype=np.uint64)
+    numbers: list[dict[int, int]] = [{} for _ in lexicon.names]
+    known: list[list[frozenset[Said]]] = [[frozenset()] for _ in lexicon.names]
+    of = np.zeros((studies, len(lexicon.names)), dtype=np.uint32)
+    bounds = np.searchsorted(study, np.arange(0, studies + _CHUNK, _CHUNK))
+    for first, last in pairwise(bounds):
+        if first == last or not items:
+            continue
+        rows, claims = _expand(study[first:last], sentence[first:last], *atoms.claims)
+        rows, said_items = _expand(rows, claims, item_start, item_of)
+        if not len(rows):
+            continue
+        pairs = np.unique(rows.astype(np.int64) * len(items) + said_items)
+        rows, said_items = pairs // len(items), pairs % len(items)
+        group = rows * len(lexicon.names) + finding_of[said_items]
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        ends = np.append(starts[1:], len(group))
+        sums = np.add.reduceat(names[said_items], starts)
+        _, where, which = np.unique(sums, return_index=True, return_inverse=True)
+        states = np.empty(len(where), dtype=np.uint32)
+        for n, at in enumerate(where):
+            finding = int(finding_of[said_items[starts[at]]])
+            seen = numbers[finding]
+            name = int(sums[at])
+            if name not in seen:
+                seen[name] = len(known[finding])
+                saying = said_items[starts[at] : ends[at]]
+                known[finding].append(frozenset(items[i][1] for i in saying))
+            states[n] = seen[name]
+        of[rows[starts], finding_of[said_items[starts]]] = states[which]
+    largest = max((len(k) for k in known), default=1)
+    return States(of.astype(np.uint16) if largest <= 1 << 16 else of, known)
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A verdict for every state of a finding and every claim of it, in one flat array.
+
+    ``flat[base[f] + state * width[f] + column[atom]]``; ``conflict`` is laid out alike.
+    """
+
+    flat: NDArray[np.int8]
+    conflict: NDArray[np.bool_]
+    base: Ints
+    width: Ints
+    column: Ints
+
+
+def all_verdicts(
+    atoms: Atoms, states: States, always: NDArray[np.bool_], sure: bool = True
+) -> Verdicts:
+    """Judge every claim against every state of its finding.
+
+    Args:
+        atoms: of the sentences.
+        states: of the studies.
+        always: which findings readers always mention.
+        sure: leave uncertain claims unknown; otherwise read them as if they were certain.
+    """
+    members: list[list[int]] = [[] for _ in states.known]
+    for atom in range(1, len(atoms.asked)):
+        members[int(atoms.finding[atom])].append(atom)
+    members[0].insert(0, 0)
+    column = np.zeros(len(atoms.asked), dtype=np.int64)
+    width = np.array([len(m) for m in members], dtype=np.int64)
+    sizes = [len(k) * len(m) for k, m in zip(states.known, members, strict=True)]
+    base = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    flat = np.zeros(sum(sizes), dtype=np.int8)
+    conflict = np.zeros(sum(sizes), dtype=bool)
+    at = 0
+    for finding, (known, own) in enumerate(zip(states.known, members, strict=True)):
+        column[own] = np.arange(len(own))
+        for state in known:
+            heard = state if sure else frozenset(s._replace(certain=True) for s in state)
+            for atom in own:
+                asked = atoms.asked[atom]
+                if asked is not None:
+                    asked = asked if sure else asked._replace(certain=True)
+                    flat[at], conflict[at] = judge(heard, asked, bool(always[finding]))
+                at += 1
+    return Verdicts(flat, conflict, base, width, column)
+
+
+def _ragged(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    lengths = np.fromiter((len(found) for found in lists), np.int64, len(lists))
+    start = np.concatenate([[0], np.cumsum(lengths)])
+    return start, np.array([n for found in lists for n in found], dtype=np.int64)
+
+
+def _expand(rows: Ints, keys: Ints, start: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """Repeat each row for every value of its key."""
+    counts = start[keys + 1] - start[keys]
+    repeated = np.repeat(rows, counts)
+    offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return repeated, values[np.repeat(start[keys], counts) + offsets]

@@ -1,0 +1,209 @@
+"""The languages of reports: what their headings, abbreviations and negations are, as YAML.
+
+English headings and abbreviations are code (`medclip_debias.data.text.headings`, `...repairs`),
+because the public MIMIC-CXR parser's list is; ``es.yaml``, ``fr.yaml``, ``pt.yaml`` and ``de.yaml``
+hold those of the others, ``negations.yaml`` the words that deny a finding in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field
+
+from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.data.text import headings, repairs
+from medclip_debias.data.text.headings import SPELLINGS, Headings
+from medclip_debias.data.text.repairs import Repairs
+from medclip_debias.errors import UserError, did_you_mean
+
+LANGUAGES = ("en", "es", "fr", "pt", "de")
+"""Languages whose reports are read, by their ISO 639-1 codes."""
+
+_FOLDER = Path(__file__).parent
+_GERMAN = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
+
+
+@dataclass(frozen=True, eq=False)
+class Language:
+    """How reports of one language are read.
+
+    Attributes:
+        code: as in `LANGUAGES`.
+        name: in English.
+        headings: what its headings mean.
+        repairs: of what PySBD cuts.
+        segmenter: language whose rules PySBD is asked for.
+        signatures: how a line starts that says who signed the report; ``None`` for English, whose
+            pattern is in `medclip_debias.data.text.sentences`.
+        ordinals: words before which a number with a full stop is no list number ("5. Rippe").
+    """
+
+    code: str
+    name: str
+    headings: Headings
+    repairs: Repairs
+    segmenter: str
+    signatures: str | None = None
+    ordinals: frozenset[str] = frozenset()
+
+
+ENGLISH = Language("en", "English", headings.ENGLISH, repairs.ENGLISH, "en")
+
+
+class _Abbreviations(Settings):
+    always: tuple[str, ...]
+    exact: tuple[str, ...]
+    sometimes: tuple[str, ...]
+    lone: tuple[str, ...]
+    attributes: tuple[str, ...] = ()
+    final: tuple[str, ...] = ()
+
+
+class _Vocabulary(Settings):
+    """Content of a language's file; what each part means is said in `Headings` and `Repairs`."""
+
+    name: str
+    segmenter: str
+    upper: str
+    lower: str
+    sections: dict[str, tuple[str, ...]] = Field(min_length=1)
+    capitals_only: tuple[str, ...]
+    parts: dict[str, str]
+    titles: tuple[str, ...]
+    no_titles: tuple[str, ...]
+    title_words: tuple[str, ...]
+    organs: tuple[str, ...]
+    bare: tuple[str, ...]
+    abbreviations: _Abbreviations
+    honorifics: tuple[str, ...]
+    starts: tuple[str, ...]
+    continues: tuple[str, ...]
+    sure_starts: tuple[str, ...]
+    signatures: tuple[str, ...]
+    numbers: bool = False
+    ordinals: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=16)
+def language(code: str) -> Language:
+    """Return a language by its code.
+
+    Raises:
+        UserError: it is none of `LANGUAGES`.
+
+    >>> language("es").headings.kind_of("Impresión diagnóstica", capitals=False)
+    ('section', 'impression')
+    """
+    if code not in LANGUAGES:
+        raise UserError(
+            f"The language '{code}' is not supported{did_you_mean(code, LANGUAGES)}; choose one"
+            f" of {', '.join(LANGUAGES)}."
+        )
+    if code == "en":
+        return ENGLISH
+    words = validate(_Vocabulary, load_yaml(_FOLDER / f"{code}.yaml"), f"{code}.yaml")
+    if unknown := set(words.sections) - set(SPELLINGS):
+        raise UserError(f"{code}.yaml: there is no section {', '.join(sorted(unknown))}.")
+    names = {
+        spelling: section
+        for section, written in words.sections.items()
+        for heading in written
+        for spelling in spellings(heading)
+    }
+    short = words.abbreviations
+    return Language(
+        code=code,
+        name=words.name,
+        headings=Headings(
+            names=names,
+            capitals_only=frozenset(s for w in words.capitals_only for s in spellings(w)),
+            parts=tuple(words.parts.items()),
+            titles=words.titles,
+            no_titles=words.no_titles,
+            title_words=frozenset(words.title_words),
+            organs=words.organs,
+            bare=tuple(_loud(words.bare)),
+            upper=words.upper,
+            lower=words.lower,
+        ),
+        repairs=Repairs(
+            always=short.always,
+            exact=short.exact,
+            sometimes=short.sometimes,
+            lone=short.lone,
+            attributes=short.attributes,
+            final=short.final,
+            starts=words.starts,
+            continues=words.continues,
+            sure_starts=words.sure_starts,
+            titles=words.honorifics,
+            numbers=words.numbers,
+            upper=words.upper,
+            lower=words.lower,
+        ),
+        segmenter=words.segmenter,
+        signatures=_signed(words.signatures, words.upper),
+        ordinals=frozenset(words.ordinals),
+    )
+
+
+def spellings(heading: str) -> list[str]:
+    """Return a heading as it is written, without its accents, and with ``ae`` for ``ä``.
+
+    >>> spellings("conclusión"), spellings("größe")
+    (['conclusión', 'conclusion'], ['größe', 'große', 'groesse'])
+    """
+    parted = unicodedata.normalize("NFD", heading)
+    bare = "".join(c for c in parted if not unicodedata.combining(c)).replace("œ", "oe")
+    return list(dict.fromkeys((heading, bare, heading.translate(_GERMAN))))
+
+
+def _loud(written: Iterable[str]) -> list[str]:
+    """Headings in capitals, longest first."""
+    found = {s.upper() for heading in written for s in spellings(heading.lower())}
+    return sorted(map(re.escape, found), key=lambda heading: (-len(heading), heading))
+
+
+def _signed(phrases: Iterable[str], upper: str) -> str:
+    """A signature is one of the phrases before a colon, or before a name or a title."""
+    known = "|".join(sorted(map(re.escape, phrases), key=len, reverse=True))
+    name = rf"(?:Drs?|Dra|Prof|M|Mme|[{upper}]\w+,? [{upper}]|_|X{{3}})"
+    return (
+        rf"(?i:(?:{known}))(?:\s*:|(?<= por)(?= {name})|(?<= par)(?= {name})|(?<= von)(?= {name}))"
+    )
+
+
+class Negations(Settings):
+    """Words that deny a finding, in lower case.
+
+    Attributes:
+        before: stand before what they deny ("no evidence of").
+        after: stand behind it ("is excluded").
+        not_negations: hold such a word and deny nothing ("no change", "cannot be excluded").
+    """
+
+    before: tuple[str, ...] = Field(min_length=1)
+    after: tuple[str, ...] = Field(min_length=1)
+    not_negations: tuple[str, ...] = Field(min_length=1)
+
+
+@lru_cache(maxsize=16)
+def negations(code: str) -> Negations:
+    """Return the words that deny a finding in a language, longest first.
+
+    Raises:
+        UserError: it is none of `LANGUAGES`.
+
+    >>> "sin" in negations("es").before
+    True
+    """
+    language(code)
+    content = load_yaml(_FOLDER / "negations.yaml")[code]
+    ordered = {name: sorted(words, key=lambda w: (-len(w), w)) for name, words in content.items()}
+    return validate(Negations, ordered, f"negations.yaml: {code}")

@@ -1,0 +1,308 @@
+"""Phrase grounding: does a sentence score higher inside its boxes than elsewhere?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.catalogue import of_protocol
+from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
+from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
+from medclip_debias.evaluation.options import BoxRule
+from medclip_debias.evaluation.phrase_selection import Phrase, Phrases, phrases_of
+from medclip_debias.evaluation.pictures import write_heatmaps
+from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
+from medclip_debias.evaluation.upsampled import Upsampled
+from medclip_debias.grounding.boxes import as_boxes, visible_boxes
+from medclip_debias.models.finite import finite
+from medclip_debias.models.region_grid import RegionGrid
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+BOX_LEVELS = (0.1, 0.3, 0.5)
+BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
+METRICS = tuple(metric.name for metric in of_protocol("grounding"))
+
+
+def score_phrase(
+    grid_map: NDArray[np.floating],
+    boxes: ArrayLike,
+    geometry: SquareGeometry,
+    grid: RegionGrid,
+    *,
+    smoothing: float = 0.0,
+    rule: BoxRule | None = None,
+) -> dict[str, float]:
+    """Metrics of one phrase, at the resolution of its original image.
+
+    Args:
+        grid_map: region-sentence cosines ``[rows, columns]``.
+        boxes: ``[K, 4]`` of x, y, width, height in original pixels; their union is the truth.
+        geometry: the image's way into the model.
+        grid: where the regions lie in the model's input.
+        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
+        rule: where the map is cut to give boxes.
+
+    Returns:
+        `METRICS`, and ``area``: the truth's share of the image. ``box_recall_L`` is the share of
+        the phrase's boxes that some box cut from the map overlaps with an IoU of at least L.
+    """
+    rule = rule or BoxRule()
+    heatmap = Upsampled(grid_map, geometry, grid, boxes, smoothing=smoothing)
+    contrast = heatmap.cnr()
+    found = heatmap.boxes_at_least(box_threshold(heatmap, rule), rule.connectivity)
+    best = best_overlaps(boxes, found)
+    return {
+        "cnr": abs(contrast),
+        "cnr_signed": contrast,
+        "miou": float(heatmap.iou(THRESHOLDS).mean()),
+        "miou_middle": float(heatmap.iou(MIDDLE_THRESHOLDS).mean()),
+        "pointing_game": heatmap.pointing_game(),
+        **{
+            name: float((best >= level).mean())
+            for name, level in zip(BOX_METRICS, BOX_LEVELS, strict=True)
+        },
+        "area": heatmap.area / (geometry.height * geometry.width),
+    }
+
+
+def box_threshold(heatmap: Upsampled, rule: BoxRule) -> float:
+    """The score at which ``rule`` cuts a map."""
+    if rule.rule == "score":
+        return rule.value
+    low, high = heatmap.extremes
+    return low + rule.value * (high - low)
+
+
+def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
+    """Highest IoU of each true box with any found box ``[K]``; 0 where none was found.
+
+    Args:
+        truth: ``[K, 4]`` of x, y, width, height.
+        found: ``[F, 4]`` of the same.
+    """
+    a, b = as_boxes(truth)[:, None], as_boxes(found)[None]
+    if not b.shape[1]:
+        return np.zeros(len(a))
+    low = np.maximum(a[..., :2], b[..., :2])
+    high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
+    common = np.clip(high - low, 0, None).prod(axis=-1)
+    union = a[..., 2:].prod(axis=-1) + b[..., 2:].prod(axis=-1) - common
+    return np.asarray((common / union).max(axis=1))
+
+
+def summarise_phrases(
+    rows: Sequence[Mapping[str, float]],
+    categories: Sequence[str],
+    patients: Sequence[str],
+    *,
+    counts: Sequence[int] | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Means over phrases, overall and by group, with intervals.
+
+    The chance levels of the overlap metrics come along: ``miou_floor`` is the mIoU of a map that is
+    zero everywhere (21 of 41 thresholds take the whole image), ``pointing_game_floor`` the
+    hit rate of a random pixel; both are set by the boxes' areas alone.
+
+    Args:
+        rows: `score_phrase` of each phrase.
+        categories: category of each phrase.
+        patients: patient of each phrase.
+        counts: how many training studies say each phrase's sentence; None for no such groups.
+        resamples: bootstrap resamples of the patients.
+        seed: of the bootstrap.
+
+    Returns:
+        The metrics, and the same in ``categories``, ``areas`` (terciles of the boxes' share of
+        their image) and ``sentence_frequency``.
+    """
+    values = {metric: np.array([row.get(metric, np.nan) for row in rows]) for metric in METRICS}
+    area = np.array([row["area"] for row in rows])
+    kinds = np.asarray(categories, dtype=object)
+    terciles, bounds = area_terciles(area)
+    groups: dict[str, dict[str, NDArray[np.bool_]]] = {
+        "categories": {kind: kinds == kind for kind in sorted(set(categories))},
+        "areas": terciles,
+    }
+    if counts is not None:
+        names = np.array([frequency_group(count) for count in counts], dtype=object)
+        order = [frequency_group(first) for first, _ in FREQUENCIES]
+        groups["sentence_frequency"] = {n: names == n for n in order if (names == n).any()}
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        result = {metric: weighted_mean(values[metric], weights) for metric in METRICS}
+        for division, parts in groups.items():
+            for name, members in parts.items():
+                for metric in METRICS:
+                    result[f"{division}/{name}/{metric}"] = weighted_mean(
+                        values[metric][members], weights[:, members]
+                    )
+        return result
+
+    intervals = bootstrap_intervals(statistics, patients, resamples=resamples, seed=seed)
+
+    def metrics(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
+        return {
+            **{metric: float(values[metric][members].mean()) for metric in METRICS},
+            "interval": {metric: intervals[f"{prefix}{metric}"] for metric in METRICS},
+            "phrases": int(members.sum()),
+            "area": float(area[members].mean()),
+        }
+
+    return {
+        **metrics(np.ones(len(rows), dtype=bool), ""),
+        "patients": len(set(patients)),
+        "miou_floor": float(area.mean()) * float((THRESHOLDS <= 0).mean()),
+        "pointing_game_floor": float(area.mean()),
+        "area_tercile_bounds": bounds,
+        **{
+            division: {
+                name: metrics(members, f"{division}/{name}/") for name, members in parts.items()
+            }
+            for division, parts in groups.items()
+        },
+    }
+
+
+def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[float]]:
+    """Phrases with small, middle and large boxes, and the two bounds between them.
+
+    Bounds are the 1/3 and 2/3 quantiles; an area on a bound belongs to the smaller group, and a
+    group that ties leave empty is absent.
+    """
+    low, high = (float(bound) for bound in np.quantile(area, [1 / 3, 2 / 3]))
+    groups = {
+        "small": area <= low,
+        "middle": (area > low) & (area <= high),
+        "large": area > high,
+    }
+    return {name: members for name, members in groups.items() if members.any()}, [low, high]
+
+
+class PhraseGrounding(Protocol):
+    """The protocol: every phrase's map on its image, against the union of its boxes."""
+
+    name: ClassVar[str] = "grounding"
+    items_name: ClassVar[str] = "phrases"
+    counted: ClassVar[tuple[str, ...]] = ("phrases",)
+
+    def __init__(self, phrases: Phrases, *, smoothing: float = 0.0, rule: BoxRule) -> None:
+        self.selected = phrases
+        self.texts = phrases.sentences
+        self.rows = frozenset(phrase.row for phrase in phrases.phrases)
+        self.grids: dict[int, NDArray[np.float32]] = {}
+        self.metrics: dict[int, dict[str, float]] = {}
+        self._smoothing, self._rule = smoothing, rule
+        self._of_image = phrases_of_images(phrases.phrases)
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        options = request.options
+        return cls(request.once(phrases_of), smoothing=options.smoothing, rule=options.boxes)
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        grid = self._model.grid
+        for row, own in zip(rows, features, strict=True):
+            numbers = self._of_image[row]
+            vectors = self._vectors[[self.selected.phrases[n].sentence for n in numbers]]
+            maps = finite(self._model.region_scores(own, vectors)[0], self.name)
+            for number, scores in zip(numbers, maps, strict=True):
+                phrase = self.selected.phrases[number]
+                self.grids[number] = scores.reshape(grid.shape)
+                self.metrics[number] = score_phrase(
+                    self.grids[number],
+                    phrase.boxes,
+                    phrase.geometry,
+                    grid,
+                    smoothing=self._smoothing,
+                    rule=self._rule,
+                )
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`; phrases that cannot be grounded stand apart."""
+        phrases = self.selected.phrases
+        yes = [number for number, phrase in enumerate(phrases) if phrase.groundable]
+        no = [number for number, phrase in enumerate(phrases) if not phrase.groundable]
+        if not yes:
+            raise Skipped(
+                f"None of the {len(phrases)} phrases can be grounded: each says that something is "
+                "absent or normal."
+            )
+        results = self._summary(yes, draw) | self.selected.counts
+        results["source"] = self.selected.source
+        results["unseen_boxes"] = sum(
+            not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases
+        )
+        results["not_groundable"] = self._summary(no, draw) if no else {"phrases": 0}
+        return Measured(results, self._items())
+
+    def counts(self) -> dict[str, int]:
+        """See `Protocol.counts`."""
+        return {"phrases": len(self.selected.phrases)}
+
+    def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
+        """See `Protocol.write_pictures`; the maps of some phrases, in ``heatmaps/``."""
+        write_heatmaps(
+            out / "heatmaps",
+            data,
+            self.selected.phrases,
+            self.grids,
+            self.metrics,
+            count,
+            self._model.grid,
+            smoothing=self._smoothing,
+        )
+
+    def _summary(self, numbers: Sequence[int], draw: Draw) -> dict[str, Any]:
+        phrases = [self.selected.phrases[number] for number in numbers]
+        return summarise_phrases(
+            [self.metrics[number] for number in numbers],
+            [phrase.category for phrase in phrases],
+            [phrase.patient for phrase in phrases],
+            counts=[phrase.sentence_count for phrase in phrases],
+            **draw.keywords,
+        )
+
+    def _items(self) -> pd.DataFrame:
+        phrases = self.selected.phrases
+        metrics = pd.DataFrame([self.metrics[number] for number in range(len(phrases))])
+        metrics = metrics.rename(columns={m.name: m.item for m in of_protocol(self.name)})
+        head = pd.DataFrame(
+            {
+                "id": [phrase.phrase_id for phrase in phrases],
+                "patient": [phrase.patient for phrase in phrases],
+                "category": [phrase.category for phrase in phrases],
+                "sentence_count": [phrase.sentence_count for phrase in phrases],
+                "groundable": [phrase.groundable for phrase in phrases],
+            }
+        )
+        return pd.concat([head, metrics], axis=1)
+
+
+def phrases_of_images(phrases: Sequence[Phrase]) -> dict[int, list[int]]:
+    """Numbers of the phrases on each image, by the image's row."""
+    result: dict[int, list[int]] = {}
+    for number, phrase in enumerate(phrases):
+        result.setdefault(phrase.row, []).append(number)
+    return result

@@ -1,0 +1,250 @@
+"""Box-sentence retrieval, both ways, and how any retrieval is measured.
+
+A box's feature is the mean of the unit region vectors inside it (RoIAlign, then the mean over
+the union's boxes), brought to unit length; its score with a sentence is their cosine. Each
+sentence ranks all boxes and each box ranks all sentences, one candidate for each phrase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.evaluation.bootstrap import (
+    bootstrap_intervals,
+    weighted_mean,
+    weighted_median,
+)
+from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
+from medclip_debias.evaluation.phrase_selection import Phrases, phrases_of
+from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
+from medclip_debias.evaluation.protocols.phrase_grounding import phrases_of_images
+from medclip_debias.grounding.boxes import box_features, visible_boxes
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+RECALLS = (10, 50, 100)
+"""The paper's: Recall is the mean of these three, both ways."""
+SHOWN_RECALLS = (1, 5, *RECALLS)
+DIRECTIONS = ("sentence_to_box", "box_to_sentence")
+Ranks = Mapping[str, Floats]
+
+
+def pair_scores(
+    box_features: NDArray[np.floating],
+    sentence_features: NDArray[np.floating],
+    sentence_of: NDArray[np.integer],
+) -> Floats:
+    """Cosines ``[boxes, phrases]``.
+
+    Identical sentences get bit-identical columns, so that their ties are ties.
+
+    Args:
+        box_features: ``[phrases, D]``, any length.
+        sentence_features: unit vectors of the distinct sentences, ``[T, D]``.
+        sentence_of: for each phrase the row of its sentence.
+    """
+    boxes = np.asarray(box_features, dtype=np.float64)
+    length = np.linalg.norm(boxes, axis=1, keepdims=True)
+    unit = boxes / np.where(length > 0, length, 1)
+    scores: Floats = unit @ np.asarray(sentence_features, dtype=np.float64).T
+    return scores[:, sentence_of]
+
+
+def paired_ranks(
+    scores: NDArray[np.floating], texts: Sequence[str], directions: tuple[str, str] = DIRECTIONS
+) -> dict[str, Ranks]:
+    """Ranks of the pairs on the diagonal of ``scores``, strict and lenient, both ways.
+
+    Args:
+        scores: ``[images or boxes, texts]``.
+        texts: text of each column; equal texts count as one in ``lenient``.
+        directions: names of "a text ranks the rows" and "a row ranks the texts".
+
+    Returns:
+        ``strict`` and ``lenient``, each a mapping of the two directions to ranks.
+    """
+    codes = np.unique(np.asarray(texts, dtype=object).astype(str), return_inverse=True)[1]
+    modes = {"strict": np.arange(len(texts)), "lenient": codes}
+    ranks: dict[str, Ranks] = {}
+    for mode, code in modes.items():
+        same = code[:, None] == code[None, :]
+        ranks[mode] = {
+            directions[0]: first_relevant_rank(scores.T, same.T),
+            directions[1]: first_relevant_rank(scores, same),
+        }
+    return ranks
+
+
+def retrieval(
+    scores: NDArray[np.floating],
+    texts: Sequence[str],
+    patients: Sequence[str],
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """R@K and median rank in both directions, strict and lenient.
+
+    ``strict``: only the phrase that the query belongs to counts; phrases with the same
+    sentence are ties when boxes rank sentences, and rivals when sentences rank boxes.
+    ``lenient``: any phrase with the same sentence counts. The unnamed metrics on top are the
+    strict ones, as the paper defines them.
+
+    Intervals redraw the patients of the queries; the candidates stay as they are.
+
+    Args:
+        scores: ``[boxes, phrases]``, the diagonal holds the pairs.
+        texts: sentence of each phrase.
+        patients: patient of each phrase.
+        resamples: bootstrap resamples of the patients.
+        seed: of the bootstrap.
+    """
+    draw = Draw(resamples, seed)
+    n = len(texts)
+    return {
+        **summarise_modes(paired_ranks(scores, texts), patients, draw),
+        "phrases": n,
+        "distinct_sentences": len(set(texts)),
+        "chance": chance(n),
+    }
+
+
+def chance(n: int) -> dict[str, float]:
+    """Recall and median rank of a random order of ``n`` candidates."""
+    return {
+        "recall": float(np.mean([min(k, n) / n for k in RECALLS])),
+        "median_rank": (n + 1) / 2,
+    }
+
+
+def summarise_modes(
+    ranks: Mapping[str, Ranks], patients: Sequence[str], draw: Draw
+) -> dict[str, Any]:
+    """`summarise_ranks` of ``strict`` and ``lenient``, the strict headline also on top."""
+    modes = {
+        mode: summarise_ranks(found, dict.fromkeys(found, patients), draw)
+        for mode, found in ranks.items()
+    }
+    headline = {key: modes["strict"][key] for key in ("recall", "median_rank", "interval")}
+    return {**headline, **modes}
+
+
+def summarise_ranks(
+    ranks: Ranks, patients: Mapping[str, Sequence[str]], draw: Draw
+) -> dict[str, Any]:
+    """R@1, 5, 10, 50, 100 and median rank of each direction, and their means.
+
+    Args:
+        ranks: direction to the rank of each query.
+        patients: direction to the patient of each query.
+        draw: resamples; patients are resampled once for all directions where they are the same.
+    """
+    result: dict[str, Any] = {
+        way: {
+            **{f"recall_at_{k}": recall_at(found, k) for k in SHOWN_RECALLS},
+            "median_rank": median_rank(found),
+            "queries": len(found),
+        }
+        for way, found in ranks.items()
+    }
+    result["recall"] = float(
+        np.mean([result[way][f"recall_at_{k}"] for way in ranks for k in RECALLS])
+    )
+    result["median_rank"] = float(np.mean([result[way]["median_rank"] for way in ranks]))
+    # Queries of all directions side by side, so that one draw of patients serves them all.
+    sizes = np.cumsum([len(found) for found in ranks.values()])[:-1]
+    everybody = [name for way in ranks for name in patients[way]]
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        parts = dict(zip(ranks, np.split(weights, sizes, axis=1), strict=True))
+        hits = [weighted_mean(ranks[way] <= k, parts[way]) for way in ranks for k in RECALLS]
+        medians = [weighted_median(ranks[way], parts[way]) for way in ranks]
+        return {"recall": np.mean(hits, axis=0), "median_rank": np.mean(medians, axis=0)}
+
+    result["interval"] = bootstrap_intervals(statistics, everybody, **draw.keywords)
+    return result
+
+
+def rank_items(ids: Sequence[str], patients: Sequence[str], ranks: Mapping[str, Ranks]) -> Any:
+    """Ranks of each pair as a table for paired statistics."""
+    table = pd.DataFrame({"id": list(ids), "patient": list(patients)})
+    for mode, found in ranks.items():
+        for way, name in zip(found, ("text_to_image", "image_to_text"), strict=True):
+            table[f"rank_{name}_{mode}"] = found[way]
+    return table
+
+
+class BoxRetrieval(Protocol):
+    """The protocol on boxes: which sentence belongs to this box, which box to this sentence?"""
+
+    name: ClassVar[str] = "retrieval"
+    items_name: ClassVar[str] = "retrieval"
+
+    def __init__(self, phrases: Phrases) -> None:
+        self.phrases = [phrase for phrase in phrases.phrases if phrase.groundable]
+        self.texts = phrases.sentences
+        self.rows = frozenset(phrase.row for phrase in self.phrases)
+        self.features: dict[int, NDArray[np.float32]] = {}
+        self._left_out = len(phrases.phrases) - len(self.phrases)
+        self._of_image = phrases_of_images(self.phrases)
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        return cls(request.once(phrases_of))
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._grid, self._vectors = model.grid, finite(vectors, self.name)
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        numbers, places, boxes = [], [], []
+        for place, row in enumerate(rows):
+            for number in self._of_image[row]:
+                phrase = self.phrases[number]
+                visible = visible_boxes(phrase.boxes, phrase.geometry)
+                if len(visible):
+                    numbers.append(number)
+                    places.append(place)
+                    boxes.append(visible)
+        if numbers:
+            found = finite(box_features(features.regions[places], self._grid, boxes), self.name)
+            self.features |= dict(zip(numbers, found, strict=True))
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        usable = sorted(self.features)
+        if len(usable) < 2:
+            raise Skipped("Retrieval needs at least two phrases with boxes in the model's view.")
+        phrases = [self.phrases[number] for number in usable]
+        scores = pair_scores(
+            np.stack([self.features[number] for number in usable]),
+            self._vectors,
+            np.array([phrase.sentence for phrase in phrases]),
+        )
+        texts = [phrase.text for phrase in phrases]
+        patients = [phrase.patient for phrase in phrases]
+        ranks = paired_ranks(scores, texts)
+        results = {
+            **summarise_modes(ranks, patients, draw),
+            "phrases": len(phrases),
+            "distinct_sentences": len(set(texts)),
+            "chance": chance(len(phrases)),
+            "unseen_boxes": len(self.phrases) - len(usable),
+            "not_groundable": self._left_out,
+        }
+        return Measured(
+            results, rank_items([phrase.phrase_id for phrase in phrases], patients, ranks)
+        )

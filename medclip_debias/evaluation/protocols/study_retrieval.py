@@ -1,0 +1,341 @@
+"""Whole-study retrieval: which report belongs to this image, which image to this report?
+
+One image a study (the first of its rows that are judged; or the mean of the scores of all of
+them) and the study's distinct sentences. Everything is scored with the trained image-sentence
+similarity: an image with a report by the mean (or the largest) of its scores with the report's
+sentences.
+
+- image <-> report: pairs are the studies. ``strict``: only the own study counts; ``lenient``: any
+  study with the same sentences.
+- image <-> sentence: each distinct sentence is one candidate. ``strict``: the pairs are all
+  (study, sentence) that belong together, and each must find the other among all images or all
+  sentences. ``lenient``: one query an image, at its best-ranked own sentence, and one a sentence,
+  at the best-ranked image whose report says it.
+- precision@K: of the K studies that rank first for a query, the share that has its positive labels;
+  the query's own study is no candidate, and a query without a positive label is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.labels import CHEX5
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.metrics import first_relevant_rank
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Request,
+    Skipped,
+    rows_of_split,
+)
+from medclip_debias.evaluation.protocols.retrieval import (
+    chance,
+    paired_ranks,
+    rank_items,
+    summarise_modes,
+    summarise_ranks,
+)
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.floating]
+Bools = NDArray[np.bool_]
+PRECISIONS = (5, 10, 100)
+REPORT_WAYS = ("report_to_image", "image_to_report")
+SENTENCE_WAYS = ("sentence_to_image", "image_to_sentence")
+BLOCK = 256
+
+
+class StudyRetrieval(Protocol):
+    """The protocol on the studies of one split.
+
+    Args:
+        data: the prepared set.
+        split: whose studies take part.
+        options: how a report is scored, labels are read and studies are limited.
+
+    Raises:
+        Skipped: fewer than two studies have an image and a sentence.
+    """
+
+    name: ClassVar[str] = "study_retrieval"
+    items_name: ClassVar[str] = "study_retrieval"
+
+    def __init__(self, data: PreparedSet, split: str, options: EvaluationOptions) -> None:
+        self._options = options
+        sentences: dict[str, dict[str, None]] = {}
+        for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
+            sentences.setdefault(str(study), {})[str(text)] = None
+        found: dict[str, list[int]] = {}
+        without, other_views = set(), set()
+        for row in rows_of_split(data, split):
+            study = str(data.images["study_id"].iloc[row])
+            if study not in sentences:
+                without.add(study)
+            elif options.views == "frontal" and not data.frontal[row]:
+                other_views.add(study)
+            else:
+                found.setdefault(study, []).append(row)
+        first = {study: rows[0] for study, rows in found.items()}
+        studies = sorted(first, key=lambda study: first[study])
+        if len(studies) < 2:
+            raise Skipped(
+                f"Whole-study retrieval needs at least two studies of '{split}' with an image and "
+                f"a sentence; there are {len(studies)}."
+            )
+        chosen = sorted(studies, key=_digest)[: options.most_studies]
+        self.studies = sorted(chosen, key=lambda study: first[study])
+        self._left_out = {
+            "studies_without_sentence": len(without),
+            "studies_of_other_views": len(other_views - found.keys()),
+            "studies_over_limit": len(studies) - len(chosen),
+        }
+        self._row_order = [first[study] for study in self.studies]
+        taken = {
+            study: found[study] if options.several_views == "mean" else [first[study]]
+            for study in self.studies
+        }
+        self._place = {row: n for n, study in enumerate(self.studies) for row in taken[study]}
+        self._views = np.array([len(taken[study]) for study in self.studies])
+        self.rows = frozenset(self._place)
+        self.texts = list(dict.fromkeys(t for study in self.studies for t in sentences[study]))
+        column = {text: number for number, text in enumerate(self.texts)}
+        self._reports = [sorted(column[t] for t in sentences[study]) for study in self.studies]
+        self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
+        self._positive = _positive_labels(data, self.studies, options)
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        return cls(request.data, request.split, request.options)
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+        self._scores = np.zeros((len(self.studies), len(self.texts)), dtype=np.float32)
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        found = finite(self._model.score(features, self._vectors), self.name)
+        places = [self._place[row] for row in rows]
+        # A study of one image has that image's scores, to the bit.
+        np.add.at(self._scores, places, found / self._views[places, None].astype(found.dtype))
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        reports = report_scores(self._scores, self._reports, self._options.report_score)
+        same = [" ".join(map(str, columns)) for columns in self._reports]
+        ranks = paired_ranks(reports, same, REPORT_WAYS)
+        results: dict[str, Any] = {
+            "studies": len(self.studies),
+            "images": len(self.rows),
+            "patients": len(set(self._patients)),
+            "distinct_reports": len(set(same)),
+            "distinct_sentences": len(self.texts),
+            **self._left_out,
+            "report": {
+                **summarise_modes(ranks, self._patients, draw),
+                "chance": chance(len(self.studies)),
+            },
+            "sentence": self._sentences(draw),
+        }
+        if self._positive is not None:
+            results["class_precision"] = {
+                way: class_precision(
+                    scores,
+                    self._positive,
+                    self._patients,
+                    draw,
+                    match_all=self._options.precision_match == "all",
+                )
+                for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True)
+            }
+        return Measured(results, rank_items(self.studies, self._patients, ranks))
+
+    def _sentences(self, draw: Draw) -> dict[str, Any]:
+        says = np.zeros(self._scores.shape, dtype=bool)
+        for number, columns in enumerate(self._reports):
+            says[number, columns] = True
+        study, sentence = np.nonzero(says)
+        patients = np.asarray(self._patients, dtype=object)
+        strict = {
+            SENTENCE_WAYS[0]: target_ranks(self._scores.T, sentence, study),
+            SENTENCE_WAYS[1]: target_ranks(self._scores, study, sentence),
+        }
+        lenient = {
+            SENTENCE_WAYS[0]: first_relevant_rank(self._scores.T, says.T),
+            SENTENCE_WAYS[1]: first_relevant_rank(self._scores, says),
+        }
+        # A sentence that several patients share is resampled with the first of them.
+        owner = patients[says.argmax(axis=0)]
+        pairs = list(patients[study])
+        return {
+            "strict": summarise_ranks(strict, dict.fromkeys(SENTENCE_WAYS, pairs), draw),
+            "lenient": summarise_ranks(
+                lenient, {SENTENCE_WAYS[0]: list(owner), SENTENCE_WAYS[1]: self._patients}, draw
+            ),
+            "pairs": len(study),
+        }
+
+
+# ------------------------------------------------------------------------------- measures
+
+
+def report_scores(
+    scores: Floats, reports: Sequence[Sequence[int]], how: str = "mean"
+) -> NDArray[np.float64]:
+    """Scores ``[images, reports]`` out of those with sentences ``[images, sentences]``.
+
+    Reports with the same sentences get bit-identical columns. Sums are in double precision.
+
+    Args:
+        scores: image-sentence scores.
+        reports: for each report the columns of its sentences, at least one.
+        how: ``mean`` or ``max`` over a report's sentences.
+    """
+    order = np.concatenate([np.asarray(columns, dtype=np.intp) for columns in reports])
+    lengths = np.array([len(columns) for columns in reports])
+    starts = np.cumsum(lengths) - lengths
+    reduce = np.maximum if how == "max" else np.add
+    result = np.empty((len(scores), len(reports)))
+    for start in range(0, len(scores), BLOCK):
+        part = scores[start : start + BLOCK].astype(np.float64)[:, order]
+        result[start : start + BLOCK] = reduce.reduceat(part, starts, axis=1)
+    return result / lengths if how == "mean" else result
+
+
+def target_ranks(
+    scores: Floats, query: NDArray[np.integer], target: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Rank, from 1, of candidate ``target[p]`` for query ``query[p]``; ties get the mean rank.
+
+    Args:
+        scores: ``[queries, candidates]``, high = better.
+        query: row of each pair.
+        target: column of each pair.
+    """
+    ranks = np.empty(len(query))
+    order = np.argsort(query, kind="stable")
+    bounds = np.searchsorted(query[order], np.arange(len(scores) + 1))
+    for row in range(len(scores)):
+        pairs = order[bounds[row] : bounds[row + 1]]
+        if not pairs.size:
+            continue
+        ascending = np.sort(scores[row])
+        values = scores[row, target[pairs]]
+        below = np.searchsorted(ascending, values, "left")
+        reached = np.searchsorted(ascending, values, "right")
+        ranks[pairs] = len(ascending) - reached + (reached - below + 1) / 2
+    return ranks
+
+
+def class_precision(
+    scores: Floats,
+    positive: Bools,
+    patients: Sequence[str],
+    draw: Draw,
+    *,
+    match_all: bool = True,
+) -> dict[str, Any]:
+    """Precision@K of studies that share the query's positive labels.
+
+    With equal scores at the K-th place, the share expected when they are put in random order.
+
+    Args:
+        scores: ``[queries, candidates]``, both the same studies in the same order.
+        positive: ``[studies, classes]``, which labels each study has.
+        patients: patient of each study.
+        draw: resamples of the queries' patients.
+        match_all: a retrieved study counts when it has all positive labels of the query, else
+            when it has any.
+
+    Returns:
+        ``precision_at_K`` (None where there are fewer than K candidates), ``interval``,
+        ``chance`` (the share of all candidates that count), ``queries``, ``without_label``.
+    """
+    queries = np.flatnonzero(positive.any(axis=1))
+    usable = [k for k in PRECISIONS if k < len(scores)]
+    shares = np.empty((len(queries), len(usable)))
+    base = np.empty(len(queries))
+    numbers = positive.astype(np.int64)
+    for place, query in enumerate(queries):
+        common = numbers @ numbers[query]
+        relevant = common >= (numbers[query].sum() if match_all else 1)
+        others = np.arange(len(scores)) != query
+        row, good = scores[query][others], relevant[others]
+        base[place] = good.mean() if good.size else np.nan
+        for column, k in enumerate(usable):
+            bound = np.partition(row, len(row) - k)[len(row) - k]
+            above, level = row > bound, row == bound
+            room = k - above.sum()
+            shares[place, column] = (good[above].sum() + room * good[level].mean()) / k
+    owners = [patients[query] for query in queries.tolist()]
+    names = [f"precision_at_{k}" for k in usable]
+    intervals = (
+        bootstrap_intervals(
+            lambda weights: {n: weighted_mean(shares[:, i], weights) for i, n in enumerate(names)},
+            owners,
+            **draw.keywords,
+        )
+        if len(queries)
+        else {}
+    )
+    means = {name: float(shares[:, i].mean()) for i, name in enumerate(names) if len(queries)}
+    every = [f"precision_at_{k}" for k in PRECISIONS]
+    return {
+        **{name: means.get(name) for name in every},
+        "interval": {name: intervals.get(name) for name in every},
+        "chance": float(base.mean()) if len(queries) else None,
+        "queries": len(queries),
+        "without_label": int(len(scores) - len(queries)),
+    }
+
+
+def _positive_labels(
+    data: PreparedSet, studies: Sequence[str], options: EvaluationOptions
+) -> Bools | None:
+    """Which CheX5 labels each study has, or None where the set has none of them."""
+    known = [name for name in CHEX5 if name in data.studies.columns]
+    table = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(list(studies))
+    if not known or not table[known].notna().to_numpy().any():
+        return None
+    judged = [options.labels.apply(table[name].to_numpy(dtype=np.float64)) for name in known]
+    return np.stack([values == 1 for values in judged], axis=1)
+
+
+def _digest(study: str) -> str:
+    return hashlib.sha256(study.encode()).hexdigest()
+
+
+def describe(options: EvaluationOptions) -> Mapping[str, Any]:
+    """The options of this protocol by name, for the results."""
+    return {
+        "report_score": options.report_score,
+        "image_of_a_study": (
+            "the mean of the scores of its judged images"
+            if options.several_views == "mean"
+            else "the first of its rows that are judged"
+        ),
+        "precision_at": list(PRECISIONS),
+        "precision_counts": (
+            "a study with all positive labels of the query"
+            if options.precision_match == "all"
+            else "a study with any positive label of the query"
+        ),
+        "precision_classes": list(CHEX5),
+        "own_study_in_precision": False,
+    }

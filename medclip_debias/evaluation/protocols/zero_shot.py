@@ -1,0 +1,493 @@
+"""Zero-shot classification: does an image score higher with "X" or with "no X"?
+
+Per class, a positive and a negative score: the mean over that side's prompts of the trained
+image-sentence similarity. The decision is the larger one (a tie counts as negative); AUC and
+average precision are on the difference d, calibration on ``sigmoid(g2 d)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import (
+    bootstrap_intervals,
+    weighted_auc,
+    weighted_mean,
+)
+from medclip_debias.evaluation.classification import (
+    best_threshold,
+    reliability,
+    sigmoid,
+    weighted_average_precision,
+    weighted_ece,
+    weighted_f1,
+)
+from medclip_debias.evaluation.label_table import (
+    ClassList,
+    Labels,
+    class_list,
+    labels_or_list,
+    threshold_labels,
+)
+from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
+from medclip_debias.evaluation.offsets import (
+    Offsets,
+    needed_scale,
+    offset_rows,
+    prompt_offsets,
+    read_offsets,
+)
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Request,
+    Skipped,
+    Views,
+    patients_of,
+)
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+METRICS = ("auc", "accuracy", "balanced_accuracy")
+MEANS = ("mean_auc", "accuracy", "balanced_accuracy")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores and labels of other images, on which the thresholds of F1 are chosen."""
+
+    differences: Mapping[str, Floats]
+    labels: Mapping[str, Floats]
+
+
+def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> dict[str, Floats]:
+    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``.
+
+    Args:
+        scores: ``[images, texts]`` in the order of ``prompts.texts``.
+        prompts: the prompt set.
+        side: whose prompts.
+    """
+    column = {text: number for number, text in enumerate(prompts.texts)}
+    return {
+        name: scores[:, [column[text] for text in getattr(sides, side)]].mean(axis=1)
+        for name, sides in prompts.classes.items()
+    }
+
+
+def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
+    """Positive minus negative score of each class: ``[images]``; see `class_scores`."""
+    positive, negative = (class_scores(scores, prompts, side) for side in ("positive", "negative"))
+    return {name: positive[name] - negative[name] for name in prompts.classes}
+
+
+def zero_shot(
+    differences: Mapping[str, Floats],
+    labels: Mapping[str, Floats],
+    patients: Sequence[str],
+    *,
+    policy: LabelPolicy | None = None,
+    scale: float | None = 1.0,
+    validation: Validation | str = "no images to choose a threshold on",
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Metrics per class and their means over the classes, with intervals.
+
+    Args:
+        differences: per class, positive minus negative score of each image.
+        labels: per class, label value of each image (1, 0, -1, NaN); a class may be absent.
+        patients: patient of each image.
+        policy: what -1 and blank stand for; left out by default.
+        scale: the model's g2, which turns a difference into a logit; None for a model without
+            one, whose calibration is then not measured.
+        validation: where F1's thresholds are chosen, or why there is no such place.
+        resamples: bootstrap resamples of the patients.
+        seed: of the bootstrap.
+
+    Returns:
+        ``mean_auc``, ``accuracy``, ``balanced_accuracy``, ``average_precision``, ``ece`` and
+        ``f1`` (means over the classes that have them), ``interval`` (of each), ``classes`` (the
+        same, counts, ``threshold`` and ``reliability``, per class), ``refused`` (classes with one
+        label value only, with their counts).
+
+    Raises:
+        UserError: no class has both label values.
+    """
+    policy = policy or LabelPolicy()
+    truth: dict[str, Floats] = {}
+    counts: dict[str, dict[str, int]] = {}
+    refused: dict[str, dict[str, Any]] = {}
+    for name, difference in differences.items():
+        values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
+        judged = policy.apply(values)
+        counts[name] = _counts(values, judged)
+        if counts[name]["positive"] and counts[name]["negative"]:
+            truth[name] = judged
+        else:
+            reason = "no such label column" if name not in labels else "one label value only"
+            refused[name] = {"reason": reason, **counts[name]}
+    if not truth:
+        found = "; ".join(
+            f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
+        )
+        raise UserError(
+            f"Zero-shot classification needs images with both labels of a class, and none has "
+            f"them ({found}); evaluate a split with labels, or another label policy."
+        )
+    chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
+    thresholds = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
+    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds)
+    intervals = bootstrap_intervals(
+        lambda weights: class_statistics(chosen, truth, weights, scale, bounds),
+        patients,
+        resamples=resamples,
+        seed=seed,
+    )
+    means = [name for name in (*MEANS, "average_precision", "ece", "f1") if name in point]
+    return {
+        **{name: float(point[name][0]) for name in means},
+        "interval": {name: intervals[name] for name in means},
+        "classes": {
+            name: {
+                # The plain, unweighted definition; the weighted one gives the same.
+                "auc": auc(truth[name][known] == 1, chosen[name][known]),
+                **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
+                "interval": {m: intervals[f"{name}/{m}"] for m in own},
+                "threshold": thresholds[name],
+                "reliability": (
+                    []
+                    if scale is None
+                    else reliability(truth[name][known] == 1, sigmoid(scale * chosen[name][known]))
+                ),
+                **counts[name],
+            }
+            for name in truth
+            for known in (~np.isnan(truth[name]),)
+            for own in ([m for m in CLASS_METRICS if f"{name}/{m}" in point],)
+        },
+        "refused": refused,
+    }
+
+
+CLASS_METRICS = (*METRICS, "average_precision", "ece", "f1")
+
+
+def _counts(values: Floats, judged: Floats) -> dict[str, int]:
+    return {
+        "images": len(judged),
+        "positive": int((judged == 1).sum()),
+        "negative": int((judged == 0).sum()),
+        "uncertain": int((values == -1).sum()),
+        "blank": int(np.isnan(values).sum()),
+        "left_out": int(np.isnan(judged).sum()),
+    }
+
+
+def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> dict[str, Any]:
+    """The threshold of best F1 on the validation images, or the reason for none."""
+    if isinstance(validation, str):
+        return {"reason": validation}
+    if name not in validation.labels:
+        return {"reason": "no such label column on the images to choose a threshold on"}
+    values = np.asarray(validation.labels[name], dtype=np.float64)
+    judged = policy.apply(values)
+    counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
+    known = ~np.isnan(judged)
+    if not (judged == 1).any() or not (judged == 0).any():
+        return {"reason": "one label value only on the images to choose a threshold on", **counts}
+    value, f1 = best_threshold(judged[known] == 1, validation.differences[name][known])
+    return {"value": value, "f1_there": f1, **counts}
+
+
+def class_statistics(
+    differences: Mapping[str, Floats],
+    truth: Mapping[str, Floats],
+    weights: Floats,
+    scale: float | None,
+    thresholds: Mapping[str, float],
+) -> dict[str, Floats]:
+    """Every metric under each row of ``weights [b, images]``: ``[b]`` by name.
+
+    Args:
+        differences: per class, positive minus negative score of each image.
+        truth: per class, 1, 0 or NaN (left out) of each image; both values occur.
+        weights: how often each image counts.
+        scale: as for `zero_shot`.
+        thresholds: per class, where F1's decision lies; a class without one has no F1.
+
+    Returns:
+        ``CLASS/METRIC`` for each of `CLASS_METRICS`, and the means over the classes.
+    """
+    result: dict[str, Floats] = {}
+    for name, difference in differences.items():
+        known = ~np.isnan(truth[name])
+        positive, value, w = truth[name][known] == 1, difference[known], weights[:, known]
+        right = (value > 0) == positive
+        result[f"{name}/auc"] = weighted_auc(positive, value, w)
+        result[f"{name}/accuracy"] = weighted_mean(right, w)
+        sides = [weighted_mean(right[side], w[:, side]) for side in (positive, ~positive)]
+        result[f"{name}/balanced_accuracy"] = (sides[0] + sides[1]) / 2
+        result[f"{name}/average_precision"] = weighted_average_precision(positive, value, w)
+        if scale is not None:
+            result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
+        if name in thresholds:
+            result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
+    for metric in CLASS_METRICS:
+        found = [result[f"{n}/{metric}"] for n in differences if f"{n}/{metric}" in result]
+        if found:
+            result["mean_auc" if metric == "auc" else metric] = np.mean(found, axis=0)
+    return result
+
+
+def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
+    """Labels of studies out of those of their images, and the images of each.
+
+    Args:
+        labels: of images.
+        data: the prepared set.
+
+    Returns:
+        Labels whose ``rows`` are the first image of each study, and all of its rows by that one.
+
+    Raises:
+        UserError: the images of a study have different labels.
+    """
+    names = data.images["study_id"].iloc[labels.rows]
+    places: dict[str, list[int]] = {}
+    for place, study in enumerate(names):
+        places.setdefault(str(study), []).append(place)
+    first = [found[0] for found in places.values()]
+    for values in labels.values.values():
+        for found in places.values():
+            told = values[found]
+            if not ((told == told[0]) | (np.isnan(told) & np.isnan(told[0]))).all():
+                raise UserError(
+                    f"{labels.source.get('labels', 'the labels')}: images of one study have"
+                    " different labels, so the study as a whole has none; leave the option"
+                    " several_views at 'each'."
+                )
+    views = {labels.rows[found[0]]: [labels.rows[p] for p in found] for found in places.values()}
+    chosen = {name: values[first] for name, values in labels.values.items()}
+    return Labels([labels.rows[place] for place in first], chosen, labels.source), views
+
+
+class ZeroShot(Protocol):
+    """The protocol: one score for each image and prompt.
+
+    Args:
+        data: the prepared set.
+        labels: of the images to judge.
+        prompts: the prompt set.
+        policy: what -1 and blank stand for.
+        validation: labels of the images on which F1's thresholds are chosen, or why there are
+            none.
+        listed: the images of the multi-class protocol; None for the images of ``labels`` with
+            exactly one positive class.
+        offsets: whose images set one constant per prompt (`medclip_debias.evaluation.offsets`).
+        kept: ``[texts]`` those constants, for ``offsets="model"``.
+        views: which images of a split set the constants.
+        several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
+            of its images (a list's images are judged each).
+
+    Raises:
+        UserError: studies are to be judged, and images of one have different labels.
+    """
+
+    name: ClassVar[str] = "zero_shot"
+    items_name: ClassVar[str] = "zero_shot"
+    counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
+
+    def __init__(
+        self,
+        data: PreparedSet,
+        labels: Labels,
+        prompts: PromptSet,
+        policy: LabelPolicy,
+        *,
+        validation: Labels | str,
+        listed: ClassList | None = None,
+        offsets: Offsets = "none",
+        kept: Floats | None = None,
+        views: Views = "frontal",
+        several_views: Literal["each", "mean"] = "each",
+    ) -> None:
+        self._data, self.labels, self._prompts = data, labels, prompts
+        self._policy, self._validation, self._listed = policy, validation, listed
+        self.texts = prompts.texts
+        rows = set(labels.rows) | set(listed.classes if listed else ())
+        if not isinstance(validation, str):
+            rows |= set(validation.rows)
+        self._offsets, self._kept = offsets, kept
+        self._unlabelled = offset_rows(data, offsets, labels.rows, views)
+        self._by_study = several_views == "mean"
+        self._images = len(labels.rows)
+        if self._by_study:
+            self.labels, self._views = of_studies(labels, data)
+            if not isinstance(validation, str):
+                self._validation, views_there = of_studies(validation, data)
+                self._views |= views_there
+        else:
+            self._views = {}
+        rows |= set(self._unlabelled)
+        self.rows = frozenset(rows)
+        self._scores: dict[int, NDArray[np.float32]] = {}
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        data, prompts = request.data, request.prompts
+        classes, views = list(prompts.classes), request.options.views
+        path = request.class_images
+        listed = class_list(path, data, classes, views) if path else None
+        return cls(
+            data,
+            labels_or_list(request.labels, data, request.split, classes, listed, views),
+            prompts,
+            request.options.labels,
+            validation=threshold_labels(request.labels, data, request.split, classes, views),
+            listed=listed,
+            offsets=request.options.offsets,
+            kept=_kept_offsets(request),
+            views=views,
+            several_views=request.options.several_views,
+        )
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        scores = finite(self._model.score(features, self._vectors), self.name)
+        self._scores |= dict(zip(rows, scores, strict=True))
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        rows = self.labels.rows
+        patients = patients_of(self._data, rows)
+        scale = self._model.learned_scale
+        if self._unlabelled and scale is not None:
+            self._kept = prompt_offsets(self._of(self._unlabelled), scale)
+        differences = prompt_differences(self._of(rows, studies=True), self._prompts)
+        try:
+            found = zero_shot(
+                differences,
+                self.labels.values,
+                patients,
+                policy=self._policy,
+                scale=scale,
+                validation=self._validated(),
+                **draw.keywords,
+            )
+        except UserError as error:
+            raise Skipped(str(error)) from error
+        if self._by_study:
+            found["studies"] = len(rows)
+        found |= {
+            "images": self._images,
+            "patients": len(set(patients)),
+            "scale": scale,
+            "source": self.labels.source,
+            "offsets": self._described(),
+            "multiclass": self._multiclass(draw),
+        }
+        return Measured(found, self._items(differences, patients))
+
+    def counts(self) -> dict[str, int]:
+        """See `Protocol.counts`."""
+        return {"labelled_images": self._images}
+
+    def _of(self, rows: Sequence[int], *, studies: bool = False) -> Floats:
+        """Scores ``[rows, texts]``, less the constant of each prompt once that is known.
+
+        Args:
+            rows: images.
+            studies: each stands for its study, which scores as the mean of its images.
+        """
+        views = self._views if studies else {}
+        scores = np.stack(
+            [
+                np.mean([self._scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
+                for row in rows
+            ]
+        )
+        return scores if self._kept is None else scores - self._kept
+
+    def _described(self) -> dict[str, Any] | None:
+        """Whose images set the constants, how many, and what they are; None without any."""
+        if self._kept is None:
+            return None
+        found = dict(zip(self.texts, self._kept.tolist(), strict=True))
+        return {"from": self._offsets, "images": len(self._unlabelled), "of_prompt": found}
+
+    def _validated(self) -> Validation | str:
+        if isinstance(self._validation, str):
+            return self._validation
+        scores = self._of(self._validation.rows, studies=True)
+        return Validation(prompt_differences(scores, self._prompts), self._validation.values)
+
+    def _multiclass(self, draw: Draw) -> dict[str, Any]:
+        """Multi-class metrics, or the reason for none."""
+        classes = list(self._prompts.classes)
+        if self._listed is None:
+            truth = exclusive_classes(self.labels.values, classes)
+            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
+            truth = truth[truth >= 0]
+        else:
+            rows = sorted(self._listed.classes)
+            truth = np.array([classes.index(self._listed.classes[row]) for row in rows])
+        source = dict(self._listed.source if self._listed else self.labels.source)
+        try:
+            if len(classes) < 2 or not rows:
+                raise Skipped("No image has exactly one of two or more classes.")
+            scored = self._of(rows, studies=self._listed is None)
+            means = class_scores(scored, self._prompts)
+            scores = np.stack([means[name] for name in classes], axis=1)
+            patients = patients_of(self._data, rows)
+            found = multiclass_accuracy(scores, truth, classes, patients, draw)
+            return found | {"source": source}
+        except Skipped as reason:
+            return {"reason": str(reason), "source": source}
+
+    def _items(self, differences: Mapping[str, Floats], patients: Sequence[str]) -> pd.DataFrame:
+        rows = self.labels.rows
+        named = "study_id" if self._by_study else "image_id"
+        table = {
+            "id": [str(name) for name in self._data.images[named].iloc[rows]],
+            "patient": list(patients),
+        }
+        columns: dict[str, Any] = {f"score.{name}": d for name, d in differences.items()}
+        for name in differences:
+            values = self.labels.values.get(name, np.full(len(rows), np.nan))
+            columns[f"label.{name}"] = self._policy.apply(values)
+        return pd.DataFrame(table | columns)
+
+
+def _kept_offsets(request: Request) -> Floats | None:
+    """The constants that the model's folder keeps, where the options ask for them."""
+    asked = request.options.offsets
+    if asked != "none":
+        needed_scale(request.model)
+    if asked != "model" or request.model_folder is None:
+        return None
+    return read_offsets(request.model_folder, request.model.content_hash, request.prompts.texts)

@@ -1,0 +1,223 @@
+"""What a layout writes down: the studies of a phantom, free of any archive's form.
+
+A study is planned without its pixels (`plan_content`); rendering its views gives the boxes
+(`rendered`). Pixels are 8-bit grey, stretched to the full range of each image, so that every
+archive that keeps 8 bits can hold the same image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.phantom.catalogue import CATEGORY_OF_TYPE, CLASS_NAMES, CLASSES
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.labels import report_labels, true_labels
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.study import STREAMS, Study, View, phrases, plan_study, render_view
+from medclip_debias.phantom.truth import Statement
+
+FRONTAL = ("AP", "PA")
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A phrase about one finding of a view, and where it is.
+
+    Attributes:
+        finding: name of the finding class, one of ``CLASS_NAMES``.
+        category: MS-CXR's category.
+        text: the sentence, with its full stop.
+        statement: what it states.
+        boxes: ``x, y, width, height`` in pixels of the image.
+    """
+
+    finding: str
+    category: str
+    text: str
+    statement: Statement
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentView:
+    """One image of a study.
+
+    Attributes:
+        view: the plan of the image; ``view.dicom_id`` is unique in the phantom.
+        number: 1 for the first image of its study.
+        boxes: by finding class; known once it is rendered.
+        phrases: one for every boxed finding of a frontal image, whatever its split.
+    """
+
+    view: View
+    number: int
+    boxes: Mapping[str, tuple[Box, ...]]
+    phrases: tuple[Phrase, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Unique in the phantom: 40 hexadecimal digits in five groups."""
+        return self.view.dicom_id
+
+    @property
+    def position(self) -> str:
+        """The true view position: ``AP``, ``PA`` or ``LATERAL``."""
+        return self.view.position
+
+    @property
+    def stated(self) -> str:
+        """The view position as it is written down; ``""`` for a share of the images."""
+        return self.view.stated
+
+    @property
+    def frontal(self) -> bool:
+        """Whether the image is AP or PA, stated or not."""
+        return self.position in FRONTAL
+
+    @property
+    def height(self) -> int:
+        """Rows of the image."""
+        return self.view.size[0]
+
+    @property
+    def width(self) -> int:
+        """Columns of the image."""
+        return self.view.size[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentStudy:
+    """One study.
+
+    Attributes:
+        study: its plan: findings, report with its sentences, date.
+        patient: number of the patient, from 1; patients of one split only.
+        number: number of the study among its patient's, from 1, earliest first.
+        place: number of the study in the phantom, from 1.
+        previous: ``place`` of the patient's study before this one; ``None`` for the first.
+        female: sex of the patient.
+        age: of the patient in years at the study.
+        views: its images.
+    """
+
+    study: Study
+    patient: int
+    number: int
+    place: int
+    previous: int | None
+    female: bool
+    age: int
+    views: tuple[ContentView, ...]
+
+    @property
+    def split(self) -> str:
+        """``train``, ``validate`` or ``test``."""
+        return self.study.split
+
+    @property
+    def report(self) -> str:
+        """The whole report, as MIMIC-CXR's text files have it."""
+        return self.study.report.text
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Names of the finding classes that the study shows."""
+        return tuple(CLASS_NAMES[i] for i in self.study.findings)
+
+    def section(self, name: str) -> str:
+        """Text of the section ``findings`` or ``impression``, ``""`` where there is none.
+
+        A report without headings counts as findings.
+        """
+        names = (name, "last_paragraph") if name == "findings" else (name,)
+        placed = (p for p in self.study.report.sentences if p.section in names)
+        return " ".join(p.sentence.text for p in placed)
+
+    @property
+    def true_labels(self) -> dict[str, int]:
+        """Every CheXpert label as a person who sees the images would give it: 1 or 0."""
+        return true_labels(self.study.findings)
+
+    @property
+    def report_labels(self) -> dict[str, int]:
+        """What a labeller reads from the report: 1, 0, -1 (hedged); without key: not mentioned."""
+        sentences = self.study.report.sentences
+        return report_labels(p.sentence.statement for p in sentences) if sentences else {}
+
+
+@dataclass(frozen=True)
+class Content:
+    """A phantom, to be written in a layout.
+
+    Attributes:
+        settings: of the phantom.
+        studies: train, validate, test; rendered, so that every view has its boxes.
+    """
+
+    settings: PhantomSettings
+    studies: tuple[ContentStudy, ...]
+
+    def views(self) -> Iterator[tuple[ContentStudy, ContentView]]:
+        """Yield every image with its study."""
+        return ((study, view) for study in self.studies for view in study.views)
+
+
+def plan_content(settings: PhantomSettings) -> list[ContentStudy]:
+    """Plan every study of a phantom, without boxes."""
+    planned: list[ContentStudy] = []
+    patients: dict[int, list[ContentStudy]] = {}
+    for split, count in settings.counts().items():
+        for index in range(count):
+            study = plan_study(settings, split, index)
+            earlier = patients.setdefault(study.subject_id, [])
+            first = earlier[0] if earlier else None
+            person = np.random.default_rng([settings.seed, STREAMS[split], study.subject_id, 7])
+            planned.append(
+                ContentStudy(
+                    study=study,
+                    patient=first.patient if first else len(patients),
+                    number=len(earlier) + 1,
+                    place=len(planned) + 1,
+                    previous=earlier[-1].place if earlier else None,
+                    female=study.female,
+                    age=int(person.integers(18, 91)),
+                    views=tuple(ContentView(v, n, {}) for n, v in enumerate(study.views, 1)),
+                )
+            )
+            earlier.append(planned[-1])
+    return planned
+
+
+def rendered(
+    settings: PhantomSettings, study: ContentStudy
+) -> tuple[ContentStudy, list[NDArray[np.uint8]]]:
+    """Render the views of a study: the study with its boxes and phrases, and the pixels."""
+    views, pixels = [], []
+    for content in study.views:
+        picture = render_view(settings, study.study, content.view)
+        pixels.append(quantised(picture.pixels))
+        frontal = content.frontal
+        said = phrases(settings, content.view, picture.boxes) if frontal else []
+        found = tuple(
+            Phrase(
+                CLASS_NAMES[i],
+                sentence.category or CATEGORY_OF_TYPE[CLASSES[i].type],
+                sentence.text,
+                sentence.statement,
+                picture.boxes[i],
+            )
+            for i, sentence in said
+        )
+        boxes = {CLASS_NAMES[i]: own for i, own in sorted(picture.boxes.items())}
+        views.append(replace(content, boxes=boxes, phrases=found))
+    return replace(study, views=tuple(views)), pixels
+
+
+def quantised(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Return an image (any range) in 8 bits, its darkest pixel 0 and its brightest 255."""
+    low, high = float(pixels.min()), float(pixels.max())
+    return np.rint((pixels - low) / max(high - low, 1e-6) * 255.0).astype(np.uint8)

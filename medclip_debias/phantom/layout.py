@@ -1,0 +1,224 @@
+"""What every layout of a phantom is; find and list those of ``layouts``.
+
+A layout is one file of that folder with one `Layout` subclass, named by its ``kind``. Being there
+is all the registration there is. It says how its archive names patients, studies and images and
+writes the tables; images, truth and the order of work are the same for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar
+
+from medclip_debias.data.parallel import ordered
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.phantom.content import (
+    Content,
+    ContentStudy,
+    ContentView,
+    plan_content,
+    rendered,
+)
+from medclip_debias.phantom.defects import Defects
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.rasters import Pixels, write_by_name
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.tables import Names, Written, write_truth_tables
+from medclip_debias.registry import Registry
+
+Progress = Callable[[int, int], None]
+
+
+class Layout(ABC):
+    """Base of the layouts.
+
+    Args:
+        settings: of the phantom.
+
+    Class attributes:
+        kind: its name on the command line; a subclass with one of its own is registered.
+        title: the archive's name in sentences.
+        source_kind: kind of the data source that reads it.
+        lossless: images are kept in 8 bits or more without loss, so that the prepared rows equal
+            those of every other such layout.
+        sections: of the report that the archive holds: of ``("findings", "impression")``, or
+            ``("report",)`` for the whole text, or ``()`` for none. Layouts with the same sections
+            give the same sentences.
+        square: every image of the archive is a square, so those of the phantom are, too.
+    """
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    source_kind: ClassVar[str]
+    lossless: ClassVar[bool]
+    sections: ClassVar[tuple[str, ...]]
+    square: ClassVar[bool] = False
+
+    def __init__(self, settings: PhantomSettings) -> None:
+        squares = {"aspect": (1.0, 1.0)}
+        self.settings = settings.model_copy(update=squares) if self.square else settings
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" in cls.__dict__:
+            LAYOUTS.add(cls.kind, cls)
+
+    # ------------------------------------------------------------------ what a layout says
+
+    @abstractmethod
+    def image_file(self, study: ContentStudy, view: ContentView) -> str:
+        """Place of an image in the tree, with ``/``; ``""`` when the archive has no such view."""
+
+    @abstractmethod
+    def image_id(self, study: ContentStudy, view: ContentView) -> str:
+        """The id that the source gives to the image."""
+
+    @abstractmethod
+    def study_id(self, study: ContentStudy) -> str:
+        """The id that the source gives to the study."""
+
+    @abstractmethod
+    def patient_id(self, study: ContentStudy) -> str:
+        """The id that the source gives to the patient."""
+
+    def image_study_id(self, study: ContentStudy, view: ContentView) -> str:  # noqa: ARG002
+        """The id of an image's study, where the archive has another one for each image."""
+        return self.study_id(study)
+
+    def image_patient_id(self, study: ContentStudy, view: ContentView) -> str:  # noqa: ARG002
+        """The id of an image's patient, where the archive has another one for each image."""
+        return self.patient_id(study)
+
+    @abstractmethod
+    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
+        """Write every file but the images, and put the defects in (images are there already)."""
+
+    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:  # noqa: ARG002
+        """Boxes that the source gives, by image id, in pixels of the image files.
+
+        Args:
+            studies: rendered. An archive without boxes has none, which is the default.
+        """
+        return {}
+
+    def write_image(
+        self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
+    ) -> None:
+        """Write one image; by default in the format that its name says."""
+        write_by_name(path, pixels, study, view)
+
+    # ------------------------------------------------------------------ what is done with it
+
+    def generate(
+        self, root: Path, settings: PhantomSettings, progress: Progress | None, workers: int
+    ) -> dict[str, int]:
+        """Write the tree in ``root``, an empty folder; return the counts of what it holds."""
+        planned = plan_content(settings)
+        size = max(1, min(32, len(planned) // (4 * workers)))
+        chunks = [planned[i : i + size] for i in range(0, len(planned), size)]
+        workers = min(workers, len(chunks))
+        studies: list[ContentStudy] = []
+        write = partial(_write_images, self, root, settings)
+        for batch in ordered(write, chunks, workers, start=one_thread if workers > 1 else None):
+            studies += batch
+            if progress is not None:
+                progress(len(studies), len(planned))
+        content = Content(settings, tuple(studies))
+        defects = Defects(settings.defects, settings.seed)
+        self.write_tables(root, content, defects)
+        counts = write_truth_tables(
+            root, settings, [_written(study) for study in studies], self._names(content)
+        )
+        return counts | defects.write(root)
+
+    def _names(self, content: Content) -> Names:
+        """Ids of what the tree holds, for the truth tables."""
+        held = [(s, v) for s, v in content.views() if self.image_file(s, v)]
+        return Names(
+            images={view.key: self.image_id(study, view) for study, view in held},
+            studies={s.study.study_id: self.study_id(s) for s in content.studies},
+            patients={s.study.subject_id: self.patient_id(s) for s in content.studies},
+        )
+
+    # ------------------------------------------------------------------ common defects
+
+    def readable(self, content: Content) -> list[tuple[ContentStudy, ContentView]]:
+        """Images that `prepare` reads with its default settings: candidates for image defects.
+
+        They are frontal and say so; their study has a sentence, or, where the archive has no
+        reports, is a validation or test study.
+        """
+        return [
+            (study, view)
+            for study, view in content.views()
+            if self.image_file(study, view)
+            and view.stated in ("AP", "PA")
+            and (study.study.report.sentences if self.sections else study.split != "train")
+        ]
+
+    def missing_images(self, root: Path, content: Content, defects: Defects) -> None:
+        """Delete image files that the tables list; `prepare` lists them in ``missing.csv``."""
+        for study, view in defects.choose(self.readable(content), owner_study):
+            file = self.image_file(study, view)
+            (root / file).unlink()
+            defects.add("missing_image", file, "", "missing", self.image_id(study, view))
+
+    def truncated_images(self, root: Path, content: Content, defects: Defects) -> None:
+        """Cut image files in half; `prepare` rejects them."""
+        for study, view in defects.choose(self.readable(content), owner_study):
+            file = self.image_file(study, view)
+            whole = (root / file).read_bytes()
+            (root / file).write_bytes(whole[: len(whole) // 2])
+            defects.add("truncated_image", file, "", "rejected", self.image_id(study, view))
+
+
+LAYOUTS: Registry[type[Layout]] = Registry(
+    "layout of the phantom", "medclip_debias.phantom.layouts", known="known layouts"
+)
+
+
+def owner_study(item: tuple[ContentStudy, ContentView]) -> int:
+    """The study of an image, as `Defects.choose` wants an owner."""
+    return item[0].place
+
+
+def id_in_split(name: Callable[[int], str], split: str) -> str:
+    """Return the first of ``name(0)``, ``name(1)`` ... that falls into a split by its hash.
+
+    For archives without splits of their own: patients get ids that the default split
+    (`medclip_debias.data.splits.seeded_split`) puts where the phantom has them.
+    """
+    return next(found for n in count() if seeded_split(found := name(n)) == split)
+
+
+def one_thread() -> None:
+    """Leave opencv one thread; called in each process of several."""
+    import cv2
+
+    cv2.setNumThreads(0)
+
+
+def _write_images(
+    layout: Layout, root: Path, settings: PhantomSettings, planned: list[ContentStudy]
+) -> list[ContentStudy]:
+    studies = []
+    for plan in planned:
+        study, pixels = rendered(settings, plan)
+        for view, grey in zip(study.views, pixels, strict=True):
+            file = layout.image_file(study, view)
+            if file:
+                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                layout.write_image(root / file, grey, study, view)
+        studies.append(study)
+    return studies
+
+
+def _written(study: ContentStudy) -> Written:
+    from medclip_debias.phantom.catalogue import INDEX
+
+    boxes = {v.key: {INDEX[name]: own for name, own in v.boxes.items()} for v in study.views}
+    return Written(study.study, boxes, {})

@@ -1,0 +1,1 @@
+"""One file a layout; see `medclip_debias.phantom.layout`."""

@@ -1,0 +1,99 @@
+"""MIMIC-CXR with MS-CXR-T beside it: how findings changed between two studies of a patient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from medclip_debias.phantom.catalogue import CLASSES, INDEX
+from medclip_debias.phantom.content import Content, ContentStudy, ContentView
+from medclip_debias.phantom.defects import Defects
+from medclip_debias.phantom.layouts.mimic_cxr import MimicCxr
+from medclip_debias.phantom.tables import write_csv
+
+TABLE = "MS_CXR_T_temporal_image_classification_v1.0.0.csv"
+FINDINGS = {
+    "consolidation": "pneumonia",
+    "edema": "edema",
+    "pleural_effusion": "effusion",
+    "pneumonia": "pneumonia",
+    "pneumothorax": "pneumothorax",
+}
+"""The archive's five findings, and the phantom's types that they are."""
+
+_SEVERITY = {None: 2, "mild": 1, "small": 1, "severe": 3, "large": 3}
+_IDS = ("dicom_id", "previous_dicom_id", "study_id", "previous_study_id", "subject_id")
+
+
+class MsCxrT(MimicCxr):
+    """Pairs are those of one patient's consecutive studies, validation aside."""
+
+    kind = "ms_cxr_t"
+    title = "MS-CXR-T beside MIMIC-CXR"
+
+    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
+        """Write the table of progressions; MIMIC-CXR's own are there already."""
+        pairs = list(_pairs(content))
+        rows = [self._row(*pair) for pair in pairs]
+        header = [*_IDS]
+        for finding in FINDINGS:
+            header += [f"{finding}_progression", f"{finding}_label_quality"]
+        judged = [at for at, row in enumerate(rows) if any(row[len(_IDS) :])]
+        for at in defects.choose(judged):
+            rows.append(rows[at])
+            count = sum(map(bool, rows[at][len(_IDS) :: 2]))
+            step = f"progression of {TABLE} is no repeat"
+            for _ in range(count):
+                defects.add("pair_twice", TABLE, f"row {len(rows) + 1}", "funnel", step)
+        for at in defects.choose(judged):
+            rows.append([rows[at][0], "00000000-not-in-this-release", *rows[at][2:]])
+            step = f"both images of a row of {TABLE} are listed"
+            defects.add("image_unknown", TABLE, f"row {len(rows) + 1}", "funnel", step)
+        write_csv(root / TABLE, header, rows)
+
+    def _plans(self) -> bool:
+        return True
+
+    def _row(
+        self, before: tuple[ContentStudy, ContentView], now: tuple[ContentStudy, ContentView]
+    ) -> list[str]:
+        row = [
+            self.image_id(*now),
+            self.image_id(*before),
+            self.study_id(now[0]),
+            self.study_id(before[0]),
+            self.patient_id(now[0]),
+        ]
+        for finding in FINDINGS.values():
+            state = progression(before[0], now[0], finding)
+            row += [state, "one_expert" if state else ""]
+        return row
+
+
+def progression(before: ContentStudy, now: ContentStudy, kind: str) -> str:
+    """How a type of finding changed by its severity, ``""`` where neither study shows it."""
+    first, second = _severity(before, kind), _severity(now, kind)
+    if not first and not second:
+        return ""
+    return "stable" if first == second else "worsening" if second > first else "improving"
+
+
+def _severity(study: ContentStudy, kind: str) -> int:
+    """The sum over sides and zones; 0 where the finding is absent."""
+    classes = (CLASSES[INDEX[name]] for name in study.findings)
+    return sum(_SEVERITY[c.severity] for c in classes if c.type == kind)
+
+
+def _pairs(
+    content: Content,
+) -> Iterator[tuple[tuple[ContentStudy, ContentView], tuple[ContentStudy, ContentView]]]:
+    first = {
+        study.place: next(((study, v) for v in study.views if v.stated in ("AP", "PA")), None)
+        for study in content.studies
+        if study.split != "validate"
+    }
+    for study in content.studies:
+        before = first.get(study.previous) if study.previous else None
+        now = first.get(study.place)
+        if before is not None and now is not None:
+            yield before, now

@@ -1,0 +1,120 @@
+"""RSNA Pneumonia: DICOM files, a row a box, three classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from medclip_debias.phantom.content import Content, ContentStudy, ContentView
+from medclip_debias.phantom.defects import Defects
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.layout import Layout, id_in_split
+from medclip_debias.phantom.outlines import named_boxes
+from medclip_debias.phantom.rasters import Pixels, write_grey_dicom
+from medclip_debias.phantom.tables import write_csv
+
+LABELS, CLASSES = "stage_2_train_labels.csv", "stage_2_detailed_class_info.csv"
+FINDING = "Pneumonia"
+
+
+class Rsna(Layout):
+    """An image is a patient of its own, as in the archive without its mapping."""
+
+    kind = "rsna"
+    title = "RSNA Pneumonia"
+    source_kind = "rsna"
+    lossless = True
+    sections = ()
+
+    def image_file(self, study: ContentStudy, view: ContentView) -> str:
+        """``stage_2_train_images/<patientId>.dcm``."""
+        image = self.image_id(study, view)
+        return f"stage_2_train_images/{image}.dcm" if view.frontal else ""
+
+    def image_id(self, study: ContentStudy, view: ContentView) -> str:
+        """The ``patientId``; its hash gives the image the phantom's split."""
+        return id_in_split(lambda n: str(uuid5(NAMESPACE_OID, f"{view.key} {n}")), study.split)
+
+    def study_id(self, study: ContentStudy) -> str:
+        """The id of its first frontal image."""
+        return self.image_id(study, next(view for view in study.views if view.frontal))
+
+    def patient_id(self, study: ContentStudy) -> str:
+        """The id of its first frontal image."""
+        return self.study_id(study)
+
+    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
+        """The image's own id, for both."""
+        return self.image_id(study, view), self.image_id(study, view)
+
+    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
+        """Those of pneumonia."""
+        return {
+            self.image_id(study, view): _boxes(view)
+            for study in studies
+            for view in study.views
+            if view.frontal
+        }
+
+    def write_image(
+        self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
+    ) -> None:
+        """Write DICOM whose patient is the image."""
+        write_grey_dicom(path, pixels, study, view, PatientID=self.image_id(study, view))
+
+    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
+        """Write the tables of boxes and classes."""
+        rows: list[list[Any]] = []
+        classes: list[list[str]] = []
+        owners: dict[str, int] = {}
+        for study, view in content.views():
+            if not view.frontal:
+                continue
+            image, boxes = self.image_id(study, view), _boxes(view)
+            owners[image] = study.place
+            own = [[image, *box, 1] for box in boxes] or [[image, "", "", "", "", 0]]
+            rows += own
+            normal = bool(study.true_labels["No Finding"])
+            name = "Normal" if normal else "No Lung Opacity / Not Normal"
+            classes += [[image, "Lung Opacity" if boxes else name] for _ in own]
+        self.missing_images(root, content, defects)
+        self.truncated_images(root, content, defects)
+        self._defects(rows, classes, owners, defects)
+        write_csv(root / LABELS, ["patientId", "x", "y", "width", "height", "Target"], rows)
+        write_csv(root / CLASSES, ["patientId", "class"], classes)
+
+    def _defects(
+        self,
+        rows: list[list[Any]],
+        classes: list[list[str]],
+        owners: dict[str, int],
+        defects: Defects,
+    ) -> None:
+        def owner(row: Sequence[Any]) -> int:
+            return owners[row[0]]
+
+        fits = "row has a box where its target is 1, and none where it is 0"
+        for row in defects.choose([r for r in rows if r[-1] == 0], owner):
+            row[1:5] = [1.0, 2.0, 3.0, 4.0]
+            defects.add("box_without_target", LABELS, row[0], "funnel", fits)
+        for row in defects.choose([r for r in rows if r[-1] == 1], owner):
+            row[1:5] = [""] * 4
+            defects.add("target_without_box", LABELS, row[0], "funnel", fits)
+        for row in defects.choose([r for r in rows if r[-1] == 1], owner):
+            rows.append(list(row))
+            step = "target 1 has a box that no row above has"
+            defects.add("box_twice", LABELS, f"row {len(rows) + 1}", "funnel", step)
+        for row in defects.choose(rows, owner):
+            rows.append([row[0], "", "", "", "", "x"])
+            step = f"row of {LABELS} has an id and a target"
+            defects.add("no_target", LABELS, f"row {len(rows) + 1}", "funnel", step)
+        for pair in defects.choose([c for c in classes if c[1] == "Normal"], owner):
+            classes.append([pair[0], "No Lung Opacity / Not Normal"])
+            where = f"row {len(classes) + 1}"
+            defects.add("two_classes", CLASSES, where, "funnel", "image has one class")
+
+
+def _boxes(view: ContentView) -> list[Box]:
+    return named_boxes(view, {FINDING: FINDING}).get(FINDING, [])

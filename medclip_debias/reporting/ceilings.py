@@ -1,0 +1,67 @@
+"""What classifiers that saw the labels reach, beside zero-shot classification, for the report.
+
+``probe/probe.json`` in the run's folder holds a linear classifier on the model's features,
+``supervised.json`` one that was trained on the labels from scratch. Either may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json
+from medclip_debias.reporting.content import Rows, check_own, dig, interval, number
+
+LINEAR = "linear at 1"
+
+
+def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Rows:
+    """Per class: AUC of zero-shot, of a linear probe on all labels and of a supervised network.
+
+    Files of another set or split than the results are left out: their AUCs are of other images.
+    The last row is the mean over the classes that all of the shown columns have.
+
+    Args:
+        run: the run's folder.
+        results: content of its ``results.json``.
+
+    Raises:
+        UserError: a file is damaged, or is a link.
+    """
+    zero = dig(results, "zero_shot.classes") or {}
+    probe = _classes(run / "probe" / "probe.json", results)
+    linear = {name: found[LINEAR] for name, found in probe.items() if LINEAR in found}
+    supervised = _classes(run / "supervised.json", results)
+    if not zero or not (linear or supervised):
+        return []
+    rows = []
+    for name, found in zero.items():
+        row = [name, number(found["auc"]), interval(dig(found, "interval.auc"))]
+        for other in (linear.get(name), supervised.get(name)):
+            row += [number(dig(other or {}, "auc")), interval(dig(other or {}, "interval"))]
+        rows.append(row)
+    shown = [column for column in (zero, linear, supervised) if column]
+    common = [name for name in zero if all(name in column for column in shown)]
+    if common:
+        mean = [f"mean of {len(common)}"]
+        for column in (zero, linear, supervised):
+            value = sum(column[n]["auc"] for n in common) / len(common) if column else None
+            mean += [number(value), number(None)]
+        rows.append(mean)
+    return rows
+
+
+def _classes(path: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    """The classes of a file that was measured on the same images, else none."""
+    check_own(path)
+    if not path.is_file():
+        return {}
+    content = read_json(path, "measure it again")
+    if any(content.get(key) != results.get(key) for key in ("data_hash", "split")):
+        return {}
+    found = content.get("classes")
+    if not isinstance(found, dict) or not all(isinstance(c, dict) for c in found.values()):
+        raise UserError(f"{path}: holds no classes; measure it again.")
+    return found

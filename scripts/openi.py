@@ -1,0 +1,110 @@
+"""The whole way on Open-i, real radiographs and reports: what `make openi DATA=FOLDER` runs.
+
+Every line that starts with `$` is a command that you can type yourself (see stages.py). Run again,
+it goes on where it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.training.resolve import load_run
+from stages import Stage, run_stages
+
+CONFIG = Path("configs/openi/base.yaml")
+LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64"]
+LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
+SUPERVISED_STEPS = 800
+"""Its validation AUC no longer rises after 400 steps of 64 at 64 x 64."""
+LEAST = 5
+"""Images with and without a class that its AUC needs: with fewer the interval is all there is."""
+
+
+def judged_classes(prepared: Path, split: str = "test", least: int = LEAST) -> list[str]:
+    """Return the classes of the prompt set that enough images of a split have and have not.
+
+    What is left out is printed with its counts.
+
+    Raises:
+        UserError: none has enough.
+    """
+    data = PreparedSet.open(prepared)
+    studies = data.studies.drop_duplicates("study_id").set_index("study_id")
+    of_image = studies.reindex(data.images["study_id"][data.images["split"] == split])
+    kept, left_out = [], []
+    for name in load_prompts("openi").classes:
+        present, absent = (int((of_image[name] == value).sum()) for value in (1, 0))
+        if min(present, absent) >= least:
+            kept.append(name)
+        else:
+            left_out.append(f"{name} ({present} present, {absent} absent)")
+    if not kept:
+        raise UserError(
+            f"{prepared}: no class has {least} {split} images with and {least} without it; give a"
+            " larger set or another --least."
+        )
+    print(f"# {len(kept)} classes are judged; too few {split} images: {', '.join(left_out)}")
+    return kept
+
+
+def stages(
+    data: Path, out: Path, config: Path, steps: int | None, least: int, loss: str | None = None
+) -> list[Stage]:
+    """Return every stage, in order."""
+    prepared, lm, model = out / "prepared", out / "language_model", out / "model"
+    overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
+    overrides += [f"train.steps={steps}"] if steps else []
+    settings = load_run(config, overrides, loss)
+    size = settings.preprocessing.prepare.size
+    how = ["--kind", "openi", "--size", f"{size}"]
+    chosen = ["--loss", loss] if loss else []
+    probes, scored = out / "probe", prepared / "scores.json"
+
+    def evaluate() -> list[str]:
+        classes = ",".join(judged_classes(prepared, least=least))
+        given = [f"{model}", f"{prepared}", "--out", f"{out}"]
+        return ["evaluate", *given, "--prompts", "openi", "--classes", classes]
+
+    def supervised() -> None:
+        from supervised import supervised as run
+
+        run(settings, out, steps=SUPERVISED_STEPS)
+
+    words = ["python", "scripts/supervised.py", f"{config}", *overrides]
+    words += ["--out", f"{out}", "--steps", f"{SUPERVISED_STEPS}"]
+    return [
+        Stage("prepare", ["prepare", f"{data}", f"{prepared}", *how], prepared),
+        Stage("language_model", ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL], lm),
+        Stage("score", ["score", f"{prepared}", "--language-model", f"{lm}"], scored),
+        Stage("train", ["train", f"{config}", *chosen, *overrides]),
+        Stage("evaluate", evaluate),
+        Stage("probe", ["probe", f"{model}", f"{prepared}", "--out", f"{probes}"]),
+        Stage("supervised", words, out / "supervised.json", supervised),
+        Stage("report", ["report", f"{out}"]),
+    ]
+
+
+def main() -> None:
+    """Run every stage, and leave results.json, probe.json, supervised.json and report.html."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="folder of Open-i (docs/openi.md)")
+    parser.add_argument("--out", type=Path, default=Path("runs/openi"))
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--loss", help="preset of the objective; default the config's")
+    parser.add_argument("--steps", type=int, help="training steps; default the config's")
+    parser.add_argument("--least", type=int, default=LEAST, help="test images of a judged class")
+    parser.add_argument("--fresh", action="store_true", help="remove what is there first")
+    options = parser.parse_args()
+    if options.fresh:
+        shutil.rmtree(options.out, ignore_errors=True)
+    given = (options.data, options.out, options.config, options.steps, options.least, options.loss)
+    run_stages(stages(*given), options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""A classifier trained on the labels themselves: what a set's labels and images allow.
+
+The image encoder of a config, from scratch, its mean over regions and one linear layer for each
+label column, learn by binary cross-entropy on the training images whose labels are 1 or 0. The
+weights kept are those with the best mean AUC on the validation images. AUC on the test images has
+bootstrap intervals over patients, as zero-shot classification has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from medclip_debias.config import AugmentSettings
+from medclip_debias.data.augment import augment, draw
+from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.representations import auc_with_interval
+from medclip_debias.files import write_json
+from medclip_debias.models.image_encoder import build_image_encoder
+from medclip_debias.training.resolve import load_run
+from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.settings import RunSettings
+
+Floats = NDArray[np.float64]
+FORMAT = 1
+
+
+class Classifier(nn.Module):
+    """Mean of the region features, then one logit for each class: ``[B, classes]``."""
+
+    def __init__(self, settings: RunSettings, classes: int) -> None:
+        super().__init__()
+        self.encoder = build_image_encoder(settings.model.image)
+        self.head = nn.Linear(self.encoder.width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Score images ``[B, 1, S, S]``."""
+        logits: Tensor = self.head(self.encoder(images).mean(dim=(2, 3)))
+        return logits
+
+
+def supervised(
+    settings: RunSettings,
+    out: Path,
+    *,
+    steps: int,
+    lr: float = 1e-3,
+    every: int = 100,
+    split: str = "test",
+    bootstrap: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Train and test the classifier; write ``supervised.json``.
+
+    Args:
+        settings: of a run: its set, image encoder, input size and batch size.
+        out: folder for the results.
+        steps: of training.
+        lr: highest learning rate of AdamW.
+        every: steps between looks at the validation images.
+        split: what is measured.
+        bootstrap: resamples.
+        seed: of everything drawn.
+
+    Raises:
+        UserError: the set has no labels of both values where they are needed.
+    """
+    began = time.perf_counter()
+    data = PreparedSet.open(settings.prepared)
+    names, truth = _labels(data)
+    rows = {s: np.flatnonzero(data.images["split"] == s) for s in ("train", "validate", split)}
+    usable = [
+        _both(truth[rows["train"], n]) and _both(truth[rows[split], n]) for n in range(len(names))
+    ]
+    if not any(usable):
+        raise UserError(f"{data.folder}: no label has both values in train and {split}.")
+    torch.manual_seed(seed)
+    model = Classifier(settings, len(names))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05)
+    size, side = data.settings.size, settings.preprocessing.input_size
+    batch = settings.train.batch_size
+    best, kept, at = -np.inf, None, 0
+    order = _order(rows["train"], steps * batch, seed)
+    for step in range(steps):
+        model.train()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, peak=lr, warmup=min(100, steps), steps=steps)
+        chosen = order[step * batch : (step + 1) * batch]
+        draws = draw(np.random.default_rng([seed, step]), AugmentSettings(), batch, size, side)
+        logits = model(_input(augment(data.pixels, chosen, draws), settings))
+        wanted = torch.from_numpy(truth[chosen]).float()
+        known = ~wanted.isnan()
+        loss = nn.functional.binary_cross_entropy_with_logits(logits[known], wanted[known])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if (step + 1) % every == 0 or step + 1 == steps:
+            scores = _scores(model, data, rows["validate"], settings)
+            value = _mean_auc(scores, truth[rows["validate"]])
+            print(
+                f"step {step + 1}: loss {loss.item():.3f}, validation AUC {value:.3f}", flush=True
+            )
+            if value > best:
+                best, at = value, step + 1
+                kept = {k: v.clone() for k, v in model.state_dict().items()}
+    if kept is not None:
+        model.load_state_dict(kept)
+    scores = _scores(model, data, rows[split], settings)
+    patients = data.images["patient_id"].astype(str).to_numpy()[rows[split]]
+    classes, refused = {}, {}
+    for n, name in enumerate(names):
+        known = ~np.isnan(truth[rows[split], n])
+        judged = truth[rows[split], n][known]
+        counts = {"positive": int((judged == 1).sum()), "negative": int((judged == 0).sum())}
+        if not usable[n]:
+            refused[name] = counts
+            continue
+        found = auc_with_interval(
+            scores[known, n], judged, patients[known].tolist(), resamples=bootstrap, seed=seed
+        )
+        classes[name] = found | counts
+    results = {
+        "format": FORMAT,
+        "split": split,
+        "classes": classes,
+        "mean_auc": float(np.mean([found["auc"] for found in classes.values()])),
+        "refused": refused,
+        "validation_auc": float(best),
+        "best_step": at,
+        "steps": steps,
+        "batch_size": batch,
+        "lr": lr,
+        "seed": seed,
+        "image": settings.model.image.model_dump(mode="json"),
+        "input_size": side,
+        "bootstrap": {"resamples": bootstrap, "unit": "patient", "level": 0.95},
+        "data_hash": data.content_hash,
+        "seconds": time.perf_counter() - began,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "supervised.json", results)
+    return results
+
+
+def _labels(data: PreparedSet) -> tuple[list[str], Floats]:
+    """Label columns, and 1, 0 or NaN for each image ``[images, columns]``."""
+    names = [name for name in data.studies.columns if name not in STUDY_COLUMNS]
+    if not names:
+        raise UserError(f"{data.folder}: its studies have no labels.")
+    table = data.studies.drop_duplicates("study_id").set_index("study_id")[names]
+    values = table.reindex(data.images["study_id"]).to_numpy(dtype=np.float64)
+    policy = LabelPolicy()
+    return names, np.stack([policy.apply(column) for column in values.T], axis=1)
+
+
+def _both(values: Floats) -> bool:
+    return bool((values == 1).any() and (values == 0).any())
+
+
+def _order(rows: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """``count`` rows: one shuffled pass over all after the other."""
+    rng = np.random.default_rng(seed)
+    passes = -(-count // len(rows))
+    return np.concatenate([rng.permutation(rows) for _ in range(passes)])[:count]
+
+
+def _input(pixels: NDArray[np.uint8], settings: RunSettings) -> Tensor:
+    grey = torch.from_numpy(np.ascontiguousarray(pixels)).float()[:, None] / 255
+    return (grey - settings.preprocessing.mean) / settings.preprocessing.std
+
+
+@torch.inference_mode()
+def _scores(
+    model: Classifier,
+    data: PreparedSet,
+    rows: Sequence[int] | NDArray[np.int64],
+    settings: RunSettings,
+) -> Floats:
+    model.eval()
+    side = settings.preprocessing.input_size
+    start = (data.settings.size - side) // 2
+    parts = []
+    for first in range(0, len(rows), 256):
+        pixels = np.asarray(data.pixels[rows[first : first + 256]])
+        cut = pixels[:, start : start + side, start : start + side]
+        parts.append(model(_input(cut, settings)).double().numpy())
+    return np.concatenate(parts)
+
+
+def _mean_auc(scores: Floats, truth: Floats) -> float:
+    """Mean over the columns that have both values; NaN where none has."""
+    values = [
+        auc(truth[known, n] == 1, scores[known, n])
+        for n in range(truth.shape[1])
+        if _both(truth[:, n])
+        for known in (~np.isnan(truth[:, n]),)
+    ]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=Path, help="YAML file of a training run")
+    parser.add_argument("overrides", nargs="*", help="settings as key=value")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    settings = load_run(options.config, options.overrides)
+    found = supervised(settings, options.out, steps=options.steps)
+    print(f"mean AUC {found['mean_auc']:.3f} over {len(found['classes'])} classes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Sets of reports in several languages: chosen by source, option or report, and counted."""
+
+import csv
+import json
+
+import pytest
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import Reading, prepare
+from medclip_debias.data.prepare.outcome import told_languages
+from medclip_debias.data.records import stated_language
+from medclip_debias.data.sources.manifest import ManifestSource
+from medclip_debias.data.text.reports import ReportSettings
+from medclip_debias.errors import UserError
+
+SMALL = PrepareSettings(size=16)
+ENGLISH = "FINDINGS: There is a scar of the left lung. No effusion.\nIMPRESSION: Normal."
+SPANISH = (
+    "Hallazgos: No se observa derrame en el hemitórax izq. ni infiltrados.\nConclusión: Sin"
+    " hallazgos."
+)
+ITALIAN = "Il cuore è nei limiti. Non si osservano lesioni della pleura e dei polmoni."
+SHORT = "Hallazgos: Rx. previa normal.\nConclusión: Cardiomegalia."
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(reports, reading=None, name="out", **how):
+        source = tmp_path / "manifest.csv"
+        with source.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("study_id", "report", "split"))
+            writer.writerows((f"s{n}", report, "train") for n, report in enumerate(reports))
+        reading = reading or {}
+        return prepare(
+            source,
+            tmp_path / name,
+            SMALL,
+            reading=Reading(text_only=True, text=ReportSettings(**reading)),
+            workers=1,
+            **how,
+        )
+
+    return make
+
+
+def _steps(prepared):
+    return {row["step"]: (row["kept"], row["dropped"]) for row in prepared.funnel}
+
+
+def test_each_report_that_is_clearly_in_another_language_is_cut_by_its_rules(make):
+    said = []
+    prepared = make([ENGLISH, SPANISH, ITALIAN], say=said.append)
+    texts = [sentence.text for sentence in prepared.sentences.itertuples()]
+    assert "No se observa derrame en el hemitórax izq. ni infiltrados." in texts
+    assert "Normal." in texts
+    assert prepared.meta["languages"] == {"Italian": 1, "en": 1, "es": 1}
+    step = "report is in a supported language (others: Italian)"
+    assert _steps(prepared)[step] == (2, 1)
+    assert _steps(prepared)["left aside: section 'report in another language'"][1] == 14
+    assert "1 report looks like Italian, which is not supported; it is left aside." in said
+    assert "Reports by language: 1 English, 1 Spanish." in said
+    with (prepared.folder / "unused_reports.csv").open(encoding="utf-8", newline="") as file:
+        reasons = {row["study_id"]: row["reason"] for row in csv.DictReader(file)}
+    assert reasons == {"s2": "the report looks like Italian, which is not supported"}
+
+
+def test_an_option_says_the_language_of_all_reports(make):
+    prepared = make([SHORT, ITALIAN], {"language": "es"})
+    assert set(prepared.sentences["section"]) == {"findings", "impression", "note"}
+    assert prepared.meta["languages"] == {"es": 2}
+    assert prepared.meta["options"]["reports"]["language"] == "es"
+
+
+def test_a_source_may_state_its_language(make, monkeypatch):
+    monkeypatch.setattr(ManifestSource, "language", "es", raising=False)
+    prepared = make([SHORT, ENGLISH])
+    assert list(prepared.sentences["text"])[:2] == ["Rx. previa normal.", "Cardiomegalia."]
+    assert prepared.meta["languages"] == {"en": 1, "es": 1}
+    assert stated_language(object()) == "en"
+
+
+def test_an_english_set_says_nothing_new_and_has_no_new_option(make):
+    said = []
+    prepared = make([ENGLISH], say=said.append)
+    assert not [sentence for sentence in said if "language" in sentence]
+    assert "language" not in prepared.meta["options"]["reports"]
+    assert not [step for step in _steps(prepared) if "language" in step]
+    assert told_languages({"en": 3}) == []
+
+
+def test_when_only_unsupported_reports_are_there_the_message_names_the_step(make):
+    with pytest.raises(UserError, match=r"supported language .others: Italian.' dropped 1 of 1"):
+        make([ITALIAN])
+
+
+def test_a_set_is_updated_without_losing_its_languages(make):
+    first = make([SPANISH, ITALIAN])
+    again = make([SPANISH, ITALIAN, ENGLISH], update=True)
+    fresh = make([SPANISH, ITALIAN, ENGLISH], name="fresh")
+    assert first.meta["languages"] == {"Italian": 1, "es": 1}
+    assert again.meta["languages"] == fresh.meta["languages"]
+    assert again.content_hash == fresh.content_hash
+
+
+def test_mostly_deidentified_sentences_are_dropped_by_an_option_and_counted(make):
+    reports = ["FINDINGS: XXXX XXXX intact. XXXX. Lungs are clear."]
+    kept = make(reports)
+    assert list(kept.sentences["text"]) == ["XXXX XXXX intact.", "Lungs are clear."]
+    assert _steps(kept)["sentence is not dropped as 'de-identified only'"][1] == 1
+    strict = make(reports, {"max_deidentified": 0.5}, name="strict")
+    assert list(strict.sentences["text"]) == ["Lungs are clear."]
+    assert _steps(strict)["sentence is not dropped as 'mostly de-identified'"][1] == 1
+    assert json.loads((strict.folder / "meta.json").read_text())["options"]["reports"][
+        "max_deidentified"
+    ] == pytest.approx(0.5)

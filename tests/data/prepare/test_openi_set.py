@@ -1,0 +1,87 @@
+"""A prepared set of Open-i: labels, locations and the named split are stored and counted."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.named_split import read_split
+from medclip_debias.data.prepare import Reading, prepare, prepare_part
+from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.verify import changes, check_sample
+from medclip_debias.errors import UserError
+
+ROWS = """uid,MeSH,Problems,image,indication,comparison,findings,impression
+1,normal,x,x,,,Lungs are clear.,
+2,Opacity/lung/base/left/mild,x,x,,,Mild opacity.,
+3,No Indexing,x,x,,,No change.,
+4,Nodule/lung/right,x,x,,,A nodule.,
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Reports 1 to 3 with an image each; report 4 has none, and so its location is in no set."""
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "indiana_reports.csv").write_text(ROWS)
+    lines = ["uid,filename,projection"]
+    for uid in (1, 2, 3):
+        name = f"{uid}_IM-0001-1001.dcm.png"
+        pixels = np.arange(1024, dtype=np.uint8).reshape(32, 32)
+        Image.fromarray(pixels).save(folder / name)
+        lines.append(f"{uid},{name},Frontal")
+    (folder / "indiana_projections.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def found(tree, tmp_path):
+    return prepare(tree, tmp_path / "set", PrepareSettings(size=16), workers=1)
+
+
+def test_labels_are_columns_and_unindexed_reports_are_blank(found):
+    table = found.studies.set_index("study_id")
+    assert table["No Finding"].to_dict() == pytest.approx(
+        {"CXR1": 1.0, "CXR2": 0.0, "CXR3": np.nan}, nan_ok=True
+    )
+    assert table.loc["CXR2", "Lung Opacity"] == table.loc["CXR2", "Opacity"] == 1
+    assert table.loc["CXR3"].drop(["patient_id", "split"]).isna().all()
+
+
+def test_locations_are_those_of_the_studies_of_the_set_and_counted(found):
+    assert found.locations is not None
+    assert found.locations.to_numpy().tolist() == [
+        ["CXR2", "Opacity", "lung", "left", "base", "mild"]
+    ]
+    steps = {row["step"]: (row["kept"], row["dropped"]) for row in found.funnel}
+    assert steps["location is of a study of the set"] == (1, 0)
+    assert steps["report is indexed by people (MeSH)"] == (3, 1)
+
+
+def test_the_split_of_every_report_is_stored_and_can_be_given_back(found, tree, tmp_path):
+    split = read_split(found.folder / "split.csv")
+    assert set(split.studies) == {"CXR1", "CXR2", "CXR3", "CXR4"}
+    assert found.meta["split"] == {"name": "openi-report-80-10-10-v1", "sha256": split.sha256}
+    reading = Reading(split_file=found.folder / "split.csv")
+    again = prepare(tree, tmp_path / "again", PrepareSettings(size=16), reading=reading, workers=1)
+    assert again.content_hash == found.content_hash
+
+
+def test_a_changed_location_is_found_out(found):
+    assert changes(found) == []
+    path = found.folder / "locations.parquet"
+    found.locations.assign(side="right").to_parquet(path, index=False)
+    with pytest.raises(UserError, match=r"locations\.parquet: was changed"):
+        check_sample(PreparedSet.open(found.folder))
+
+
+def test_parts_join_to_the_bytes_of_one_run(found, tree, tmp_path):
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for number, part in enumerate(parts, start=1):
+        prepare_part(tree, part, PrepareSettings(size=16), f"{number}/2", workers=1)
+    merged = merge(parts, tmp_path / "merged")
+    names = ("locations.parquet", "split.csv", "meta.json", "studies.parquet")
+    for name in names:
+        assert (merged.folder / name).read_bytes() == (found.folder / name).read_bytes()

@@ -1,0 +1,179 @@
+"""What sources of archives share: odd rows are counted, images found wherever the tree starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from medclip_debias.data.images.headers import image_size
+from medclip_debias.data.sources.archive import (
+    ImagePlaces,
+    LabelCells,
+    find_table,
+    header_of,
+    merged_labels,
+    read_json_lines,
+    without_repeats,
+)
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.errors import UserError
+
+VALUES = st.sampled_from([1.0, 0.0, -1.0, None])
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "archive" / "train" / "p1" / "a.png"
+    path.parent.mkdir(parents=True)
+    Image.fromarray(np.arange(600, dtype=np.uint8).reshape(20, 30)).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("", "archive/train/p1/a.png"),
+        ("archive", "archive/train/p1/a.png"),
+        ("archive", "../train/p1/a.png"),
+        ("archive", "train\\p1\\a.png"),
+        ("archive/train", "archive/train/p1/a.png"),
+        ("archive/train/p1", "archive/train/p1/a.png"),
+    ],
+)
+def test_an_image_is_found_from_any_folder_of_its_path(image, tmp_path, root, name):
+    assert ImagePlaces(tmp_path / root, [name]).path(name) == image
+
+
+def test_an_image_is_found_in_a_folder_of_its_own_and_in_another_format(image, tmp_path):
+    assert ImagePlaces(tmp_path, ["p1/a.png"], ["archive/train"]).path("p1/a.png") == image
+    assert (
+        ImagePlaces(tmp_path / "archive", ["train/p1/a.dcm"], suffixes=(".png",)).path(
+            "train/p1/a.dcm"
+        )
+        == image
+    )
+
+
+def test_an_image_that_is_nowhere_has_the_place_where_the_others_are(image, tmp_path):
+    names = ["archive/train/p1/a.png", "archive/train/p1/b.png"]
+    places = ImagePlaces(tmp_path / "archive", names)
+    assert places.path(names[1]) == image.with_name("b.png")
+
+
+def test_one_image_of_thousands_is_enough_to_know_where_they_lie(image, tmp_path):
+    names = [f"archive/train/p1/{n}.png" for n in range(2_000)]
+    names[1_111] = "archive/train/p1/a.png"
+    places = ImagePlaces(tmp_path / "archive" / "train", names)
+    assert places.find(names[1_111]) == image
+    assert places.find(names[0]) is None
+    assert places.path(names[0]) == image.with_name("0.png")
+
+
+def test_a_name_never_leads_out_of_the_root(image, tmp_path):
+    secret = tmp_path / "secret.png"
+    image.rename(secret)
+    inside = ImagePlaces(tmp_path / "archive", ["../secret.png", "/etc/hostname"])
+    for name in ("../secret.png", "/etc/hostname", str(secret)):
+        assert inside.path(name).is_relative_to(tmp_path / "archive")
+        assert not inside.path(name).exists()
+
+
+def test_sizes_come_from_the_header_as_the_image_is_shown(image, tmp_path, write_dicom):
+    assert image_size(image) == (30, 20)
+    dicom = write_dicom(tmp_path / "a.dcm", np.zeros((40, 50), np.uint16))
+    assert image_size(dicom) == (50, 40)
+    turned = Image.new("L", (30, 20))
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.jpg", exif=exif)
+    assert image_size(tmp_path / "turned.jpg") == (20, 30)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n broken", b"no image"])
+def test_a_file_without_a_header_has_no_size(tmp_path, content):
+    (tmp_path / "a.png").write_bytes(content)
+    assert image_size(tmp_path / "a.png") is None
+    assert image_size(tmp_path / "none.png") is None
+
+
+def test_the_first_of_repeated_rows_counts_and_the_others_are_counted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,x\na,1\nb,1\na,1\na,2\n")
+    counted, said = [], []
+    kept = without_repeats(path, read_table(path), "id", counted, said)
+    assert kept.index.tolist() == [2, 3]
+    assert counted == [("row of t.csv is no repeat", "rows", 2, 4)]
+    assert "1 rows name what a row above names, and say otherwise" in said[0]
+
+
+def test_a_table_without_repeats_says_nothing(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,x\na,1\nb,1\n")
+    counted, said = [], []
+    assert len(without_repeats(path, read_table(path), ["id"], counted, said)) == 2
+    assert counted == said == []
+
+
+def test_a_label_cell_outside_the_values_counts_as_blank_and_is_counted():
+    cells = LabelCells(Path("train.csv"))
+    found = [cells.read(c) for c in ("1.0", "0", "-1.0", "", "nan", "2.0", "x", "1.5")]
+    assert found == [1.0, 0.0, -1.0, None, None, None, None, None]
+    name = "label cell of train.csv has a value that the archive defines"
+    assert cells.steps() == [(name, "label cells", 3, 6)]
+    assert LabelCells(Path("train.csv")).steps() == []
+
+
+def test_present_counts_before_uncertain_and_that_before_absent():
+    rows = [{"a": 0.0, "b": None, "c": -1.0}, {"a": -1.0, "b": 0.0, "c": 1.0}]
+    assert merged_labels(rows) == ({"a": -1.0, "b": 0.0, "c": 1.0}, True)
+    assert merged_labels(rows[::-1])[0] == {"a": -1.0, "b": 0.0, "c": 1.0}
+    assert merged_labels([{"a": 1.0}, {"a": 1.0, "b": None}]) == ({"a": 1.0, "b": None}, False)
+    assert merged_labels([]) == ({}, False)
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={k: VALUES for k in "abc"}), max_size=5))
+def test_merged_labels_do_not_depend_on_the_order_of_the_images(rows):
+    merged, differ = merged_labels(rows)
+    for other in (rows[::-1], sorted(rows, key=str)):
+        assert merged_labels(other) == (merged, differ)
+    for name, value in merged.items():
+        given_ = [row[name] for row in rows if name in row]
+        order = [1.0, -1.0, 0.0, None]
+        assert order.index(value) == min(order.index(v) for v in given_)
+
+
+def test_lines_that_are_no_json_object_are_counted(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"a": 1}\n\n[1]\n{"a": \n{"a": 2}\n')
+    counted = []
+    assert list(read_json_lines(path, counted)) == [(1, {"a": 1}), (5, {"a": 2})]
+    assert counted == [("line of x.json is a JSON object", "rows", 2, 4)]
+
+
+def test_a_file_of_lines_that_is_not_there_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="cannot be read as lines of JSON"):
+        list(read_json_lines(tmp_path / "x.json", []))
+
+
+def test_two_releases_of_a_table_are_refused(tmp_path):
+    (tmp_path / "Data_2017.csv").touch()
+    assert find_table([tmp_path / "none", tmp_path], "Data_*.csv*").name == "Data_2017.csv"
+    (tmp_path / "Data_2017.csv.gz").touch()
+    assert find_table([tmp_path], "Data_*.csv*").name == "Data_2017.csv"
+    (tmp_path / "Data_2020.csv").touch()
+    with pytest.raises(UserError, match="keep one release"):
+        find_table([tmp_path], "Data_*.csv*")
+    assert find_table([tmp_path], "Other_*.csv") is None
+
+
+def test_the_header_of_what_is_no_table_is_empty(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfPath, Sex\n1,2\n")
+    (tmp_path / "b.csv.gz").write_bytes(b"Path,Sex\n")
+    assert header_of(tmp_path / "a.csv") == ("Path", "Sex")
+    assert header_of(tmp_path / "b.csv.gz") == ()
+    assert header_of(tmp_path / "c.csv") == ()

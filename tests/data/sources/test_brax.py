@@ -1,0 +1,82 @@
+"""BRAX: two kinds of files, numbers of studies that patients share, views by code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+TABLE = "master_spreadsheet_update.csv"
+HEADER = ",DicomPath,PngPath,PatientID,PatientAge,AccessionNumber,No Finding,Edema,ViewPosition\n"
+
+
+def row(number: int, patient: str = "p1", accession: str = "7", view: str = "PA") -> str:
+    path = f"id_{patient}/Study_{number}/Series_1/image-{number}"
+    files = f"Anonymized_DICOMs/{path}.dcm,images/{path}.png"
+    return f"{number},{files},{patient},85 or more,{accession},,1.0,{view}\n"
+
+
+def write(root: Path, *rows: str, files: bool = True) -> None:
+    (root / TABLE).write_text(HEADER + "".join(rows))
+    for line in rows if files else ():
+        path = root / line.split(",")[2]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20)).save(path)
+
+
+def test_png_is_read_and_dicom_where_there_is_no_png(tmp_path, write_dicom):
+    write(tmp_path, row(1), row(2))
+    second = row(2).split(",")
+    (tmp_path / second[2]).unlink()
+    path = tmp_path / second[1]
+    path.parent.mkdir(parents=True)
+    write_dicom(path, np.arange(400, dtype=np.uint16).reshape(20, 20))
+    assert [i.path.suffix for i in detect(tmp_path).images()] == [".png", ".dcm"]
+
+
+def test_a_number_that_two_patients_share_is_two_studies(tmp_path):
+    write(tmp_path, row(1, "p1"), row(2, "p2"), row(3, "p2"))
+    found = detect(tmp_path)
+    assert [study.study_id for study in found.studies()] == ["p1/7", "p2/7"]
+    assert [study.labels["Edema"] for study in found.studies()] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("AP", "AP"), ("L", "LATERAL"), ("RL", "LATERAL"), ("AP LLD", "AP LLD")]
+)
+def test_views_are_codes(tmp_path, written, read):
+    write(tmp_path, row(1, view=written))
+    assert detect(tmp_path).images()[0].view == read
+
+
+def test_a_blank_view_stays_blank_and_is_said(tmp_path):
+    write(tmp_path, row(1, view=""), row(2, view="nan"), row(3))
+    found = detect(tmp_path)
+    assert [image.view for image in found.images()] == ["", "", "PA"]
+    assert "Views: 1 PA, 2 unknown." in found.describe()
+
+
+def test_patients_are_split_by_their_ids_and_it_says_so(tmp_path):
+    write(tmp_path, *(row(n, f"p{n}") for n in range(30)))
+    for seed in (None, 4):
+        found = detect(tmp_path, split_seed=seed)
+        assert all(i.split == seeded_split(i.patient_id, seed or 0) for i in found.images())
+        assert any(f"with seed {seed or 0}" in sentence for sentence in found.describe())
+
+
+def test_the_first_release_has_another_name(tmp_path):
+    write(tmp_path, row(1))
+    (tmp_path / TABLE).rename(tmp_path / "master_spreadsheet.csv")
+    assert detect(tmp_path).kind == "brax"
+
+
+def test_a_table_without_paths_is_a_sentence(tmp_path):
+    (tmp_path / TABLE).write_text("PatientID,AccessionNumber,ViewPosition\np1,7,PA\n")
+    with pytest.raises(UserError, match="neither column PngPath nor DicomPath"):
+        detect(tmp_path)

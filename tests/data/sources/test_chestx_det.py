@@ -1,0 +1,135 @@
+"""ChestX-Det and ChestX-Det10: lists of boxes and outlines, and what is wrong in them."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.masks import component_boxes, decode
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+SQUARE = [[100, 200], [300, 200], [300, 260], [100, 260]]
+DIAMOND = [[600, 500], [640, 540], [600, 580], [560, 540]]
+TRAIN = [
+    {
+        "file_name": "36200.png",
+        "syms": ["Effusion", "Diffuse Nodule", "Effusion"],
+        "boxes": [[100, 200, 300, 260], [1, 2, 3, 4], [560, 500, 640, 580]],
+        "polygons": [SQUARE, [[1, 2], [3, 2], [3, 4]], DIAMOND],
+    },
+    {"file_name": "36201.png", "syms": [], "boxes": [], "polygons": []},
+]
+TEST = [
+    {"file_name": "36199.png", "syms": ["Mass"], "boxes": [[0, 0, 512, 1024]], "polygons": [SQUARE]}
+]
+
+
+def write(folder, train=TRAIN, test=TEST, names=("ChestX_Det_train.json", "ChestX_Det_test.json")):
+    for name, split, entries in zip(names, ("train", "test"), (train, test), strict=True):
+        (folder / name).write_text(json.dumps(entries))
+        for entry in entries:
+            path = folder / f"{split}_data" / split / str(entry.get("file_name"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            grey = np.random.default_rng(2).integers(0, 255, (64, 64)).astype(np.uint8)
+            Image.fromarray(grey).save(path, format="PNG")
+    return folder
+
+
+def steps(source):
+    return {name: (kept, before) for name, _, kept, before in source.steps()}
+
+
+def test_boxes_of_a_class_are_one_phrase_with_the_outlines_as_its_mask(tmp_path):
+    source = detect(write(tmp_path))
+    assert source.kind == "chestx_det"
+    phrases = {(p.image_id, p.category): p for p in source.phrases()}
+    effusion = phrases["36200", "Pleural Effusion"]
+    assert effusion.boxes == ((100.0, 200.0, 200.0, 60.0), (560.0, 500.0, 80.0, 80.0))
+    assert effusion.text == "Pleural effusion."
+    pixels = decode(effusion.mask)
+    assert component_boxes(pixels)[0] == effusion.boxes[0]
+    # Inside a diamond lies what is nearer to its centre than 40, by the sum of both distances;
+    # on its edges, either answer is right.
+    y, x = np.mgrid[500:580, 560:640] + 0.5
+    distance = abs(x - 600) + abs(y - 540)
+    clear = distance != 40
+    assert np.array_equal(pixels[500:580, 560:640][clear], (distance < 40)[clear])
+    assert pixels.sum() == 200 * 60 + pixels[500:580, 560:640].sum()
+    assert phrases["36200", "Diffuse Nodule"].text == "Diffuse nodule."
+    assert all(kept == before for kept, before in steps(source).values())
+
+
+def test_every_image_has_all_labels_of_its_release_and_its_own_patient(tmp_path):
+    source = detect(write(tmp_path))
+    labels = {s.study_id: s.labels for s in source.studies()}
+    assert {len(own) for own in labels.values()} == {13}
+    assert {n for n, v in labels["36200"].items() if v} == {"Pleural Effusion", "Diffuse Nodule"}
+    assert set(labels["36201"].values()) == {0.0}
+    assert [i.patient_id for i in source.images()] == ["36200", "36201", "36199"]
+    expected = [
+        "validate" if seeded_split(i) == "validate" else "train" for i in ("36200", "36201")
+    ]
+    assert [i.split for i in source.images()] == [*expected, "test"]
+    hashed = [i.split for i in detect(tmp_path, split_seed=2).images()]
+    assert hashed == [seeded_split(i, 2) for i in ("36200", "36201", "36199")]
+
+
+def test_chestx_det10_has_ten_classes_and_no_outlines(tmp_path):
+    train = [{k: v for k, v in entry.items() if k != "polygons"} for entry in TRAIN]
+    source = detect(write(tmp_path, train, TEST[:0] or TRAIN[1:], ("train.json", "test.json")))
+    assert source.kind == "chestx_det"
+    assert {len(s.labels) for s in source.studies()} == {10}
+    assert {p.mask for p in source.phrases()} == {None}
+    assert "ChestX-Det10" in " ".join(source.describe())
+    assert steps(source)["finding of train.json is one of the archive's"] == (2, 3)
+    assert steps(source)["entry of test.json is no repeat"] == (0, 1)
+
+
+def test_another_train_json_is_not_taken_for_it(tmp_path):
+    (tmp_path / "train.json").write_text('{"images": []}')
+    with pytest.raises(UserError, match="is no known layout"):
+        detect(tmp_path)
+
+
+def test_it_is_prepared_with_scaled_boxes_and_whole_masks(tmp_path):
+    out = prepare(write(tmp_path), tmp_path / "set", PrepareSettings(size=32), workers=1)
+    row = out.phrases[out.phrases["category"] == "Mass"].iloc[0]
+    assert row["boxes"] == [[0.0, 0.0, 32.0, 64.0]]
+    assert component_boxes(decode(out.masks[row["phrase_id"]])) == ((100, 200, 200, 60),)
+    funnel = {step["step"]: step["kept"] for step in out.funnel}
+    assert funnel["phrase has a mask, too"] == len(out.masks)
+
+
+def test_what_is_odd_is_counted(tmp_path):
+    train = [
+        {"file_name": "1.png", "syms": ["Mass", "Mass"], "boxes": [[1, 2, 3, 4]], "polygons": []},
+        {"file_name": "2.png", "syms": ["Mas"], "boxes": [[1, 2, 3]], "polygons": [SQUARE]},
+        {"file_name": "3.png", "syms": ["Mass"], "boxes": [[5, 6, 9, 9]], "polygons": [[[1, 2]]]},
+        {"file_name": "3.png", "syms": [], "boxes": [], "polygons": []},
+        {"file_name": "4.png", "syms": None, "boxes": []},
+        {"syms": [], "boxes": []},
+    ]
+    source = detect(write(tmp_path, train))
+    name = "ChestX_Det_train.json"
+    assert {step: n for step, n in steps(source).items() if name in step} == {
+        f"entry of {name} has a name and its lists": (4, 6),
+        f"entry of {name} is no repeat": (3, 4),
+        f"finding of {name} is one of the archive's": (3, 4),
+        f"finding of {name} has a box of its own": (2, 4),
+        f"box of {name} is four numbers": (1, 2),
+        f"outline of {name} has three points or more": (1, 2),
+    }
+    (phrase,) = (p for p in source.phrases() if p.image_id != "36199")
+    assert (phrase.image_id, phrase.mask) == ("3", None)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "[", "null"])
+def test_a_broken_list_is_one_sentence(tmp_path, text):
+    (tmp_path / "ChestX_Det_train.json").write_text(text)
+    with pytest.raises(UserError, match="download it again"):
+        detect(tmp_path)

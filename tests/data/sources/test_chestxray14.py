@@ -1,0 +1,211 @@
+"""ChestX-ray14: its cut header, its lists, its boxes, and what is wrong in its tables."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+# The header of the release: a name holds a comma, and the line ends with one, as its rows do.
+HEADER = (
+    "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
+    "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y],"
+)
+BOX_HEADER = "Image Index,Finding Label,Bbox [x,y,w,h],,,"
+ROWS = (
+    "00000001_000.png,Cardiomegaly|Effusion,0,1,058Y,M,PA,2682,2749,0.143,0.143,",
+    "00000001_001.png,No Finding,1,1,058Y,M,AP,2894,2729,0.143,0.143,",
+    "00000002_000.png,Pleural_Thickening|Infiltration,0,2,411,F,PA,2500,2048,0.168,0.168,",
+    "00000013_000.png,No Finding,0,13,060Y,F,AP,2500,2048,0.168,0.168,",
+)
+
+
+def write(folder, rows=ROWS, boxes=(), header=HEADER):
+    (folder / "Data_Entry_2017.csv").write_text("\n".join([header, *rows, ""]))
+    if boxes:
+        (folder / "BBox_List_2017.csv").write_text("\n".join([BOX_HEADER, *boxes, ""]))
+    for number, row in enumerate(rows):
+        name = row.partition(",")[0] or "x.png"
+        picture(folder / f"images_{number % 2 + 1:03d}" / "images" / name, alpha=number == 1)
+    return folder
+
+
+def picture(path, side=64, alpha=False):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    grey = np.random.default_rng(side).integers(0, 256, (side, side)).astype(np.uint8)
+    image = Image.fromarray(grey)
+    if alpha:
+        image = Image.merge("RGBA", (image, image, image, Image.new("L", image.size, 255)))
+    image.save(path)
+
+
+def lists(folder, train, test):
+    for name, images in (("train_val_list.txt", train), ("test_list.txt", test)):
+        (folder / name).write_text("\n".join(images))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Three patients; the first two train or validate, the third is tested."""
+    boxes = (
+        "00000001_000.png,Cardiomegaly,225.084745762712,547.019216763771,86.78,79.18,,,",
+        "00000013_000.png,Infiltrate,1.5,2.5,100,200,,,",
+        "00000013_000.png,Infiltrate,512,512,256.25,128,,,",
+        "00000099_000.png,Mass,1,2,3,4,,,",
+        "00000002_000.png,Mass,1,2,x,4,,,",
+    )
+    write(tmp_path, boxes=boxes)
+    lists(tmp_path, [row.partition(",")[0] for row in ROWS[:3]], ["00000013_000.png"])
+    return tmp_path
+
+
+def steps(source):
+    return {name: (kept, before) for name, _, kept, before in source.steps()}
+
+
+def test_images_are_found_in_their_folders_with_patients_and_views(tree):
+    source = detect(tree)
+    assert source.kind == "chestxray14"
+    found = [(i.image_id, i.study_id, i.patient_id, i.view) for i in source.images()]
+    assert found == [
+        ("00000001_000", "00000001_000", "1", "PA"),
+        ("00000001_001", "00000001_001", "1", "AP"),
+        ("00000002_000", "00000002_000", "2", "PA"),
+        ("00000013_000", "00000013_000", "13", "AP"),
+    ]
+    assert all(image.path.is_file() for image in source.images())
+
+
+def test_labels_are_yes_or_no_for_fourteen_findings_under_the_projects_names(tree):
+    first, second, third, _ = detect(tree).studies()
+    assert first.report is None
+    present = {name for name, value in first.labels.items() if value}
+    assert present == {"Cardiomegaly", "Pleural Effusion"}
+    assert set(first.labels.values()) == {0.0, 1.0}
+    assert len(first.labels) == 15
+    assert {name for name, value in second.labels.items() if value} == {"No Finding"}
+    assert third.labels["Pleural Thickening"] == third.labels["Infiltration"] == 1.0
+
+
+def test_the_official_lists_split_and_a_tenth_of_the_training_patients_validate(tree):
+    splits = {image.image_id: image.split for image in detect(tree).images()}
+    assert splits["00000013_000"] == "test"
+    for patient, images in {"1": ("00000001_000", "00000001_001"), "2": ("00000002_000",)}.items():
+        expected = "validate" if seeded_split(patient) == "validate" else "train"
+        assert {splits[image] for image in images} == {expected}
+    seeded = {image.patient_id: image.split for image in detect(tree, split_seed=4).images()}
+    assert seeded == {patient: seeded_split(patient, 4) for patient in ("1", "2", "13")}
+
+
+def test_an_image_that_no_list_names_has_no_split_and_without_lists_the_hash_splits(tree):
+    lists(tree, ["00000001_000.png", "00000001_001.png"], ["00000013_000.png"])
+    assert {i.image_id: i.split for i in detect(tree).images()}["00000002_000"] == ""
+    (tree / "train_val_list.txt").unlink()
+    with pytest.raises(UserError, match=r"train_val_list.txt is missing beside test_list.txt"):
+        detect(tree)
+    (tree / "test_list.txt").unlink()
+    assert [i.split for i in detect(tree).images()] == [
+        seeded_split(p) for p in ("1", "1", "2", "13")
+    ]
+
+
+def test_boxes_are_phrases_in_pixels_of_1024(tree):
+    source = detect(tree)
+    phrases = {(p.image_id, p.category): p for p in source.phrases()}
+    assert phrases["00000001_000", "Cardiomegaly"].boxes == (
+        (225.084745762712, 547.019216763771, 86.78, 79.18),
+    )
+    both = phrases["00000013_000", "Infiltration"]
+    assert (both.text, both.annotated_size, len(both.boxes)) == ("Infiltration.", (1024, 1024), 2)
+    assert steps(source)["row of BBox_List_2017.csv has a finding and four numbers"] == (4, 5)
+    assert steps(source)["box of BBox_List_2017.csv has its image in the table"] == (3, 4)
+
+
+def test_it_is_prepared_for_evaluation_without_reports_at_any_size(tree, tmp_path):
+    out = prepare(tree, tmp_path / "set", PrepareSettings(size=32), workers=1)
+    assert out.meta["counts"]["sentences"] == 0
+    splits = dict(zip(out.images["image_id"], out.images["split"], strict=True))
+    assert splits["00000013_000"] == "test"
+    assert "train" not in splits.values()  # nothing to train on
+    kept = out.phrases[out.phrases["image_id"] == "00000013_000"]["boxes"].iloc[0]
+    # Annotated at 1024, kept at 64: all sides are a sixteenth.
+    assert np.allclose(kept, [[1.5 / 16, 2.5 / 16, 6.25, 12.5], [32, 32, 16.015625, 8]], rtol=0)
+    funnel = {row["step"]: row for row in out.funnel}
+    assert funnel["study has a report"]["kept"] == 0
+    rows = out.pixels[np.flatnonzero(out.images["image_id"] == "00000013_000")[0]]
+    assert rows.std() > 10
+
+
+def test_training_images_are_kept_where_they_are_asked_for(tree, tmp_path):
+    settings = SelectionSettings(without_sentence="keep")
+    how = PrepareSettings(size=32)
+    out = prepare(tree, tmp_path / "set", how, selection=settings, workers=1)
+    assert len(out) == 4
+    assert "train" in set(out.images["split"])
+
+
+def test_grey_stored_with_an_alpha_channel_is_read_as_grey(tmp_path):
+    rows = [ROWS[0], ROWS[1]]
+    write(tmp_path, rows)
+    lists(tmp_path, [], [row.partition(",")[0] for row in rows])
+    out = prepare(tmp_path, tmp_path / "set", PrepareSettings(size=32), workers=1)
+    plain, alpha = out.pixels
+    assert np.array_equal(plain, alpha)
+
+
+def test_what_is_odd_in_the_findings_is_counted(tmp_path):
+    rows = (
+        "00000001_000.png,No Finding|Mass,0,1,58,M,PA,1,1,1,1,",
+        "00000001_001.png,Masss|Nodule,1,1,58,M,PA,1,1,1,1,",
+        "00000001_002.png,,2,1,58,M,,1,1,1,1,",
+        "00000001_001.png,Nodule,1,1,58,M,PA,1,1,1,1,",
+    )
+    source = detect(write(tmp_path, rows))
+    first, second, third = source.studies()
+    assert (first.labels["Mass"], first.labels["No Finding"]) == (1.0, 0.0)
+    assert (second.labels["Nodule"], second.labels["Mass"]) == (1.0, 0.0)
+    assert set(third.labels.values()) == {None}
+    assert steps(source) == {
+        "row of Data_Entry_2017.csv is no repeat": (3, 4),
+        "finding is one of the archive's": (3, 4),
+        "'No Finding' stands alone (else the finding counts)": (2, 3),
+    }
+    assert "1 rows name what a row above names, and say otherwise" in " ".join(source.describe())
+
+
+def test_rows_may_end_without_the_comma_of_the_header(tmp_path):
+    write(tmp_path, [row.rstrip(",") for row in ROWS])
+    assert len(detect(tmp_path).images()) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: (f / "Data_Entry_2017_v2020.csv").write_text("a"), "keep one release"),
+        (lambda f: (f / "Data_Entry_2017.csv").write_text(HEADER), "has no rows"),
+        (lambda f: write(f, [ROWS[0].replace("_000.png", "_000.png,")]), "row 2: has 13 cells"),
+        (lambda f: write(f, [ROWS[0].replace("00000001_000.png", "")]), "row 2: column 'Image"),
+        (lambda f: write(f, [ROWS[0].replace(",1,", ",,")]), "'Patient ID' is blank"),
+        (lambda f: lists(f, ["00000013_000.png"], ["x", "00000013_000.png"]), "line 2: its image"),
+        (lambda f: (f / "test_list.txt").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+        (lambda f: (f / "BBox_List_2017.csv").write_text("Image Index"), "'Finding Label' is miss"),
+    ],
+)
+def test_a_broken_table_is_one_sentence(tree, change, said):
+    change(tree)
+    with pytest.raises(UserError, match=said):
+        detect(tree)
+
+
+def test_reports_that_it_does_not_have_cannot_be_prepared_alone(tree):
+    with pytest.raises(UserError, match=rf"^{tree}: ChestX-ray14 has no reports; leave out --text"):
+        detect(tree, text_only=True)
+
+
+def test_a_folder_without_its_table_is_none(tmp_path):
+    with pytest.raises(UserError, match="has no Data_Entry_2017"):
+        detect(tmp_path, "chestxray14")

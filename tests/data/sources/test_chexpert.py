@@ -1,0 +1,181 @@
+"""CheXpert: paths wherever the tree starts, views, labels, splits, and rows of no use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare, prepare_part
+from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.sources.chexpert import CheXpertSource
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+HEADER = "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Support Devices\n"
+
+
+def grey(path: Path, level: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30).astype(np.uint8) + level).save(
+        path
+    )
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two training patients, one for validation, in the small release's folder."""
+    root = tmp_path / "archive" / "CheXpert-v1.0-small"
+    rows = [
+        "train/patient00001/study1/view1_frontal.jpg,Female,68,Frontal,AP,1.0,,",
+        "train/patient00001/study1/view2_lateral.jpg,Female,68,Lateral,,1.0,,",
+        "train/patient00002/study1/view1_frontal.jpg,Unknown,0,Frontal,,,-1.0,1.0",
+    ]
+    for row in rows:
+        grey(root / row.split(",")[0])
+    lines = [f"CheXpert-v1.0-small/{row}\n" for row in rows]
+    (root / "train.csv").write_text(HEADER + "".join(lines))
+    name = "valid/patient64541/study1/view1_frontal.jpg"
+    grey(root / name)
+    (root / "valid.csv").write_text(
+        HEADER + f"CheXpert-v1.0-small/{name},Male,73,Frontal,PA,0.0,1.0,0.0\n"
+    )
+    return root
+
+
+def add(root: Path, table: str, line: str) -> None:
+    with (root / table).open("a") as file:
+        file.write(line + "\n")
+
+
+@pytest.mark.parametrize("up", [0, 1])
+def test_it_is_read_from_its_folder_and_from_the_one_above(root, up):
+    found = detect(root if not up else root.parent)
+    assert isinstance(found, CheXpertSource)
+    assert all(image.path.is_file() for image in found.images())
+    assert [image.image_id for image in found.images()] == [
+        "patient00001/study1/view1_frontal",
+        "patient00001/study1/view2_lateral",
+        "patient00002/study1/view1_frontal",
+        "patient64541/study1/view1_frontal",
+    ]
+
+
+def test_views_are_those_of_the_table_and_an_unstated_one_is_said(root):
+    found = detect(root)
+    assert [i.view for i in found.images()] == ["AP", "LATERAL", "FRONTAL", "PA"]
+    assert any(s.endswith("1 frontal images are neither AP nor PA.") for s in found.describe())
+
+
+def test_labels_keep_uncertain_and_unmentioned_apart(root):
+    labels = {study.study_id: study.labels for study in detect(root).studies()}
+    assert labels["patient00001/study1"] == {
+        "No Finding": 1.0,
+        "Edema": None,
+        "Support Devices": None,
+    }
+    assert labels["patient00002/study1"]["Edema"] == -1.0
+    assert labels["patient64541/study1"]["Edema"] == 1.0
+
+
+def test_the_later_test_set_has_paths_and_labels_alone(root):
+    name = "test/patient64741/study1/view1_frontal.jpg"
+    grey(root / name)
+    (root / "test_labels.csv").write_text(f"Path,No Finding,Edema\n{name},0,1\n")
+    image = detect(root).images()[-1]
+    assert (image.view, image.split, image.path) == ("FRONTAL", "test", root / name)
+
+
+def test_a_path_of_another_system_is_the_same_image(root):
+    path = root / "valid.csv"
+    head, row = path.read_text().splitlines()
+    name, rest = row.split(",", 1)
+    path.write_text(f"{head}\n{name.replace('/', chr(92))},{rest}\n")
+    image = detect(root).images()[-1]
+    assert image.image_id == "patient64541/study1/view1_frontal"
+    assert image.path.is_file()
+
+
+def test_a_path_that_names_a_study_alone_is_left_aside_and_counted(root):
+    add(root, "valid.csv", "CheXpert-v1.0-small/valid/patient64541/study2,Male,73,,,0.0,,")
+    found = detect(root)
+    step = ("path of valid.csv names patient, study and image", "rows", 1, 2)
+    assert step in found.steps()
+    assert len(found.images()) == 4
+
+
+def test_images_of_a_study_with_other_labels_are_said_and_present_counts(root):
+    name = "valid/patient64541/study1/view2_frontal.jpg"
+    grey(root / name)
+    add(root, "valid.csv", f"CheXpert-v1.0-small/{name},Male,73,Frontal,PA,0.0,0.0,1.0")
+    found = detect(root)
+    (study,) = found.studies(["patient64541/study1"])
+    assert study.labels == {"No Finding": 0.0, "Edema": 1.0, "Support Devices": 1.0}
+    assert any("the images of 1 studies have other labels" in s for s in found.describe())
+
+
+def test_a_patient_in_two_splits_is_refused(root, tmp_path):
+    line = "valid/patient00001/study9/view1_frontal.jpg,Male,73,Frontal,PA,0.0,1.0,0.0"
+    grey(root / line.split(",")[0])
+    add(root, "valid.csv", line)
+    with pytest.raises(UserError, match=r"valid.csv, row 3: the patient .* also has a train image"):
+        prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_seed_splits_patients_anew(root):
+    found = detect(root, split_seed=3)
+    assert [i.split for i in found.images()] == [
+        seeded_split(i.patient_id, 3) for i in found.images()
+    ]
+    assert any("with seed 3" in sentence for sentence in found.describe())
+
+
+def test_a_table_that_is_not_chexperts_is_not_taken(tmp_path):
+    (tmp_path / "train.csv").write_text("image,label\n1.png,0\n")
+    with pytest.raises(UserError, match="is no known layout"):
+        detect(tmp_path)
+
+
+def test_without_reports_validation_images_are_kept_and_training_images_are_counted(root, tmp_path):
+    made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert made.images["image_id"].tolist() == ["patient64541/study1/view1_frontal"]
+    assert len(made.sentences) == 0
+    assert set(made.studies.columns) >= {"No Finding", "Edema", "Support Devices"}
+    steps = {step["step"]: step for step in made.funnel}
+    assert steps["study has a sentence, or labels or boxes for evaluation"]["dropped"] == 2
+    assert steps["study has a report"]["kept"] == 0
+
+
+def test_parts_of_an_archive_without_reports_are_one_run_to_the_byte(root, tmp_path):
+    small = PrepareSettings(size=16)
+    for name in ("view2_frontal", "view3_frontal"):
+        file = f"valid/patient64541/study2/{name}.jpg"
+        grey(root / file)
+        add(root, "valid.csv", f"CheXpert-v1.0-small/{file},Male,73,Frontal,PA,0.0,1.0,0.0")
+    whole = prepare(root, tmp_path / "o", small, workers=1)
+    parts = [tmp_path / f"part{n}" for n in (1, 2)]
+    for n, part in enumerate(parts, start=1):
+        prepare_part(root, part, small, f"{n}/2", workers=1)
+    merged = merge(parts, tmp_path / "merged")
+    assert merged.content_hash == whole.content_hash
+    assert len(whole) == 3
+
+
+def test_an_unreadable_image_and_no_missing_report_is_named_when_nothing_is_left(root, tmp_path):
+    (root / "valid" / "patient64541" / "study1" / "view1_frontal.jpg").write_bytes(b"x" * 99)
+    with pytest.raises(
+        UserError, match=r"'image is readable' dropped 1 of 1 images; .* not a DICOM"
+    ):
+        prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+
+
+def test_without_a_labelled_validation_study_nothing_is_left(root, tmp_path):
+    (root / "valid.csv").unlink()
+    with pytest.raises(UserError, match="nothing is left of the source"):
+        prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)

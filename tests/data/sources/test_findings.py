@@ -1,0 +1,56 @@
+"""Class names become the project's findings and plain sentences, one phrase an image and name."""
+
+import pytest
+
+from medclip_debias.data.records import Mask
+from medclip_debias.data.sources.findings import (
+    FindingBoxes,
+    box_of,
+    class_labels,
+    finding_name,
+    finding_sentence,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "sentence"),
+    [
+        ("Pneumothorax", "Pneumothorax", "Pneumothorax."),
+        ("Effusion", "Pleural Effusion", "Pleural effusion."),
+        ("Infiltrate", "Infiltration", "Infiltration."),
+        ("Pleural_Thickening", "Pleural Thickening", "Pleural thickening."),
+        ("Airspace Opacity", "Lung Opacity", "Lung opacity."),
+        (" Diffuse  Nodule ", "Diffuse Nodule", "Diffuse nodule."),
+    ],
+)
+def test_a_class_is_spelt_as_the_project_does_and_said_as_a_sentence(written, name, sentence):
+    assert finding_name(written) == name
+    assert finding_name(name) == name
+    assert finding_sentence(name) == sentence
+
+
+def test_boxes_of_one_name_in_one_image_are_one_phrase():
+    found = FindingBoxes((10, 20))
+    found.add("a", "Mass", [(1.0, 2.0, 3.0, 4.0)])
+    found.add("b", "Mass", [(5.0, 6.0, 7.0, 8.0)])
+    found.add("a", "Nodule", [(0.0, 0.0, 1.0, 1.0)])
+    found.add("a", "Mass", [(2.0, 2.0, 2.0, 2.0)])
+    mask = Mask(30, 40, "x")
+    a, b, c = found.phrases({("b", "Mass"): mask})
+    assert (a.phrase_id, a.category, a.text, a.annotated_size) == ("a/1", "Mass", "Mass.", (10, 20))
+    assert a.boxes == ((1.0, 2.0, 3.0, 4.0), (2.0, 2.0, 2.0, 2.0))
+    assert a.mask is None
+    assert (b.phrase_id, b.mask, b.annotated_size) == ("b/1", mask, (40, 30))
+    assert (c.phrase_id, c.category) == ("a/2", "Nodule")
+
+
+@pytest.mark.parametrize(
+    "values", [["1", "2", "3"], ["1", "2", "3", "x"], [1, 2, 3, float("inf")], [1, 2, 3, None]]
+)
+def test_four_numbers_are_a_box_and_nothing_else_is(values):
+    assert box_of(values) is None
+    assert box_of([1, "2.5", 3.0, "-4"]) == (1.0, 2.5, 3.0, -4.0)
+
+
+def test_labels_are_present_or_absent_for_every_class_of_the_archive():
+    assert class_labels(["Mass"], ("Mass", "Hernia")) == {"Mass": 1.0, "Hernia": 0.0}

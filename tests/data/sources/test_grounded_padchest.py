@@ -1,0 +1,269 @@
+"""PadChest-GR: two languages, two readers' boxes, sentences with and without findings."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import Reading, prepare, prepare_part
+from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.records import RELATIVE
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.data.verify import changes
+from medclip_debias.errors import UserError
+
+EFFUSION = {
+    "sentence_en": "Small right pleural effusion",
+    "sentence_es": "Pequeño derrame pleural derecho",
+    "abnormal": True,
+    "boxes": [[0.1, 0.5, 0.4, 0.9], [0.2, 0.2, 0.3, 0.25]],
+    "extra_boxes": [[0.12, 0.5, 0.45, 0.9]],
+    "labels": ["pleural effusion", " Costophrenic angle blunting"],
+    "locations": ["right"],
+    "progression": "Stable",
+}
+NEGATIVE = {
+    "sentence_en": "No pneumothorax.",
+    "sentence_es": "No neumotórax.",
+    "abnormal": False,
+}
+UNBOXED = {
+    **{"sentence_en": "Kyphosis.", "sentence_es": "Cifosis.", "abnormal": True},
+    **{
+        "boxes": [],
+        "extra_boxes": [],
+        "labels": ["kyphosis"],
+        "locations": [],
+        "progression": None,
+    },
+}
+ENTRIES = [
+    {"StudyID": "s1", "ImageID": "a.png", "findings": [EFFUSION, NEGATIVE, UNBOXED]},
+    {"StudyID": "s2", "ImageID": "b.png", "findings": [NEGATIVE]},
+    {"StudyID": "s3", "ImageID": "c.png", "findings": [{**EFFUSION, "extra_boxes": []}]},
+]
+TABLE = [
+    ("s1", "a.png", "pleural effusion", "p1", "test"),
+    ("s1", "a.png", "kyphosis", "p1", "test"),
+    ("s2", "b.png", "Normal", "p2", "validation"),
+    ("s3", "c.png", "pleural effusion", "p3", "train"),
+]
+
+
+def write(root, entries=ENTRIES, table=TABLE, folder="Padchest_GR_files/PadChest_GR"):
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    (root / "grounded_reports_20240819.json").write_text(json.dumps(entries))
+    lines = ["StudyID,ImageID,label,PatientID,split", *(",".join(row) for row in table)]
+    (root / "master_table.csv").write_text("\n".join(lines) + "\n")
+    for number, name in enumerate("abc"):
+        grey = np.arange(30 * 20, dtype=np.uint16).reshape(30, 20) * 100 + number
+        Image.fromarray(grey).save(root / folder / f"{name}.png")
+    return root
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return write(tmp_path / "gr")
+
+
+def step(source, words):
+    (found,) = [s for s in source.steps() if words in s[0]]
+    return found[2:]
+
+
+def test_it_is_recognised_also_beside_padchests_own_table(archive):
+    assert detect(archive).kind == "padchest_gr"
+    (archive / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv").write_text("x\n")
+    assert detect(archive).kind == "padchest_gr"
+
+
+@pytest.mark.parametrize("folder", [".", "PadChest_GR", "images_grounding"])
+def test_images_are_found_and_split_by_the_master_table(tmp_path, folder):
+    images = detect(write(tmp_path / "gr", folder=folder)).images()
+    assert [(i.image_id, i.split, i.path.is_file()) for i in images] == [
+        ("a", "test", True),
+        ("b", "validate", True),
+        ("c", "train", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("language", "report"),
+    [
+        (None, "FINDINGS: Small right pleural effusion. No pneumothorax. Kyphosis."),
+        ("es", "FINDINGS: Pequeño derrame pleural derecho. No neumotórax. Cifosis."),
+    ],
+)
+def test_sentences_are_read_in_either_language(archive, language, report):
+    source = detect(archive, language=language)
+    assert next(iter(source.studies())).report == report
+    assert source.phrases()[0].text == report.removeprefix("FINDINGS: ").split(".")[0]
+
+
+def test_another_language_is_refused(archive):
+    with pytest.raises(UserError, match="no sentences in 'fr'; its languages are en and es"):
+        detect(archive, language="fr")
+
+
+def test_labels_are_those_of_the_positive_sentences(archive):
+    labels = {s.study_id: s.labels for s in detect(archive).studies()}
+    assert labels["s1"]["Pleural Effusion"] == labels["s1"]["costophrenic angle blunting"] == 1.0
+    assert labels["s1"]["Pneumothorax"] == 0.0
+    assert labels["s2"]["No Finding"] == 1.0
+    assert labels["s1"]["No Finding"] == 0.0
+
+
+def test_phrases_have_the_first_readers_boxes_and_the_table_has_all(archive):
+    source = detect(archive)
+    first = source.phrases()[0]
+    assert (first.category, first.split, first.annotated_size) == (
+        *("pleural effusion", "test"),
+        RELATIVE,
+    )
+    assert np.allclose(first.boxes, [[0.1, 0.5, 0.3, 0.4], [0.2, 0.2, 0.1, 0.05]], atol=1e-12)
+    (table,) = source.annotations()
+    rows = [dict(zip((n for n, _ in table.columns), row, strict=True)) for row in table.rows]
+    assert [row["abnormal"] for row in rows] == [True, False, True, False, True]
+    assert rows[0]["extra_boxes"] == EFFUSION["extra_boxes"]
+    assert (rows[0]["progression"], rows[1]["progression"]) == ("stable", None)
+    assert rows[1]["boxes"] == rows[1]["labels"] == []
+
+
+def test_what_is_kept_and_left_aside_is_counted(archive):
+    source = detect(archive)
+    assert step(source, "sentence is not blank") == (5, 5)
+    assert step(source, "sentence is positive") == (3, 5)
+    assert step(source, "positive sentence has boxes") == (2, 3)
+    assert step(source, "has a second reader's") == (1, 2)
+    assert step(source, "box is the first reader's") == (4, 5)
+    assert step(source, "phrase has one label") == (0, 2)
+
+
+def test_entries_without_a_row_rows_without_an_entry_and_repeats_are_counted(tmp_path):
+    lost = {**ENTRIES[0], "ImageID": "z.png"}
+    table = [*TABLE, ("s9", "y.png", "Normal", "p9", "test")]
+    source = detect(write(tmp_path / "gr", [*ENTRIES, lost, ENTRIES[1]], table))
+    assert step(source, "is no repeat") == (4, 5)
+    assert step(source, "json is in master_table.csv") == (3, 4)
+    assert step(source, "csv is in grounded") == (3, 4)
+    assert len(source.images()) == 3
+
+
+def test_the_set_has_the_boxes_in_pixels_and_the_sentences_of_its_images(archive, tmp_path):
+    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    boxes = made.phrases.set_index("image_id")["boxes"]
+    width, height = 20, 30
+    expected = [[2.0, 15.0, 6.0, 12.0], [4.0, 6.0, 2.0, 1.5]]
+    assert np.allclose(boxes["a"], expected, rtol=0, atol=1e-9)
+    assert not made.phrase_boxes["scaled"].any()
+    assert (made.images["width"].iloc[0], made.images["height"].iloc[0]) == (width, height)
+    sentences = made.annotations("grounded_sentences")
+    assert len(sentences) == 5
+    assert sentences["boxes"].iloc[0][0].tolist() == EFFUSION["boxes"][0]
+
+
+def test_a_box_over_the_edge_is_cut_and_a_flat_one_left_aside(tmp_path):
+    odd = {**EFFUSION, "boxes": [[0.5, 0.5, 1.2, 0.9], [0.4, 0.4, 0.4, 0.6], [1.1, 0, 1.2, 1]]}
+    root = write(tmp_path / "gr", [{**ENTRIES[0], "findings": [odd]}])
+    made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    (row,) = made.phrase_boxes.to_dict("records")
+    assert (row["boxes"], row["flat"], row["outside"], row["clipped"]) == (1, 1, 1, 1)
+    assert not row["other_shape"]
+
+
+def test_parts_join_to_the_bytes_of_one_run(archive, tmp_path):
+    settings = PrepareSettings(size=16)
+    one = prepare(archive, tmp_path / "one", settings, workers=1)
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for number, part in enumerate(parts, start=1):
+        prepare_part(archive, part, settings, f"{number}/2", workers=1)
+    joined = merge(parts, tmp_path / "joined")
+    assert joined.content_hash == one.content_hash
+    name = "grounded_sentences.parquet"
+    assert (joined.folder / name).read_bytes() == (one.folder / name).read_bytes()
+
+
+def test_another_sentence_is_another_content(archive, tmp_path):
+    settings = PrepareSettings(size=16)
+    before = prepare(archive, tmp_path / "a", settings, workers=1)
+    changed = json.loads(json.dumps(ENTRIES))
+    changed[0]["findings"][0]["extra_boxes"][0][0] = 0.13
+    write(archive, changed)
+    after = prepare(archive, tmp_path / "b", settings, workers=1)
+    assert after.content_hash != before.content_hash
+    assert after.meta["manifest_hash"] == before.meta["manifest_hash"]
+
+
+def test_a_sentence_that_was_changed_in_the_set_is_seen(archive, tmp_path):
+    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert changes(made) == []
+    path = made.folder / "grounded_sentences.parquet"
+    table = made.annotations("grounded_sentences")
+    table.loc[0, "text"] = "No effusion."
+    table.to_parquet(path, index=False)
+    (said,) = changes(made)
+    assert said.startswith(f"{path}: was changed")
+
+
+def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):
+    settings = PrepareSettings(size=16)
+    prepare(archive, tmp_path / "o", settings, workers=1)
+    changed = json.loads(json.dumps(ENTRIES))
+    changed[0]["findings"][0]["extra_boxes"] = [[0, 0, 1, 1]]
+    write(archive, changed)
+    made = prepare(archive, tmp_path / "o", settings, workers=1, update=True)
+    boxes = made.annotations("grounded_sentences")["extra_boxes"].iloc[0]
+    assert [box.tolist() for box in boxes] == [[0, 0, 1, 1]]
+
+
+def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
+    made = prepare(
+        *(archive, tmp_path / "o", PrepareSettings(size=16)),
+        reading=Reading(text_only=True, split_seed=3, language="es"),
+        workers=1,
+    )
+    assert set(made.annotations("grounded_sentences")["study_id"]) == {"s1", "s2", "s3"}
+    assert made.meta["options"]["language"] == "es"
+    splits = dict(zip(made.studies["patient_id"], made.studies["split"], strict=True))
+    assert splits == {patient: seeded_split(patient, 3) for patient in ("p1", "p2", "p3")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"findings": None}, "entry 1: has no 'ImageID' or no list 'findings'"),
+        ({"findings": ["x"]}, "entry 1, finding 1: is no object"),
+        ({"findings": [{**EFFUSION, "boxes": [[0, 0, 1]]}]}, "finding 1, 'boxes': must be boxes"),
+        ({"findings": [{**EFFUSION, "boxes": [[0, 0, 1, True]]}]}, "'boxes': must be boxes"),
+        ({"findings": [{**EFFUSION, "extra_boxes": 3}]}, "'extra_boxes': must be boxes"),
+        ({"findings": [{**EFFUSION, "boxes": [[0, 0, 1, float("nan")]]}]}, "'boxes': must be"),
+        ({"findings": [{**EFFUSION, "labels": "x"}]}, "'labels': must be a list of words"),
+        ({"findings": [{**EFFUSION, "sentence_en": 3}]}, "'sentence_en' or 'abnormal' is no"),
+        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, "'sentence_en' or 'abnormal' is no"),
+    ],
+)
+def test_a_broken_entry_is_named(tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        detect(write(tmp_path / "gr", [{**ENTRIES[0], **changes}]))
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (("s1", "a.png", "x", "p1", "train"), "row 6: its image has another study, patient or"),
+        (("s1", "", "x", "p1", "train"), "row 6: column 'ImageID' is blank"),
+        (("s4", "d.png", "x", "p4", "later"), "row 6: its split is not one of"),
+    ],
+)
+def test_a_broken_master_table_names_the_row(tmp_path, row, sentence):
+    with pytest.raises(UserError, match=sentence):
+        detect(write(tmp_path / "gr", table=[*TABLE, row]))
+
+
+def test_a_missing_table_is_named(archive):
+    (archive / "master_table.csv").unlink()
+    with pytest.raises(UserError, match=r"has no master_table\.csv, which comes with PadChest-GR"):
+        detect(archive)

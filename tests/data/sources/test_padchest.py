@@ -1,0 +1,186 @@
+"""PadChest: its table with stray blanks, lists and views; 16-bit images; Spanish reports."""
+
+import gzip
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import Reading, prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+NAME = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+HEADER = (
+    *("", "ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Pediatric", "Report"),
+    *("MethodLabel", "Labels", "LabelsLocalizationsBySentence"),
+)
+BOTH = "['pleural effusion', 'laminar atelectasis']"
+ODD = "['pleural effusion', 'pleural effusion ', ' laminar atelectasis']"
+TOLD = "[['pleural effusion', 'loc right', 'loc basal'], ['laminar atelectasis']]"
+FLUID = ("No", "derram pleural derech .", "Physician")
+HEART = ("No", "cardiomegali .")
+ROWS = [
+    ("a.png", "0", "s1", "p1", "PA", *FLUID, ODD, TOLD),
+    ("b.png", "0", "s1", "p1", "L", *FLUID, BOTH, ""),
+    (
+        *("c.png", "3", "s2", "p2", "AP_horizontal", "PED", "sin cambi .", "RNN_model"),
+        *("['unchanged']", "[['unchanged']]"),
+    ),
+    ("d.png", "3", "s3", "p2", "EXCLUDE", "No", "nan", "RNN_model", "['exclude']", "[['exclude']]"),
+    ("e.png", "3", "s4", "p3", "COSTAL", "No", "normal .", "Physician", "['normal']", "[]"),
+    ("f.png", "3", "s5", "p4", "PA", *HEART, "Physician", "[cardiomegaly]", "[['cardiomegaly'"),
+    ("g.png", "3.0", "s6", "p5", "PA", *HEART, "RNN_model", "", ""),
+]
+
+
+def write(root, rows=ROWS, name=NAME):
+    root.mkdir(exist_ok=True)
+    lines = [",".join(HEADER)]
+    for number, row in enumerate(rows):
+        cells = (f'"{cell}"' for cell in (str(number), *row))
+        lines.append(",".join(cells))
+    text = "\n".join(lines) + "\n"
+    if name.endswith(".gz"):
+        (root / name).write_bytes(gzip.compress(text.encode()))
+    else:
+        (root / name).write_text(text)
+    return root
+
+
+def picture(path, seed=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    grey = np.arange(24 * 20, dtype=np.uint16).reshape(24, 20) * 137 + seed
+    Image.fromarray(grey).save(path, format="PNG")
+
+
+@pytest.fixture
+def archive(tmp_path):
+    root = write(tmp_path / "padchest")
+    for row in ROWS:
+        picture(root / row[1].removesuffix(".0") / row[0])
+    return root
+
+
+def step(source, words):
+    (found,) = [s for s in source.steps() if words in s[0]]
+    return found[2:]
+
+
+def test_the_table_is_recognised_and_described(archive):
+    source = detect(archive)
+    assert source.kind == "padchest"
+    said = " ".join(source.describe())
+    assert "7 images of 6 studies" in said
+    assert "Images of children: 1 of 7" in said
+    assert "Spanish" in said
+    write(archive.parent / "packed", name=NAME + ".gz")
+    assert detect(archive.parent / "packed").kind == "padchest"
+
+
+def test_images_have_their_places_views_and_a_split_by_patient(archive):
+    found = {i.image_id: i for i in detect(archive).images()}
+    assert [found[n].view for n in "abcde"] == ["PA", "LATERAL", "AP Supine", "EXCLUDE", "COSTAL"]
+    assert all(image.path.is_file() for image in found.values())
+    assert all(i.split == seeded_split(i.patient_id, 0) for i in found.values())
+    assert found["g"].path.parent.name == "3"
+
+
+@pytest.mark.parametrize("place", ["images/{part}/{name}", "images/{name}", "{name}"])
+def test_images_are_found_however_they_were_unpacked(tmp_path, place):
+    root = write(tmp_path / "x")
+    for row in ROWS:
+        picture(root / place.format(part=row[1].removesuffix(".0"), name=row[0]))
+    assert all(image.path.is_file() for image in detect(root).images())
+
+
+def test_labels_are_cheXperts_and_padchests_own(archive):
+    labels = {s.study_id: s.labels for s in detect(archive).studies()}
+    first = labels["s1"]
+    assert (first["Pleural Effusion"], first["Atelectasis"]) == (1.0, 1.0)
+    assert (first["laminar atelectasis"], first["Cardiomegaly"], first["normal"]) == (1.0, 0.0, 0.0)
+    assert "pleural effusion" not in first  # CheXpert's column of the same name holds it
+    assert labels["s4"]["No Finding"] == 1.0
+
+
+def test_labels_that_say_nothing_of_others_leave_them_open(archive):
+    labels = {s.study_id: s.labels for s in detect(archive).studies()}
+    assert labels["s2"]["unchanged"] == 1.0
+    for study in ("s2", "s3", "s5", "s6"):
+        assert labels[study]["Pneumonia"] is None
+        assert labels[study]["laminar atelectasis"] is None
+
+
+def test_stray_blanks_repeats_and_broken_lists_are_counted(archive):
+    source = detect(archive)
+    assert step(source, "cell 'Labels'") == (6, 7)
+    assert step(source, "labels named in the rows") == (8, None)
+    assert step(source, "no blank before or behind") == (6, 8)
+    assert step(source, "named once in its row") == (7, 8)
+    assert step(source, "study has labels") == (4, 6)
+    assert step(source, "labels say what is there") == (2, 4)
+    assert step(source, "read by a physician") == (2, 4)
+    assert step(source, "cell 'LabelsLocalizationsBySentence'") == (4, 5)
+
+
+def test_labels_and_places_are_kept_by_sentence(archive):
+    table, methods = detect(archive).annotations()
+    assert list(methods.rows)[:2] == [("s1", "physician"), ("s2", "rnn_model")]
+    assert list(table.rows)[:2] == [
+        ("s1", 1, "pleural effusion", ["loc right", "loc basal"]),
+        ("s1", 2, "laminar atelectasis", []),
+    ]
+
+
+def test_rows_that_repeat_an_image_or_name_none_are_left_aside(tmp_path):
+    rows = [*ROWS, ROWS[0], ("", *ROWS[1][1:])]
+    source = detect(write(tmp_path / "x", rows))
+    assert step(source, "names an image") == (8, 9)
+    assert step(source, "is no repeat") == (7, 8)
+    assert len(source.images()) == 7
+
+
+def test_a_study_keeps_its_first_report_and_counts_others(tmp_path):
+    rows = [ROWS[0], (*ROWS[1][:6], "otro inform .", *ROWS[1][7:])]
+    source = detect(write(tmp_path / "x", rows))
+    assert step(source, "report of its study's first row") == (1, 2)
+    assert [s.report for s in source.studies()] == ["derram pleural derech ."]
+
+
+def test_the_set_has_16_bit_images_sentences_labels_and_a_broken_image_aside(archive, tmp_path):
+    (archive / "0" / "a.png").write_bytes((archive / "0" / "a.png").read_bytes()[:90])
+    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert sorted(made.images["image_id"]) == ["c", "f", "g"]
+    assert (made.folder / "rejected.csv").read_text().splitlines()[1].startswith("a,")
+    assert "derram" not in str(made.sentences["text"].tolist())
+    assert set(made.annotations("localizations")["study_id"]) == {"s2"}
+    assert np.ptp(made.pixels[0]) > 200
+    steps = {row["step"]: row for row in made.funnel}
+    assert steps["study is in the set, of label rows in localizations"]["dropped"] == 3
+    with pytest.raises(
+        UserError, match="had no table 'readers'; it had localizations, label_methods"
+    ):
+        made.annotations("readers")
+
+
+def test_reports_alone_and_another_seed(archive, tmp_path):
+    made = prepare(
+        *(archive, tmp_path / "o", PrepareSettings(size=16)),
+        reading=Reading(text_only=True, split_seed=4),
+        workers=1,
+    )
+    assert len(made) == 0
+    assert all(
+        split == seeded_split(patient, 4)
+        for patient, split in zip(made.studies["patient_id"], made.studies["split"], strict=True)
+    )
+
+
+def test_an_empty_table_and_a_lost_patient_are_refused(tmp_path):
+    with pytest.raises(UserError, match="has no rows"):
+        detect(write(tmp_path / "x", []))
+    rows = [(*ROWS[0][:3], "8.3986E+35", *ROWS[0][4:])]
+    with pytest.raises(UserError, match=r"row 2: column 'PatientID'.* has lost digits"):
+        detect(write(tmp_path / "y", rows))

@@ -1,0 +1,131 @@
+"""MS-CXR-T beside MIMIC-CXR: pairs of images, counted, and their patients held out."""
+
+import gzip
+
+import pytest
+
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.records import ImageRecord
+from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.sources.progression import Progression
+from medclip_debias.errors import UserError
+
+NAME = "MS_CXR_T_temporal_image_classification_v1.0.0.csv"
+HEADER = (
+    *("dicom_id", "previous_dicom_id", "study_id", "subject_id"),
+    *("edema_progression", "edema_label_quality"),
+    *("pleural_effusion_progression", "pleural_effusion_label_quality"),
+)
+IMAGES = [
+    ImageRecord(name, f"s{name}", patient, None, "AP", "train")
+    for name, patient in (("a", "1"), ("b", "1"), ("c", "1"), ("d", "2"))
+]
+ROWS = [
+    ("b", "a", "s", "1", "improving", "one_expert", "Stable", "multiple_experts"),
+    ("p10/p1/sc/c", "p10/p1/sb/b", "s", "1", "", "", "worsening", ""),
+]
+
+
+def write(folder, rows=ROWS, header=HEADER):
+    path = folder / NAME
+    path.write_text("\n".join(",".join(row) for row in (header, *rows)) + "\n")
+    return path
+
+
+def counts(found):
+    return {
+        step[0].replace(f" of {NAME}", "").replace(f" ({NAME})", ""): step[2:] for step in found
+    }
+
+
+def test_each_judged_finding_of_a_pair_is_a_row(tmp_path):
+    found = Progression(write(tmp_path), IMAGES)
+    assert found.annotations().rows == [
+        ("a", "b", "edema", "improving", "one_expert"),
+        ("a", "b", "pleural effusion", "stable", "multiple_experts"),
+        ("b", "c", "pleural effusion", "worsening", ""),
+    ]
+    assert found.patients == {"1"}
+    assert "3 progressions of 2 pairs" in found.said[0]
+
+
+def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path):
+    rows = [
+        *ROWS,
+        ("b", "z", "s", "1", "stable", "x", "", ""),  # not listed
+        ("d", "a", "s", "1", "stable", "x", "stable", "x"),  # two patients
+        ROWS[0],
+        ("c", "b", "s", "1", "", "", "improving", ""),  # otherwise than above
+    ]
+    found = Progression(write(tmp_path, rows), IMAGES)
+    assert counts(found.steps) == {
+        "both images of a row are listed": (5, 6),
+        "both are of one patient": (4, 5),
+        "progression has such a pair": (6, 9),
+        "progression is no repeat": (3, 6),
+        "repeats of a progression agree (others: left aside)": (2, 3),
+    }
+    assert [row[2] for row in found.annotations().rows] == ["edema", "pleural effusion"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "sentence"),
+    [
+        ([(*ROWS[0][:4], "better", *ROWS[0][5:])], HEADER, "row 2, column 'edema_progression'"),
+        ([ROWS[0][:4]], HEADER[:4], "has no column '<finding>_progression'"),
+        ([("x", "y", *ROWS[0][2:])] * 3, HEADER, "0 of its 3 ids in column 'dicom_id'"),
+        ([ROWS[0]], ("image", *HEADER[1:]), "column 'dicom_id' is missing"),
+    ],
+)
+def test_a_broken_table_is_refused(tmp_path, rows, header, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Progression(write(tmp_path, rows, header), IMAGES)
+
+
+def test_it_is_not_taken_for_ms_cxrs_boxes(tmp_path):
+    write(tmp_path)
+    assert ms_cxr.find(tmp_path) is None
+
+
+@pytest.fixture
+def followed(tiny_tree):
+    """The tiny tree, whose patient 2 has a second frontal image."""
+    for table in ("metadata", "split"):
+        path = next(tiny_tree.root.glob(f"mimic-cxr-*-{table}.csv.gz"))
+        text = gzip.decompress(path.read_bytes()).decode()
+        path.write_bytes(gzip.compress(text.replace("LATERAL", "AP").encode()))
+    return tiny_tree
+
+
+def test_the_set_has_a_table_of_progressions_and_the_patients_are_held_out(followed, tmp_path):
+    next(followed.root.glob("MS_CXR_Local*")).unlink()
+    assert detect(followed.root).held_out_patients() == frozenset()
+    write(followed.root, [("c", "b", *ROWS[0][2:])])
+    source = detect(followed.root)
+    assert source.held_out_patients() == {"10000002"}
+    assert any("MS-CXR-T" in line for line in source.describe())
+    made = prepare(followed.root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    table = made.annotations("progression")
+    assert table.to_dict("records")[0] == {
+        "previous_image_id": "b",
+        "image_id": "c",
+        "finding": "edema",
+        "progression": "improving",
+        "label_quality": "one_expert",
+    }
+    assert made.studies.set_index("study_id")["split"]["102"] == "held_out"
+    steps = {row["step"]: row for row in made.funnel}
+    assert steps["images are in the set, of progressions in progression"]["kept"] == 2
+
+
+def test_pairs_of_which_the_set_lacks_an_image_are_left_aside(followed, tmp_path):
+    write(followed.root, [("c", "b", *ROWS[0][2:])])
+    selection = SelectionSettings(views=("PA",))
+    made = prepare(
+        *(followed.root, tmp_path / "o", PrepareSettings(size=16)), selection=selection, workers=1
+    )
+    assert len(made.annotations("progression")) == 0
+    steps = {row["step"]: row for row in made.funnel}
+    assert steps["images are in the set, of progressions in progression"]["dropped"] == 2

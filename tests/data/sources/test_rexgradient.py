@@ -1,0 +1,136 @@
+"""ReXGradient-160K: studies of several images, blanks in every spelling, odd entries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare.reading import Reading
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.errors import UserError
+
+NAMES = {
+    "train": "train_metadata_view_position.json",
+    "valid": "valid_metadata_view_position.json",
+}
+
+
+def study(number: int, images: int = 1, **changed: Any) -> dict[str, Any]:
+    place = f"../deid_png/GRDN{number}/A{number}/studies/1.{number}/series/2.{number}/instances"
+    return {
+        "PatientID": f"GRDN{number}",
+        "StudyInstanceUid": f"1.{number}",
+        "Indication": "Cough",
+        "Comparison": "None",
+        "Findings": "Clear lungs.",
+        "Impression": float("nan"),
+        "ImagePath": [f"{place}/3.{number}.{n}.png" for n in range(images)],
+        "ImageViewPosition": ["PA", "LATERAL", None][:images],
+        **changed,
+    }
+
+
+def write(root: Path, split: str, *studies: Any) -> None:
+    (root / "metadata").mkdir(exist_ok=True)
+    content = {f"key{n}": entry for n, entry in enumerate(studies)}
+    (root / "metadata" / NAMES[split]).write_text(json.dumps(content))
+    for entry in studies:
+        for name in entry.get("ImagePath") or () if isinstance(entry, dict) else ():
+            path = root / name.removeprefix("../")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20)).save(path)
+
+
+def test_images_are_found_from_the_folder_of_the_archive_and_from_metadata(tmp_path):
+    write(tmp_path, "train", study(1, 3), study(2))
+    for given in (tmp_path, tmp_path / "metadata"):
+        images = detect(given).images()
+        assert [image.path.is_file() for image in images] == [True] * 4
+    assert [image.view for image in images] == ["PA", "LATERAL", "", "PA"]
+    assert {image.split for image in images} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("POSTERO_ANTERIOR", "PA"),
+        ("antero_posterior", "AP"),
+        ("LL", "LATERAL"),
+        ("UNKNOWN", ""),
+        ("N/A", ""),
+        (None, ""),
+        ("LAO", "LAO"),
+    ],
+)
+def test_views_have_several_spellings(tmp_path, written, read):
+    write(tmp_path, "train", study(1, ImageViewPosition=[written]))
+    assert detect(tmp_path).images()[0].view == read
+
+
+def test_blank_sections_are_not_in_the_report(tmp_path):
+    write(tmp_path, "train", study(1), study(2, Indication=None, Findings=None))
+    reports = [s.report for s in detect(tmp_path).studies()]
+    assert reports == ["INDICATION: Cough\n \nFINDINGS: Clear lungs.", None]
+
+
+def test_views_that_do_not_fit_the_images_count_as_unknown_and_are_said(tmp_path):
+    write(tmp_path, "train", study(1, 2, ImageViewPosition=["PA"]), study(2))
+    found = detect(tmp_path)
+    assert [image.view for image in found.images()] == ["", "", "PA"]
+    assert any("1 studies have more or fewer view positions" in s for s in found.describe())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "no object",
+        study(9, PatientID=None),
+        study(9, StudyInstanceUid=float("nan")),
+        study(9, ImagePath=[]),
+        study(9, ImagePath=None),
+    ],
+)
+def test_entries_without_patient_study_or_image_are_counted(tmp_path, odd):
+    write(tmp_path, "train", study(1), odd)
+    found = detect(tmp_path)
+    assert len(found.images()) == 1
+    step = f"study of {NAMES['train']} has a patient, an id and images"
+    assert found.steps() == [(step, "rows", 1, 2)]
+
+
+def test_an_image_of_two_studies_belongs_to_the_first_and_is_counted(tmp_path):
+    write(tmp_path, "train", study(1), study(2, ImagePath=study(1)["ImagePath"]))
+    found = detect(tmp_path)
+    assert [image.study_id for image in found.images()] == ["1.1"]
+    assert found.steps() == [(f"image of {NAMES['train']} is named once", "rows", 1, 2)]
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", '{"a": ', ""])
+def test_a_file_that_is_no_object_of_studies_is_a_sentence(tmp_path, content):
+    write(tmp_path, "train", study(1))
+    (tmp_path / "metadata" / NAMES["valid"]).write_text(content)
+    with pytest.raises(UserError, match=r"valid_metadata_view_position.json: .*download it again"):
+        detect(tmp_path)
+
+
+def test_reports_alone_need_no_image(tmp_path):
+    write(tmp_path, "train", study(1), study(2))
+    write(tmp_path, "valid", study(3))
+    for path in tmp_path.rglob("*.png"):
+        path.unlink()
+    made = prepare(
+        tmp_path,
+        tmp_path / "o",
+        PrepareSettings(size=16),
+        workers=1,
+        reading=Reading(text_only=True),
+    )
+    assert made.sentences["text"].tolist() == ["Clear lungs."] * 3
+    assert made.studies["split"].tolist() == ["train", "train", "validate"]

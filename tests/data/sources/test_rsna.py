@@ -1,0 +1,141 @@
+"""RSNA Pneumonia: several rows an image, three classes, and whose images they are."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+HEADER = "patientId,x,y,width,height,Target"
+A, B, C = (f"0000000{n}-1c29-4943-afc9-b6754be640eb" for n in range(3))
+ROWS = (
+    f"{A},264.0,152.0,213.0,379.0,1",
+    f"{A},562.0,152.0,256.0,453.0,1",
+    f"{B},,,,,0",
+    f"{C},,,,,0",
+)
+CLASSES = (f"{A},Lung Opacity", f"{A},Lung Opacity", f"{B},No Lung Opacity / Not Normal")
+
+
+def write(folder, rows=ROWS, classes=(*CLASSES, f"{C},Normal")):
+    (folder / "stage_2_train_labels.csv").write_text("\n".join([HEADER, *rows, ""]))
+    (folder / "stage_2_detailed_class_info.csv").write_text(
+        "\n".join(["patientId,class", *classes, ""])
+    )
+    (folder / "stage_2_train_images").mkdir(exist_ok=True)
+    return folder
+
+
+def steps(source):
+    return {name: (kept, before) for name, _, kept, before in source.steps()}
+
+
+def test_several_rows_are_one_image_with_several_boxes(tmp_path):
+    source = detect(write(tmp_path))
+    assert source.kind == "rsna"
+    assert [i.image_id for i in source.images()] == [A, B, C]
+    assert [i.patient_id for i in source.images()] == [A, B, C]
+    assert [i.split for i in source.images()] == [seeded_split(name) for name in (A, B, C)]
+    (phrase,) = source.phrases()
+    assert (phrase.image_id, phrase.category, phrase.text) == (A, "Pneumonia", "Pneumonia.")
+    assert phrase.boxes == ((264.0, 152.0, 213.0, 379.0), (562.0, 152.0, 256.0, 453.0))
+    assert phrase.annotated_size is None
+    assert all(kept == before for kept, before in steps(source).values())
+
+
+def test_the_three_classes_are_labels(tmp_path):
+    labels = {s.study_id: s.labels for s in detect(write(tmp_path)).studies()}
+    assert labels == {
+        A: {"Pneumonia": 1.0, "Lung Opacity": 1.0, "No Finding": 0.0},
+        B: {"Pneumonia": 0.0, "Lung Opacity": 0.0, "No Finding": 0.0},
+        C: {"Pneumonia": 0.0, "Lung Opacity": 0.0, "No Finding": 1.0},
+    }
+    (tmp_path / "stage_2_detailed_class_info.csv").unlink()
+    assert {len(s.labels) for s in detect(tmp_path).studies()} == {1}
+
+
+def test_images_of_one_person_of_chestxray14_share_a_split(tmp_path):
+    write(tmp_path)
+    mapping = [
+        {"subset_img_id": A, "img_id": "00013659_019.png", "orig_labels": []},
+        {"subset_img_id": C, "img_id": "00013659_002.png", "orig_labels": []},
+        {"subset_img_id": "other", "img_id": "00000001_000.png"},
+    ]
+    (tmp_path / "pneumonia-challenge-dataset-mappings_2018.json").write_text(json.dumps(mapping))
+    source = detect(tmp_path, split_seed=3)
+    assert [i.patient_id for i in source.images()] == ["13659", B, "13659"]
+    assert source.images()[0].split == source.images()[2].split == seeded_split("13659", 3)
+    name = "image is in pneumonia-challenge-dataset-mappings_2018.json"
+    assert steps(source)[name] == (2, 3)
+
+
+def test_what_is_odd_in_the_tables_is_counted(tmp_path):
+    rows = (
+        *ROWS,
+        f"{A},562.0,152.0,256.0,453.0,1",  # again
+        f"{B},1,2,3,4,0",  # a box where there is none
+        f"{C},,,,,1",  # the other target, and no box
+        f"{C},1,2,3,4,x",
+        ",1,2,3,4,1",
+    )
+    classes = (*CLASSES, f"{C},Normal", f"{C},Lung Opacity", "x,Normal", f"{B},Norml")
+    source = detect(write(tmp_path, rows, classes))
+    assert steps(source) == {
+        "row of stage_2_train_labels.csv has an id and a target": (7, 9),
+        "image has one target in all its rows": (6, 7),
+        "row has a box where its target is 1, and none where it is 0": (5, 7),
+        "target 1 has a box that no row above has": (2, 3),
+        "row of stage_2_detailed_class_info.csv names an image and a class": (5, 7),
+        "image has one class": (2, 3),
+    }
+    labels = {s.study_id: s.labels for s in source.studies()}
+    assert labels[C] == {"Pneumonia": 1.0, "No Finding": None, "Lung Opacity": None}
+
+
+def test_its_real_dicom_files_are_prepared_with_their_views(tmp_path, shared_data):
+    write(tmp_path)
+    files = sorted((shared_data / "dicom").glob("*.dcm"))
+    for name, file in zip((A, B), files, strict=True):
+        shutil.copy(file, tmp_path / "stage_2_train_images" / f"{name}.dcm")
+    seed = next(n for n in range(999) if {seeded_split(i, n) for i in (A, B)} == {"test"})
+    from medclip_debias.data.prepare.reading import Reading
+
+    out = prepare(
+        tmp_path,
+        tmp_path / "set",
+        PrepareSettings(size=64),
+        reading=Reading(split_seed=seed),
+        workers=1,
+    )
+    assert out.images["view"].tolist() == ["PA", "PA"]
+    assert out.images["width"].tolist() == [1024, 1024]
+    assert out.phrases["boxes"].iloc[0] == [
+        [264.0, 152.0, 213.0, 379.0],
+        [562.0, 152.0, 256.0, 453.0],
+    ]
+    assert np.ptp(out.pixels[0]) > 100
+    assert (out.folder / "missing.csv").read_text().count("\n") == 2  # C
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: (f / "stage_2_train_labels.csv").write_text(HEADER), "has no rows"),
+        (lambda f: (f / "stage_2_train_labels.csv").write_text("a\n1"), "'patientId' is missing"),
+        (lambda f: (f / "stage_2_detailed_class_info.csv").write_text("patientId"), "'class' is"),
+        (
+            lambda f: (f / "pneumonia-challenge-dataset-mappings_2018.json").write_text("["),
+            "cannot be read as JSON",
+        ),
+    ],
+)
+def test_a_broken_table_is_one_sentence(tmp_path, change, said):
+    change(write(tmp_path))
+    with pytest.raises(UserError, match=said):
+        detect(tmp_path)

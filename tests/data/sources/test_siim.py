@@ -1,0 +1,147 @@
+"""SIIM-ACR Pneumothorax: its own run lengths, joined masks, patients and views of the headers."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.masks import decode
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare.reading import Reading
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.sources.siim import relative_runs
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+A, B, C = (f"1.2.276.0.7230010.3.1.4.8323329.{n}.1517875201.850819" for n in (6904, 7, 8))
+
+
+def challenge(pixels):
+    """The challenge's run lengths by its description: from the end of the run before."""
+    columns = pixels.T.ravel()
+    words, last, start = [], 0, None
+    for at, inside in enumerate([*columns, False]):
+        if inside and start is None:
+            start = at
+        elif not inside and start is not None:
+            words += [start - last, at - start]
+            last, start = at, None
+    return " ".join(map(str, words))
+
+
+def mask(*boxes, shape=(40, 48)):
+    pixels = np.zeros(shape, dtype=bool)
+    for x, y, width, height in boxes:
+        pixels[y : y + height, x : x + width] = True
+    return pixels
+
+
+def write(folder, rows, write_dicom, patients=(("a", "PA"), ("a", "AP"), ("c", "PA"))):
+    # The name of the second column begins with a blank, and so do its cells.
+    text = "\n".join(["ImageId, EncodedPixels", *(f"{name}, {cell}" for name, cell in rows), ""])
+    (folder / "train-rle.csv").write_text(text)
+    names = list(dict.fromkeys(name for name, _ in rows))
+    for name, (patient, view) in zip(names, patients, strict=False):
+        path = folder / "dicom-images-train" / f"{name}1" / f"{name}2" / f"{name}.dcm"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        array = np.random.default_rng(1).integers(0, 255, (40, 48)).astype(np.uint8)
+        write_dicom(path, array, PatientID=patient, ViewPosition=view)
+    return folder
+
+
+def steps(source):
+    return {name: (kept, before) for name, _, kept, before in source.steps()}
+
+
+def test_masks_of_an_image_are_joined_and_boxed(tmp_path, write_dicom):
+    one, two, three = mask((3, 4, 5, 6)), mask((3, 9, 5, 4)), mask((30, 0, 2, 40), (40, 7, 1, 1))
+    rows = [(A, challenge(one)), (A, challenge(two)), (B, "-1"), (C, challenge(three))]
+    source = detect(write(tmp_path, rows, write_dicom))
+    assert source.kind == "siim"
+    first, second = source.phrases()
+    assert (first.image_id, first.category, first.text) == (A, "Pneumothorax", "Pneumothorax.")
+    assert first.boxes == ((3.0, 4.0, 5.0, 9.0),)
+    assert second.boxes == ((30.0, 0.0, 2.0, 40.0), (40.0, 7.0, 1.0, 1.0))
+    assert first.annotated_size == (48, 40)
+    assert np.array_equal(decode(first.mask), one | two)
+    assert np.array_equal(decode(second.mask), three)
+    assert {s.study_id: s.labels["Pneumothorax"] for s in source.studies()} == {A: 1, B: 0, C: 1}
+    assert all(kept == before for kept, before in steps(source).values())
+
+
+def test_patients_and_views_are_those_of_the_headers(tmp_path, write_dicom):
+    source = detect(write(tmp_path, [(A, "-1"), (B, "-1"), (C, "-1")], write_dicom), split_seed=5)
+    found = [(i.patient_id, i.view, i.split) for i in source.images()]
+    assert found == [(p, v, seeded_split(p, 5)) for p, v in (("a", "PA"), ("a", "AP"), ("c", "PA"))]
+
+
+def test_what_is_odd_is_counted(tmp_path, write_dicom):
+    good = challenge(mask((3, 4, 5, 6)))
+    rows = [
+        *((A, good), (A, good), (A, "-1"), (A, "1 2 3"), (A, f"{48 * 40} 1"), (A, "1 -2")),
+        *((B, ""), (C, "7 x")),
+    ]
+    write(tmp_path, rows, write_dicom)
+    stray = tmp_path / "dicom-images-train" / "stray" / "9.9.dcm"
+    stray.parent.mkdir()
+    stray.write_bytes(b"no DICOM")
+    source = detect(tmp_path)
+    assert steps(source) == {
+        "row of train-rle.csv is no repeat": (7, 8),
+        "row of train-rle.csv has an id and a mask or -1": (6, 7),
+        "-1 stands alone (else the mask counts)": (5, 6),
+        "mask of train-rle.csv can be read and fits its image": (1, 5),
+        "file of dicom-images-train has a row in train-rle.csv": (2, 4),
+    }
+    (phrase,) = source.phrases()
+    assert np.array_equal(decode(phrase.mask), mask((3, 4, 5, 6)))
+
+
+def test_an_image_without_a_header_is_its_own_patient(tmp_path, write_dicom):
+    write(tmp_path, [(A, "-1"), (B, "-1")], write_dicom)
+    next(tmp_path.rglob(f"{B}.dcm")).unlink()
+    source = detect(tmp_path)
+    assert [i.patient_id for i in source.images()] == ["a", B]
+    assert "1 images have no header that names a patient" in " ".join(source.describe())
+    assert not source.images()[1].path.exists()
+
+
+def test_a_real_file_of_it_is_prepared_with_its_mask(tmp_path, shared_data):
+    file = next((shared_data / "dicom").glob("*6904*.dcm"))
+    pixels = mask((100, 200, 300, 400), shape=(1024, 1024))
+    pixels[200, 100] = False  # no rectangle
+    (tmp_path / "train-rle.csv").write_text(f"ImageId, EncodedPixels\n{A}, {challenge(pixels)}\n")
+    place = tmp_path / "dicom-images-train" / "1" / "2" / f"{A}.dcm"
+    place.parent.mkdir(parents=True)
+    shutil.copy(file, place)
+    patient = detect(tmp_path).images()[0].patient_id
+    seed = next(n for n in range(999) if seeded_split(patient, n) == "test")
+    how = Reading(split_seed=seed)
+    out = prepare(tmp_path, tmp_path / "set", PrepareSettings(size=64), reading=how, workers=1)
+    assert out.images["view"].tolist() == ["PA"]
+    assert out.phrases["boxes"].iloc[0] == [[100.0, 200.0, 300.0, 400.0]]
+    assert np.array_equal(decode(out.masks[f"{A}/1"]), pixels)
+
+
+@pytest.mark.parametrize("cell", ["1", "1 2 3", "1.0 2", "a b", "1 -2", "1 99999999999"])
+def test_a_cell_that_is_no_list_of_pairs_is_refused(cell):
+    with pytest.raises(ValueError, match=r"is no list of pairs|is longer than any image"):
+        relative_runs(cell)
+
+
+def test_the_second_stage_is_read_and_two_stages_ask(tmp_path, write_dicom):
+    write(tmp_path, [(A, "-1")], write_dicom)
+    (tmp_path / "train-rle.csv").rename(tmp_path / "stage_2_train.csv")
+    (tmp_path / "dicom-images-train").rename(tmp_path / "stage_2_images")
+    assert detect(tmp_path).images()[0].path.is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("ImageId, EncodedPixels\n", "has no rows"), ("ImageId\n1", "'EncodedPixels' is missing")],
+)
+def test_a_broken_table_is_one_sentence(tmp_path, text, said):
+    (tmp_path / "train-rle.csv").write_text(text)
+    with pytest.raises(UserError, match=said):
+        detect(tmp_path)

@@ -1,0 +1,194 @@
+"""VinDr-CXR: three readers in train, a consensus in test, DICOM files and no report."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+FINDINGS = (
+    "Aortic enlargement",
+    "Pleural effusion",
+    "Rib fracture",
+    "Other diseases",
+    "No finding",
+)
+TRAIN = [
+    ("a", "R1", "0", "1", "0", "0", "0"),
+    ("a", "R2", "0", "1", "1", "0", "0"),
+    ("a", "R3", "1", "1", "1.0", "0", "0"),
+    ("b", "R1", "0", "0", "0", "0", "1"),
+    ("b", "R4", "0", "0", "0", "0", "1"),
+    ("b", "R5", "1", "0", "0", "0", "0"),
+    ("c", "R1", "1", "0", "0", "0", "0"),
+    ("c", "R2", "0", "1", "0", "0", "0"),
+]
+TEST = [("d", "1", "1", "0", "0", "0"), ("e", "0", "0", "0", "0", "1")]
+BOXES = [
+    ("a", "R1", "Pleural effusion", "2", "3", "10.5", "20"),
+    ("a", "R2", "Pleural effusion", "3", "3", "11", "20"),
+    ("a", "R3", "Aortic enlargement", "5", "5", "9", "9"),
+    ("b", "R1", "No finding", "", "", "", ""),
+]
+TEST_BOXES = [("d", "Aortic enlargement", "1", "2", "6", "9"), ("e", "No finding", "", "", "", "")]
+
+
+def table(path, header, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(",".join(row) for row in (header, *rows)) + "\n")
+
+
+def write(root, train=TRAIN, test=TEST, boxes=BOXES, test_boxes=TEST_BOXES, inside="annotations"):
+    corners = ("x_min", "y_min", "x_max", "y_max")
+    folder = root / inside
+    if train is not None:
+        table(folder / "image_labels_train.csv", ("image_id", "rad_id", *FINDINGS), train)
+        names = ("image_id", "rad_id", "class_name", *corners)
+        table(folder / "annotations_train.csv", names, boxes)
+    if test is not None:
+        spelled = [name.replace("Other diseases", "Other disease") for name in FINDINGS]
+        table(folder / "image_labels_test.csv", ("image_id", *spelled), test)
+        table(folder / "annotations_test.csv", ("image_id", "class_name", *corners), test_boxes)
+    return root
+
+
+@pytest.fixture
+def archive(tmp_path, write_dicom):
+    root = write(tmp_path / "vindr")
+    for number, (name, part) in enumerate(zip("abcde", ["train"] * 3 + ["test"] * 2, strict=True)):
+        grey = (np.arange(40 * 30, dtype=np.uint16).reshape(40, 30) + number).astype(np.uint16)
+        write_dicom(root / part / f"{name}.dicom", grey)
+    return root
+
+
+def step(source, words):
+    (found,) = [s for s in source.steps() if words in s[0]]
+    return found[2:]
+
+
+@pytest.mark.parametrize("inside", [".", "annotations"])
+def test_it_is_recognised_where_its_tables_lie(tmp_path, inside):
+    source = detect(write(tmp_path / "v", inside=inside))
+    assert source.kind == "vindr_cxr"
+    said = " ".join(source.describe())
+    assert "5 images: 3 in image_labels_train.csv, 2 in image_labels_test.csv" in said
+    assert "what most of an image's readers say" in said
+
+
+def test_the_childrens_archive_of_the_same_names_is_another(tmp_path):
+    rows = [("a", "R1", "1")]
+    table(tmp_path / "image_labels_train.csv", ("image_id", "rad_ID", "Bronchitis"), rows)
+    with pytest.raises(UserError, match="is no known layout"):
+        detect(tmp_path)
+
+
+def test_images_are_their_own_patients_in_the_archives_parts(archive):
+    images = detect(archive).images()
+    assert [(i.image_id, i.patient_id, i.view, i.split) for i in images] == [
+        ("a", "a", "PA", "train"),
+        ("b", "b", "PA", "validate"),  # the tenth of train that the hash names
+        ("c", "c", "PA", "train"),
+        *((name, name, "PA", "test") for name in "de"),
+    ]
+    assert all(image.path.is_file() for image in images)
+    seeded = detect(archive, split_seed=2).images()
+    assert all(image.split == seeded_split(image.patient_id, 2) for image in seeded)
+
+
+def test_a_label_is_the_majoritys_and_uncertain_where_there_is_none(archive):
+    labels = {s.study_id: s.labels for s in detect(archive).studies()}
+    assert (labels["a"]["Pleural Effusion"], labels["a"]["Fracture"]) == (1.0, 1.0)
+    assert labels["a"]["Aortic enlargement"] == labels["a"]["No Finding"] == 0.0
+    assert (labels["b"]["No Finding"], labels["b"]["Aortic enlargement"]) == (1.0, 0.0)
+    assert (labels["c"]["Pleural Effusion"], labels["c"]["Aortic enlargement"]) == (-1.0, -1.0)
+    assert labels["c"]["No Finding"] == 0.0
+    assert (labels["d"]["Aortic enlargement"], labels["e"]["No Finding"]) == (1.0, 1.0)
+    assert labels["d"].keys() == labels["a"].keys()
+    assert "Other diseases" in labels["d"]
+    assert "Other disease" not in labels["d"]
+
+
+def test_what_readers_do_not_share_is_counted(archive):
+    source = detect(archive)
+    assert step(source, "every reader of the image sees") == (4, 10)
+    assert step(source, "not equally many for and against") == (8, 10)
+    assert step(source, "row of annotations_train.csv has a box") == (3, 4)
+    assert step(source, "finding of the box (annotations_train.csv)") == (2, 3)
+    assert step(source, "row of annotations_test.csv has a box") == (1, 2)
+
+
+def test_phrases_are_the_majoritys_findings_with_every_readers_boxes(archive):
+    first, second = detect(archive).phrases()
+    about = ("a", "Pleural Effusion", "Pleural effusion.")
+    assert (first.image_id, first.category, first.text) == about
+    assert first.boxes == ((2, 3, 8.5, 17), (3, 3, 8, 17))
+    about = ("d", "Aortic enlargement", "Aortic enlargement.")
+    assert (second.image_id, second.category, second.text) == about
+    assert (first.split, second.split) == ("train", "test")
+
+
+def test_what_each_reader_said_is_kept(archive):
+    labels, boxes = detect(archive).annotations()
+    assert ("a", "R3", "Aortic enlargement") in labels.rows
+    assert ("d", "consensus", "Aortic enlargement") in labels.rows
+    assert ("a", "R3", "Aortic enlargement", [[5.0, 5.0, 4.0, 4.0]]) in boxes.rows
+
+
+def test_what_evaluates_is_prepared_without_any_report(archive, tmp_path):
+    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    # Train has no sentence to train on.
+    assert made.images["image_id"].tolist() == ["b", "d", "e"]
+    assert made.phrases["boxes"].tolist() == [[[1.0, 2.0, 5.0, 7.0]]]
+    assert made.studies["No Finding"].tolist() == [1.0, 0.0, 1.0]
+    assert set(made.annotations("reader_labels")["reader"]) == {"R1", "R4", "R5", "consensus"}
+    assert len(made.sentences) == 0
+
+
+def test_copies_of_another_size_scale_their_boxes(tmp_path):
+    root = write(tmp_path / "v", train=None)
+    for name in "de":
+        (root / "test").mkdir(exist_ok=True)
+        grey = np.arange(24 * 18, dtype=np.uint16).reshape(24, 18) * 100
+        Image.fromarray(grey).save(root / "test" / f"{name}.png")
+    table(root / "train_meta.csv", ("image_id", "dim0", "dim1"), [("d", "48", "36")])
+    made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert made.phrases["boxes"].tolist() == [[[0.5, 1.0, 2.5, 3.5]]]
+
+
+def test_repeats_blank_cells_and_boxes_of_unknown_images_are_counted(tmp_path):
+    train = [*TRAIN, TRAIN[0], ("", *TRAIN[0][1:]), ("f", "R1", "", "1", "2", "0", "0")]
+    boxes = [*BOXES, BOXES[0], ("z", "R1", "Edema", "1", "1", "2", "2")]
+    source = detect(write(tmp_path / "v", train=train, boxes=boxes))
+    assert step(source, "row of image_labels_train.csv names an image") == (10, 11)
+    assert step(source, "row of image_labels_train.csv is no repeat") == (9, 10)
+    assert step(source, "image_labels_train.csv has a value") == (43, 44)
+    assert step(source, "image_labels_train.csv is filled in") == (44, 45)
+    assert step(source, "row of annotations_train.csv is no repeat") == (5, 6)
+    assert step(source, "annotations_train.csv is in the labels' table") == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"test": [("a", *TEST[0][1:])]}, "row 2: its image is in both parts"),
+        ({"boxes": [(*BOXES[0][:3], "x", "1", "2", "3")]}, "row 2: x_min ... y_max must be"),
+        ({"boxes": [(*BOXES[0][:3], "nan", "1", "2", "3")]}, "row 2: x_min ... y_max must be"),
+        ({"boxes": [(*BOXES[0][:3], "inf", "1", "2", "3")]}, "row 2: x_min ... y_max must be"),
+        ({"train": []}, "has no rows"),
+    ],
+)
+def test_a_broken_table_names_the_row(tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        detect(write(tmp_path / "v", **changes))
+
+
+def test_train_without_readers_is_refused(tmp_path):
+    root = write(tmp_path / "v")
+    path = root / "annotations" / "image_labels_train.csv"
+    path.write_text(path.read_text().replace("rad_id", "radiologist"))
+    with pytest.raises(UserError, match="column 'rad_id' is missing"):
+        detect(root)

@@ -1,0 +1,128 @@
+"""Split files: written, read, refused, and used in place of a source's own split."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.named_split import NamedSplit, read_split
+from medclip_debias.data.prepare import Reading, prepare, prepare_part
+from medclip_debias.data.prepare.shards import merge
+from medclip_debias.errors import UserError
+
+SPLIT = NamedSplit("mine-v1", {"b": "test", "a": "train", "c": "validate"})
+
+
+def test_a_split_comes_back_and_its_hash_is_that_of_the_lines_behind_the_first(tmp_path):
+    path = tmp_path / "split.csv"
+    SPLIT.write(path)
+    first, _, rest = path.read_bytes().partition(b"\n")
+    assert first.decode() == f"# mine-v1 sha256:{hashlib.sha256(rest).hexdigest()}"
+    assert rest == b"study_id,split\na,train\nb,test\nc,validate\n"
+    found = read_split(path)
+    assert (found.name, dict(found.studies), found.sha256) == (
+        SPLIT.name,
+        dict(SPLIT.studies),
+        SPLIT.sha256,
+    )
+
+
+def named(body, name="x"):
+    return f"# {name} sha256:{hashlib.sha256(body.encode()).hexdigest()}\n{body}"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("study_id,split\na,train\n", "row 1: must be '# NAME sha256:HASH'"),
+        (named("study_id,split\na,train\n") + "b,test\n", "do not have the hash of its first line"),
+        (named("study,split\na,train\n"), "row 2: must be 'study_id,split'"),
+        (named("study_id,split\na,train\na,test\n"), "row 4: its study has a row above"),
+        (named("study_id,split\na,holdout\n"), "row 3: its split is not one of train"),
+        (named("study_id,split\na\n"), "row 3: must hold a study's id and its split"),
+        (named('study_id,split\n"a,train\n'), "is not readable CSV"),
+        (b"\xff\xfe", r"cannot be read as a split file \(UnicodeDecodeError\)"),
+    ],
+)
+def test_a_file_that_is_no_split_is_refused(tmp_path, content, sentence):
+    path = tmp_path / "s.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=sentence):
+        read_split(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"none\.csv: there is no such split file"):
+        read_split(tmp_path / "none.csv")
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Three studies, all in training by the manifest's own word."""
+    lines = ["image,report,study_id,patient_id,split"]
+    for name, patient in (("a", "p"), ("b", "q"), ("c", "r")):
+        pixels = np.arange(1024, dtype=np.uint8).reshape(32, 32)
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+        lines.append(f"{name}.png,Heart is normal.,{name},{patient},train")
+    (tmp_path / "manifest.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "manifest.csv"
+
+
+def run(manifest, out, split=SPLIT, **options):
+    path = manifest.parent / "split-file.csv"
+    split.write(path)
+    reading = Reading(split_file=path, **options)
+    return prepare(manifest, out, PrepareSettings(size=16), reading=reading, workers=1)
+
+
+@pytest.mark.parametrize("text_only", [False, True])
+def test_any_source_can_be_split_by_a_file(manifest, tmp_path, text_only):
+    found = run(manifest, tmp_path / "o", text_only=text_only)
+    assert dict(zip(found.studies["study_id"], found.studies["split"], strict=True)) == dict(
+        SPLIT.studies
+    )
+    assert found.meta["split"] == {"name": "mine-v1", "sha256": SPLIT.sha256}
+    assert read_split(found.folder / "split.csv").sha256 == SPLIT.sha256
+    step = {"step": "study is in the split mine-v1", "unit": "studies of the split"}
+    assert step | {"kept": 3, "dropped": 0} in found.funnel
+
+
+def test_parts_of_a_set_keep_the_split(manifest, tmp_path):
+    whole = run(manifest, tmp_path / "o")
+    reading = Reading(split_file=manifest.parent / "split-file.csv")
+    settings = PrepareSettings(size=16)
+    parts = [tmp_path / "1", tmp_path / "2"]
+    for number, part in enumerate(parts, start=1):
+        prepare_part(manifest, part, settings, f"{number}/2", reading=reading, workers=1)
+    merged = merge(parts, tmp_path / "merged")
+    assert merged.meta == whole.meta
+    assert (merged.folder / "split.csv").read_bytes() == (whole.folder / "split.csv").read_bytes()
+
+
+def test_a_split_of_other_studies_is_refused_with_counts(manifest, tmp_path):
+    other = NamedSplit("x", {"a": "train", "b": "test", "d": "test", "e": "test"})
+    said = "1 of its 3 studies are not in the file, and 2 of the file's 4 are not in the source"
+    with pytest.raises(UserError, match=said):
+        run(manifest, tmp_path / "o", other)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_split_that_parts_a_patient_is_refused(manifest, tmp_path):
+    manifest.write_text(manifest.read_text().replace(",q,", ",p,"))
+    with pytest.raises(UserError, match="the patient of this test image also has a train image"):
+        run(manifest, tmp_path / "o")
+
+
+def test_a_seed_beside_a_file_is_refused(manifest, tmp_path):
+    with pytest.raises(UserError, match="--split-file and --split-seed do not go together"):
+        run(manifest, tmp_path / "o", split_seed=3)
+
+
+def test_a_source_without_named_split_stores_none(manifest, tmp_path):
+    found = prepare(manifest, tmp_path / "o", PrepareSettings(size=16), workers=1)
+    assert "split" not in found.meta
+    assert not (found.folder / "split.csv").exists()
+    assert found.locations is None
+    assert "locations.parquet" not in found.meta["files"]

@@ -1,0 +1,84 @@
+"""Phrase metrics at original resolution against the direct way; means and floors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.protocols.phrase_grounding import score_phrase, summarise_phrases
+from medclip_debias.grounding.boxes import box_mask
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
+
+BOXES = [[12, 20, 30.5, 25], [30, 60, 20, 10]]
+
+
+@pytest.mark.parametrize("shape", [(90, 130), (130, 90), (400, 100)])
+def test_a_phrase_is_scored_as_the_definitions_say(shape):
+    geometry = SquareGeometry(*shape, 64, 56)
+    grid = np.random.default_rng(0).uniform(-0.5, 0.9, (7, 7)).astype(np.float32)
+    places = RegionGrid(7, 7, stride=8.0, first=0.5)
+    found = score_phrase(grid, BOXES, geometry, places)
+    heat = upsample_to_original(grid, geometry, places).astype(np.float64)
+    mask = box_mask(BOXES, *shape)
+    inside, outside = heat[mask & ~np.isnan(heat)], heat[~mask & ~np.isnan(heat)]
+    contrast = (inside.mean() - outside.mean()) / np.sqrt(inside.var() + outside.var())
+    # The pixels are rounded to float32, the closed form is not.
+    assert found["cnr_signed"] == pytest.approx(contrast, rel=1e-7)
+    assert found["cnr"] == pytest.approx(abs(contrast), rel=1e-7)
+    for name, ks in (("miou", range(-20, 21)), ("miou_middle", range(2, 11))):
+        ious = [
+            ((heat >= k / 20) & mask).sum() / (((heat >= k / 20) | mask).sum() + 1e-6) for k in ks
+        ]
+        assert found[name] == pytest.approx(np.mean(ious), rel=1e-12)
+    assert found["pointing_game"] == float(mask.flat[np.nanargmax(heat)])
+    assert found["area"] == mask.mean()
+
+
+def test_a_map_on_the_box_beats_its_mirror_image():
+    geometry = SquareGeometry(80, 80, 80, 80)
+    grid = np.zeros((8, 8), np.float32)
+    grid[2:4, 1:3] = 0.6
+    box = [[10, 20, 20, 20]]
+    places = RegionGrid.patches(8, 8, 80)
+    right, wrong = (score_phrase(g, box, geometry, places) for g in (grid, grid[:, ::-1]))
+    assert right["pointing_game"] == 1
+    assert wrong["pointing_game"] == 0
+    assert right["cnr_signed"] > 2
+    assert wrong["cnr_signed"] < 0 < wrong["cnr"]
+    assert right["miou_middle"] > 0.5 > wrong["miou_middle"]
+
+
+def test_a_box_out_of_view_scores_zero():
+    geometry = SquareGeometry(100, 100, 100, 60)
+    scores = np.random.default_rng(1).random((6, 6))
+    found = score_phrase(scores, [[0, 0, 15, 15]], geometry, RegionGrid.patches(6, 6, 60))
+    assert found["cnr"] == found["miou"] == found["pointing_game"] == 0
+
+
+def test_means_over_phrases_and_categories_with_intervals():
+    rng = np.random.default_rng(2)
+    rows = [
+        {
+            "cnr": float(v),
+            "cnr_signed": float(v),
+            "miou": 0.2,
+            "miou_middle": 0.3,
+            "pointing_game": float(v > 1),
+            "area": 0.174,
+        }
+        for v in rng.uniform(0, 2, 60)
+    ]
+    kinds = ["Edema" if i % 3 else "Pneumonia" for i in range(60)]
+    result = summarise_phrases(rows, kinds, [str(i // 2) for i in range(60)], resamples=200)
+    assert result["cnr"] == pytest.approx(np.mean([row["cnr"] for row in rows]))
+    edema = [row["cnr"] for row, kind in zip(rows, kinds, strict=True) if kind == "Edema"]
+    assert result["categories"]["Edema"]["cnr"] == pytest.approx(np.mean(edema))
+    assert result["categories"]["Edema"]["phrases"] == 40
+    low, high = result["interval"]["cnr"]
+    assert low < result["cnr"] < high
+    low, high = result["categories"]["Edema"]["interval"]["cnr"]
+    assert low < np.mean(edema) < high
+    assert result["interval"]["miou"] == pytest.approx((0.2, 0.2))
+    assert result["miou_floor"] == pytest.approx(0.174 * 21 / 41)

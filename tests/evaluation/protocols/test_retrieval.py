@@ -1,0 +1,82 @@
+"""Retrieval with known permutations, ties and identical sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medclip_debias.evaluation.protocols.retrieval import pair_scores, retrieval
+
+PATIENTS = [str(i) for i in range(200)]
+TEXTS = [f"sentence {i}" for i in range(200)]
+
+
+def test_perfect_scores_rank_every_pair_first():
+    result = retrieval(np.eye(200), TEXTS, PATIENTS, resamples=50)
+    assert result["recall"] == 1
+    assert result["median_rank"] == 1
+    assert result["interval"]["recall"] == (1, 1)
+    assert result["lenient"]["recall"] == 1
+
+
+def test_a_known_permutation_has_known_ranks():
+    """Box i scores sentence j by how far j is ahead of i: the pair sits at rank shift + 1."""
+    shift = 30
+    number = np.arange(200)
+    scores = -((number[None, :] - number[:, None] + shift) % 200).astype(float)
+    result = retrieval(scores, TEXTS, PATIENTS, resamples=0)["strict"]
+    for way in ("sentence_to_box", "box_to_sentence"):
+        assert result[way]["recall_at_10"] == 0
+        assert result[way]["recall_at_50"] == 1
+        assert result[way]["median_rank"] == shift + 1
+    assert result["recall"] == pytest.approx(4 / 6)
+    assert result["interval"]["recall"] is None
+
+
+def test_random_and_equal_scores_sit_at_chance():
+    n = 200
+    result = retrieval(np.zeros((n, n)), TEXTS, PATIENTS, resamples=0)
+    assert result["median_rank"] == result["chance"]["median_rank"] == (n + 1) / 2
+    assert result["chance"]["recall"] == pytest.approx((10 + 50 + 100) / 3 / n)
+    scores = np.random.default_rng(0).normal(size=(n, n))
+    assert retrieval(scores, TEXTS, PATIENTS, resamples=0)["recall"] == pytest.approx(
+        (10 + 50 + 100) / 3 / n, abs=0.06
+    )
+
+
+def test_identical_sentences_strict_and_lenient_against_a_loop():
+    rng = np.random.default_rng(1)
+    n, dim = 40, 5
+    sentence_of = rng.integers(0, 12, n)
+    vectors = rng.normal(size=(12, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    boxes = rng.normal(size=(n, dim)).astype(np.float32)
+    scores = pair_scores(boxes, vectors, sentence_of)
+    texts = [f"s{i}" for i in sentence_of]
+    result = retrieval(scores, texts, PATIENTS[:n], resamples=0)
+
+    def by_loop(way, lenient):
+        ranks = []
+        for q in range(n):
+            row = scores[:, q] if way == "sentence_to_box" else scores[q]
+            good = [c for c in range(n) if (texts[c] == texts[q] if lenient else c == q)]
+            best = max(row[c] for c in good)
+            above = sum(row[c] > best for c in range(n) if c not in good)
+            tied = sum(row[c] == best for c in range(n) if c not in good)
+            ranks.append(1 + above + tied / (1 + sum(row[c] == best for c in good)))
+        return np.array(ranks)
+
+    for mode, lenient in (("strict", False), ("lenient", True)):
+        for way in ("sentence_to_box", "box_to_sentence"):
+            ranks = by_loop(way, lenient)
+            found = result[mode][way]
+            assert found["median_rank"] == np.median(ranks)
+            assert found["recall_at_10"] == pytest.approx((ranks <= 10).mean())
+    assert result["lenient"]["recall"] > result["strict"]["recall"]
+    assert result["distinct_sentences"] == len(set(texts))
+
+
+def test_scores_are_cosines_of_the_box_features():
+    boxes = np.array([[3.0, 0], [0, 0.1], [0, 0]])
+    scores = pair_scores(boxes, np.eye(2), np.array([0, 1, 1]))
+    np.testing.assert_allclose(scores, [[1, 0, 0], [0, 1, 1], [0, 0, 0]])

@@ -1,0 +1,122 @@
+"""A protocol is run because it is registered; every registered one is declared and shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import (
+    REGISTRY,
+    Measured,
+    Protocol,
+    Request,
+    Skipped,
+    registered,
+)
+from medclip_debias.evaluation.schema import Counts, Results
+from medclip_debias.models.load import load_model
+
+
+def test_the_registered_protocols_are_those_of_the_catalogue_in_its_order():
+    assert [kind.name for kind in registered()] == list(PROTOCOLS)
+
+
+def test_no_two_protocols_write_one_file():
+    names = [kind.items_name for kind in registered()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.fixture(scope="module")
+def model(small_model):
+    return load_model(small_model)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+class TestEveryProtocol:
+    def request(self, data, model, split="test"):
+        return Request(data, split, model, load_prompts("chex5"), EvaluationOptions())
+
+    def test_has_metrics_a_reader_of_its_items_and_a_place_in_the_schema(self, name):
+        assert of_protocol(name)
+        assert ITEMS[name].protocol is REGISTRY.find(name, "a test")
+        assert name in Results.model_fields
+        assert set(ITEMS[name].protocol.counted) <= set(Counts.model_fields)
+
+    def test_looks_at_images_of_the_split_or_held_out_and_at_no_others(
+        self, name, small_prepared, model
+    ):
+        planned = REGISTRY.find(name, "a test").plan(self.request(small_prepared, model))
+        splits = {small_prepared.images["split"].iloc[row] for row in planned.rows}
+        assert splits
+        assert splits <= {"test", "held_out"}
+        assert len(set(planned.texts)) == len(planned.texts) > 0
+        assert tuple(planned.counts()) == planned.counted
+        assert all(number > 0 for number in planned.counts().values())
+
+    def test_says_why_where_the_split_has_no_image(self, name, tmp_path, model, write_prepared):
+        data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
+        with pytest.raises(Skipped, match=r"split|studies of"):
+            REGISTRY.find(name, "a test").plan(self.request(data, model))
+
+
+def test_what_two_protocols_share_is_computed_for_the_first(small_prepared, model):
+    asked = []
+    request = Request(small_prepared, "test", model, load_prompts("chex5"), EvaluationOptions())
+
+    def count(given):
+        asked.append(given)
+        return len(asked)
+
+    assert [request.once(count), request.once(count)] == [1, 1]
+    assert asked == [request]
+
+
+@pytest.fixture
+def with_another(monkeypatch):
+    """A protocol of a test: how many images of the split there are, with pictures of none."""
+    monkeypatch.setattr(REGISTRY, "entries", REGISTRY.all())
+
+    class Seen(Protocol):
+        name = "seen"
+        items_name = "seen"
+        counted = ("seen",)
+
+        def __init__(self, rows):
+            self.rows, self.texts, self.found = frozenset(rows), ["No finding."], []
+
+        @classmethod
+        def plan(cls, request):
+            images = request.data.images
+            return cls(row for row, name in enumerate(images["split"]) if name == request.split)
+
+        def begin(self, model, vectors):
+            assert vectors.shape[0] == 1
+
+        def see(self, rows, features):
+            assert len(features) == len(rows)
+            self.found += rows
+
+        def measure(self, draw):
+            return Measured({"images": len(self.found)})
+
+        def counts(self):
+            return {"seen": len(self.found)}
+
+    return Seen
+
+
+def test_a_protocol_is_run_because_it_is_there(with_another, small_prepared, small_model, tmp_path):
+    evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=1)
+    found = json.loads((tmp_path / "results.json").read_text())
+    expected = int((small_prepared.images["split"] == "test").sum())
+    assert found["seen"] == {"images": expected}
+    assert found["counts"]["seen"] == expected
+    parts = [key for key in found if key in (*PROTOCOLS, "seen")]
+    assert parts == [*PROTOCOLS, "seen"]  # one that the catalogue does not know comes last
