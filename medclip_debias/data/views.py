@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Views = Literal["frontal", "all"]
+"""Which images are judged: the frontal ones, or all of the set."""
 ViewClass = Literal["frontal", "lateral", "other", "blank"]
 CLASSES: tuple[ViewClass, ...] = ("frontal", "lateral", "other", "blank")
 

@@ -16,8 +16,9 @@ from medclip_debias.data.labels import label_name, label_value
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
+from medclip_debias.data.views import Views
 from medclip_debias.errors import ReportedWarning, UserError, did_you_mean
-from medclip_debias.evaluation.protocol import Skipped, Views, judged, rows_of_split
+from medclip_debias.evaluation.protocol import Skipped, judged, rows_of_split
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.protocol import Views, rows_of_split
 from medclip_debias.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def offset_rows(
         return []
     found = list(rows)
     if offsets != "evaluated":
-        found = rows_of_split(data, offsets, views)
+        of_split = (data.images["split"] == offsets).to_numpy()
+        found = np.flatnonzero(of_split & (data.frontal | (views == "all"))).tolist()
         if not found:
-            aside = views == "frontal" and rows_of_split(data, offsets)
-            what = "frontal image" if aside else "image"
+            what = "frontal image" if of_split.any() else "image"
             raise UserError(
                 f"{data.folder}: has no {what} in the split '{offsets}' to set offsets with; "
                 "choose offsets 'evaluated', or another split."

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.offsets import Offsets
-from medclip_debias.evaluation.protocol import Views
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.

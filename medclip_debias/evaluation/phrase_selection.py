@@ -11,8 +11,9 @@ from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
 from medclip_debias.data.sources.ms_cxr import read_phrases
+from medclip_debias.data.views import Views
 from medclip_debias.evaluation.groundable import is_groundable, normalised, study_counts
-from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, Views, geometry_of
+from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, geometry_of
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:

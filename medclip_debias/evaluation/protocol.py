@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import pandas as pd
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.registry import Registry
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HELD_OUT = "held_out"
-Views = Literal["frontal", "all"]
-"""Which images are judged: the frontal ones, or all of the set."""
 REGISTRY: Registry[type[Protocol]] = Registry("protocol", "medclip_debias.evaluation.protocols")
 
 

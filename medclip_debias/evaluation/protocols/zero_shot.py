@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
     bootstrap_intervals,
@@ -53,7 +54,6 @@ from medclip_debias.evaluation.protocol import (
     Protocol,
     Request,
     Skipped,
-    Views,
     patients_of,
 )
 from medclip_debias.models.finite import finite
