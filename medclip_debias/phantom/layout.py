@@ -85,13 +85,12 @@ class Layout(ABC):
     def patient_id(self, study: ContentStudy) -> str:
         """The id that the source gives to the patient."""
 
-    def image_study_id(self, study: ContentStudy, view: ContentView) -> str:  # noqa: ARG002
-        """The id of an image's study, where the archive has another one for each image."""
-        return self.study_id(study)
+    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:  # noqa: ARG002
+        """Ids that the source gives to the study and the patient of an image.
 
-    def image_patient_id(self, study: ContentStudy, view: ContentView) -> str:  # noqa: ARG002
-        """The id of an image's patient, where the archive has another one for each image."""
-        return self.patient_id(study)
+        Those of the phantom's study; other ones in archives that know images alone.
+        """
+        return self.study_id(study), self.patient_id(study)
 
     @abstractmethod
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:

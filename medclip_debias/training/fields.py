@@ -17,15 +17,18 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
+from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.eta import LanguageModelEta, TableEta
+from medclip_debias.losses.evidence.claims import Claims, ClaimsSettings
 from medclip_debias.losses.evidence.known import Known
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
@@ -102,6 +105,7 @@ class RunData:
         return found
 
 
+Ints = NDArray[np.integer[Any]]
 Reader = Callable[[RunData], Any]
 OF_STEP = frozenset({"seed", "done"})
 """Fields that the step gives, not the run's data."""
@@ -263,6 +267,63 @@ def _agreement(run: RunData) -> Tensor:
                 )
             known |= read_agreement(part.settings.path, run.studies.texts, names)
     return torch.from_numpy(known)
+
+
+class StatedRows:
+    """What the reports of the training studies state about every claim, looked up by batch.
+
+    A matrix of all studies and claims would take gigabytes for a large archive.
+
+    Args:
+        evidence: of the prepared set.
+        numbers: number of each training study in the prepared set.
+        uncertain: confidence of an uncertain claim.
+        device: where the rows shall be.
+    """
+
+    def __init__(
+        self, evidence: Evidence, numbers: Ints, uncertain: float, device: torch.device
+    ) -> None:
+        self.evidence, self.numbers = evidence, numbers
+        self.uncertain, self.device = uncertain, device
+
+    def __getitem__(self, studies: Tensor) -> Tensor:
+        """``[B, P]`` hundredths; see `ContrastiveBatch.stated`."""
+        rows = self.evidence.stated(self.numbers[studies.cpu().numpy()], self.uncertain)
+        return torch.from_numpy(rows).to(self.device)
+
+
+@_reads("stated")
+def _stated(run: RunData) -> StatedRows:
+    evidence, settings = _evidence(run)
+    ids = pd.Index(run.prepared.studies["study_id"].astype(str))
+    numbers = ids.get_indexer(pd.Index(study_ids(run.prepared, run.studies)))
+    return StatedRows(evidence, numbers, settings.uncertain, run.device)
+
+
+@_reads("claims")
+def _claims(run: RunData) -> Tensor:
+    evidence, _ = _evidence(run)
+    numbers = pd.Index(run.prepared.texts).get_indexer(pd.Index(run.studies.texts))
+    return torch.from_numpy(evidence.claim_numbers(numbers))
+
+
+def _evidence(run: RunData) -> tuple[Evidence, ClaimsSettings]:
+    """The claims of the set, by the rules of the objective's settings.
+
+    Raises:
+        UserError: the set has no claims, or two parts of the objective read them by other rules.
+    """
+    found = [part.settings for part in run.objective.modules() if isinstance(part, Claims)]
+    rules = {(settings.always, settings.uncertain) for settings in found}
+    if len(rules) > 1:
+        raise UserError(
+            f"{run.where}: the evidence 'claims' is set with other values of 'always' or "
+            "'uncertain' in two places; make them equal."
+        )
+    settings = found[0]
+    always = settings.always if settings.always <= 1 else ()
+    return Evidence.open(run.prepared, always), settings
 
 
 @_reads("graph")

@@ -222,12 +222,12 @@ def openi(folder: Path, half: str) -> None:
 VERDICTS = ("right", "missed", "wrong")
 
 
-def sample(folder: Path, out: Path, count: int) -> None:
+def sample(folder: Path, out: Path, count: int, seed: int) -> None:
     """Write sentences of the held-out half with what was read, for the verdicts of a reader."""
     parser = RuleParser()
     sentences, _ = openi_reports(folder, "held out")
     texts = sorted({text for report in sentences for text in report})
-    chosen = np.random.default_rng(SEED).choice(len(texts), count, replace=False)
+    chosen = np.random.default_rng(seed).choice(len(texts), count, replace=False)
     with out.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t")
         writer.writerow(["verdict", "hash", "text", "claims"])
@@ -248,15 +248,15 @@ def verdicts(path: Path) -> None:
     from scipy.stats import binomtest
 
     with path.open(encoding="utf-8", newline="") as file:
-        given = Counter(row["verdict"] for row in csv.DictReader(file, delimiter="\t"))
-    total = sum(given.values())
-    print(
-        f"{total} sentences\n\n| verdict | sentences | share | 95% |\n| --- | ---: | ---: | --- |"
-    )
-    for name in sorted(given, key=lambda v: (VERDICTS.index(v) if v in VERDICTS else 9, v)):
-        low, high = binomtest(given[name], total).proportion_ci()
-        share = given[name] / total
-        print(f"| {name} | {given[name]} | {share:.3f} | {low:.3f} to {high:.3f} |")
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    print("| sample | verdict | sentences | share | 95% |\n| --- | --- | ---: | ---: | --- |")
+    for number in sorted({row["sample"] for row in rows}):
+        given = Counter(row["verdict"] for row in rows if row["sample"] == number)
+        total = sum(given.values())
+        for name in VERDICTS:
+            low, high = binomtest(given[name], total).proportion_ci()
+            share = given[name] / total
+            print(f"| {number} | {name} | {given[name]} | {share:.3f} | {low:.3f} to {high:.3f} |")
 
 
 def main() -> None:
@@ -268,6 +268,7 @@ def main() -> None:
     parser.add_argument("paths", type=Path, nargs="*")
     parser.add_argument("--half", choices=["tuned", "held out"], default="held out")
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=SEED, help="of the sample")
     chosen = parser.parse_args()
     began = time.perf_counter()
     if chosen.what == "phantom":
@@ -275,7 +276,7 @@ def main() -> None:
     elif chosen.what == "openi":
         openi(chosen.paths[0], chosen.half)
     elif chosen.what == "sample":
-        sample(chosen.paths[0], chosen.paths[1], chosen.count)
+        sample(chosen.paths[0], chosen.paths[1], chosen.count, chosen.seed)
     else:
         verdicts(chosen.paths[0])
     print(f"\n{time.perf_counter() - began:.1f} s")

@@ -110,8 +110,7 @@ class TestEveryLayout:
         assert listed == {
             (
                 layout.image_id(s, v),
-                layout.image_study_id(s, v),
-                layout.image_patient_id(s, v),
+                *layout.owner_ids(s, v),
                 s.split,
                 layout.image_file(s, v),
             )

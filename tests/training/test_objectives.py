@@ -17,8 +17,11 @@ from medclip_debias.config import (
 )
 from medclip_debias.data.loader import Batch, TrainingStudies, training_corpus
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.table import claim_set
+from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.losses.evidence.claims import claim_evidence
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -38,6 +41,12 @@ def language_model(prepared_phantom, tmp_path_factory):
     )
     train_masked_lm(training_corpus(PreparedSet.open(prepared_phantom)), out, small)
     return out
+
+
+@pytest.fixture(scope="module", autouse=True)
+def claimed(prepared_phantom):
+    """The phantom's claims, beside its set."""
+    claim_set(prepared_phantom, "phantom")
 
 
 @pytest.fixture
@@ -94,6 +103,17 @@ RUNS = {
     "keyword": {"kind": "keyword", "core": {"kind": "biovil"}, "words": "findings"},
     "sogclr": {"kind": "sogclr"},
     "glofnd": {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
+    "claims": {
+        "kind": "multi_positive",
+        "core": {
+            "kind": "clip",
+            "negatives": [
+                {"kind": "weigh_by_evidence", "contradict": 2, "schedule": {"start": 0.3}},
+                {"kind": "remove_by_text", "schedule": {"end": 0.9, "shape": "cosine"}},
+            ],
+        },
+        "schedule": {"end": 0.9, "shape": "linear"},
+    },
 }
 
 
@@ -202,6 +222,34 @@ def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom
         for name, value in zip(fields["label_names"], fields["labels"][place], strict=True):
             np.testing.assert_equal(value.item(), float(table[name]))
     torch.testing.assert_close(fields["text_vectors"].norm(dim=1), torch.ones(3))
+
+
+def test_claims_of_a_batch_are_those_of_its_studies_and_sentences(prepared_phantom, language_model):
+    prepared = PreparedSet.open(prepared_phantom)
+    made, studies = fields_of(prepared, language_model, {"kind": "multi_positive"})
+    chosen = torch.tensor([5, 1, 2, 9])
+    texts = torch.tensor([int(studies.sentences[s][0]) for s in chosen])
+    batch = Batch(torch.zeros(4, 8, 8, dtype=torch.uint8), texts, torch.arange(4), chosen)
+    fields = made.of(batch, seed=1)
+    assert set(fields) == {"stated", "claims"}
+    found = claim_evidence(fields["stated"], fields["claims"])
+    evidence = Evidence.open(prepared)
+    ids = [str(prepared.images["study_id"].iloc[studies.rows[s][0]]) for s in chosen.tolist()]
+    numbers = [prepared.studies["study_id"].astype(str).tolist().index(name) for name in ids]
+    sentences = [prepared.texts.index(studies.texts[int(t)]) for t in texts]
+    value, confidence = evidence.graded(np.array(numbers), np.array(sentences))
+    for i in range(4):
+        for t in range(4):
+            if i != t:  # of its own sentence a report is right by rule
+                assert found[i, t].item() == pytest.approx(value[i, t] * confidence[i, t])
+    assert found.abs().max() == 1
+
+
+def test_claims_that_are_read_by_two_rules_are_refused(prepared_phantom, language_model):
+    policy = {"kind": "weigh_by_evidence", "evidence": {"kind": "claims", "always": 0.9}}
+    loss = {"kind": "multi_positive", "core": {"kind": "infonce", "negatives": [policy]}}
+    with pytest.raises(UserError, match="other values of 'always'"):
+        fields_of(PreparedSet.open(prepared_phantom), language_model, loss)
 
 
 def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(language_model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.losses.anchors import Anchors
@@ -13,9 +14,16 @@ from medclip_debias.losses.pair_evidence import EvidenceSettings, PairEvidence, 
 
 
 class ClaimsSettings(EvidenceSettings):
-    """Settings of `Claims`."""
+    """Settings of `Claims`.
+
+    ``always`` is the share of the training reports that must mention a finding for "not mentioned"
+    to mean absent (the closed world); above 1 no finding is. ``uncertain`` is the confidence of
+    what rests on an uncertain claim.
+    """
 
     kind: Literal["claims"] = "claims"
+    always: float = Field(0.5, gt=0, le=2)
+    uncertain: float = Field(0.5, ge=0, le=1)
 
 
 def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ class MultiPositiveSettings(LossSettings):
     """Settings of `MultiPositive`.
 
     ``core`` is any contrastive objective, with its direction and its policies. ``evidence`` says
-    which negatives agree with their anchor; those above ``threshold`` become positives, all with
+    which negatives agree with their anchor; those above ``threshold`` (the default leaves
+    out what rests on an uncertain claim) become positives, all with
     the same weight (``weigh: uniform``) or each with its evidence (``confidence``). ``prior`` is
     the weight that a negative of unknown evidence has as a positive. ``weight`` mixes: 0 is the
     core alone, 1 (the default) the targets alone; ``schedule`` multiplies it.
@@ -57,7 +58,7 @@ class MultiPositiveSettings(LossSettings):
         SerializeAsAny[LossSettings], BeforeValidator(_core), AfterValidator(_contrastive)
     ] = InfoNCESettings()
     evidence: Evidence = ClaimsSettings()
-    threshold: float = Field(0.0, ge=0, lt=1)
+    threshold: float = Field(0.5, ge=0, lt=1)
     weigh: Literal["uniform", "confidence"] = "uniform"
     prior: float = Field(0.0, ge=0, lt=1)
     weight: float = Field(1.0, ge=0, le=1)

@@ -75,13 +75,10 @@ class VindrCxr(Layout):
         """As `study_id`."""
         return self.study_id(study)
 
-    def image_study_id(self, study: ContentStudy, view: ContentView) -> str:
-        """An image is its own study."""
-        return self.image_id(study, view)
-
-    def image_patient_id(self, study: ContentStudy, view: ContentView) -> str:
-        """An image is its own patient."""
-        return self.image_id(study, view)
+    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
+        """An image is its own study and its own patient."""
+        name = self.image_id(study, view)
+        return name, name
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
         """Every reader's boxes of the findings that most readers see: all but the strange one."""

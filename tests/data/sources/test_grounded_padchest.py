@@ -12,6 +12,7 @@ from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.records import RELATIVE
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
+from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.data.verify import changes
 from medclip_debias.errors import UserError
 
@@ -222,11 +223,12 @@ def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):
 def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
     made = prepare(
         *(archive, tmp_path / "o", PrepareSettings(size=16)),
-        reading=Reading(text_only=True, split_seed=3, language="es"),
+        reading=Reading(text_only=True, split_seed=3, text=ReportSettings(language="es")),
         workers=1,
     )
     assert set(made.annotations("grounded_sentences")["study_id"]) == {"s1", "s2", "s3"}
-    assert made.meta["options"]["language"] == "es"
+    assert made.meta["options"]["reports"]["language"] == "es"
+    assert made.meta["languages"] == {"es": 3}
     splits = dict(zip(made.studies["patient_id"], made.studies["split"], strict=True))
     assert splits == {patient: seeded_split(patient, 3) for patient in ("p1", "p2", "p3")}
 

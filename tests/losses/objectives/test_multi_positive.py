@@ -12,7 +12,8 @@ from medclip_debias.losses.objective import build_objective, loss_settings
 
 
 def objective(**content):
-    return build_objective(loss_settings({"kind": "multi_positive"} | content, "test")).double()
+    whole = {"kind": "multi_positive", "threshold": 0.0} | content
+    return build_objective(loss_settings(whole, "test")).double()
 
 
 def plain(**content):

@@ -265,6 +265,8 @@ def tokens(text: str) -> list[str]:
 def _singular(word: str) -> str:
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
+    if len(word) > 5 and word.endswith("sses"):
+        return word[:-2]
     if len(word) > 3 and word.endswith("s") and word[-2] not in "sui'":
         return word[:-1]
     return word

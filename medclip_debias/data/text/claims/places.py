@@ -135,6 +135,8 @@ def _prefix(clause: Sequence[Item], noun: int) -> Iterator[int]:
                 break
         elif item.has("uncertainty_before", "otherwise"):
             pass
+        elif item.has("structure") and i > 0 and clause[i - 1].has("side") and last == i + 1:
+            pass  # "right lung granuloma"
         elif item.has("state") and not item.has(*BREAKS, "structure"):
             plain += 1
         elif item.kinds:

@@ -139,6 +139,41 @@ class Evidence:
         confidence = np.where(sure != 0, 1.0, np.where(perhaps != 0, uncertain, 0.0))
         return value, confidence.astype(np.float32)
 
+    def stated(self, studies: Ints, uncertain: float = UNCERTAIN) -> NDArray[np.int8]:
+        """What each study states about every distinct claim, in hundredths.
+
+        With `claim_numbers` it decides pairs claim by claim: the least over a sentence's claims
+        is the evidence of `graded` (`medclip_debias.losses.evidence.claims`), but for the rule
+        that a report agrees with its own sentences.
+
+        Args:
+            studies: numbers of B studies.
+            uncertain: confidence of a verdict that rests on an uncertain claim, 0..1.
+
+        Returns:
+            ``[B, P]`` for P claims: 100 certainly true, -100 certainly false, 0 unknown.
+        """
+        atoms = np.arange(len(self._atoms.asked))
+        studies = np.asarray(studies)
+        sure = 100 * self._look_up(self._sure.flat, studies, atoms, self._sure)
+        if uncertain:
+            weight = round(100 * uncertain)
+            perhaps = weight * self._look_up(self._unsure.flat, studies, atoms, self._unsure)
+            sure = np.where(sure != 0, sure, perhaps)
+        return np.asarray(sure, dtype=np.int8)
+
+    def claim_numbers(self, sentences: Ints) -> NDArray[np.int32]:
+        """Claims of T sentences: ``[T, L]`` column of `stated` plus 1, 0 for none."""
+        sentences = np.asarray(sentences)
+        start = self._atoms.start[sentences]
+        counts = self._atoms.start[sentences + 1] - start
+        silent = (counts == 1) & (self._atoms.of[start] == 0)
+        result = np.zeros((len(sentences), int(counts.max(initial=1))), dtype=np.int32)
+        for place in range(result.shape[1]):
+            rows = np.flatnonzero((place < counts) & ~silent)
+            result[rows, place] = self._atoms.of[start[rows] + place] + 1
+        return result
+
     def meta(self) -> dict[str, Any]:
         """What the evidence rests on, for the record of a run."""
         tables = self._sure.flat.nbytes + self._sure.conflict.nbytes

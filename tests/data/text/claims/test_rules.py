@@ -132,6 +132,10 @@ JUDGED = {
         "+atelectasis left",
         "+cardiomegaly mild",
     ],
+    "Right lung calcified granulomata.": ["+calcified_granuloma right"],
+    "Left hemidiaphragm eventration.": ["+eventration left"],
+    "No nodules or masses.": ["-mass", "-nodule"],
+    "Suspect acute fracture.": ["+?acute_fracture"],
     # normal statements
     "Normal size of the cardiac silhouette.": ["-cardiomegaly"],
     "Soft tissues are without acute abnormality.": [],

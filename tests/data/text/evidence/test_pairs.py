@@ -86,6 +86,27 @@ def test_evidence_is_what_a_loop_over_all_pairs_finds(claims, studies, seed, clo
 
 
 @settings(max_examples=60, deadline=None)
+@given(SENTENCES, st.integers(1, 6), st.integers(0, 10_000))
+def test_claim_by_claim_gives_the_evidence_of_every_foreign_sentence(claims, studies, seed):
+    """What training computes for a batch, the least over a sentence's claims, is `graded`."""
+    rng = np.random.default_rng(seed)
+    occurrences = int(rng.integers(0, 4 * studies))
+    study, sentence = (rng.integers(0, n, occurrences) for n in (studies, len(claims)))
+    evidence = Evidence(claims, study, sentence, studies, LEXICON, FINDINGS)
+    every = np.arange(studies), np.arange(len(claims))
+    value, confidence = evidence.graded(*every, uncertain=0.3)
+    stated, numbers = evidence.stated(every[0], uncertain=0.3), evidence.claim_numbers(every[1])
+    foreign = np.ones((studies, len(claims)), dtype=bool)
+    foreign[study, sentence] = False
+    for i in range(studies):
+        for t in range(len(claims)):
+            columns = [n - 1 for n in numbers[t] if n]
+            found = min(stated[i, columns]) / 100 if columns else 0.0
+            if foreign[i, t]:
+                assert found == pytest.approx(float(value[i, t]) * float(confidence[i, t]))
+
+
+@settings(max_examples=60, deadline=None)
 @given(SENTENCES, st.integers(0, 10_000))
 def test_a_report_never_contradicts_its_own_sentences(claims, seed):
     rng = np.random.default_rng(seed)
