@@ -109,7 +109,8 @@ def prepare(
         str, typer.Option(help="Filter: area, or a peer's bilinear, bicubic or lanczos.")
     ] = "area",
     views: Annotated[
-        str | None, typer.Option(help="Views that count as frontal, as AP,PA; default all names.")
+        str | None,
+        typer.Option(help="Views to take: frontal (default), lateral, all, or names as AP,PA,LL."),
     ] = None,
     blank_view: Annotated[
         str, typer.Option(help="Images whose view is blank: exclude or include.")
@@ -120,6 +121,9 @@ def prepare(
     without_sentence: Annotated[
         str, typer.Option(help="Studies without a sentence: keep_for_evaluation, keep or drop.")
     ] = "keep_for_evaluation",
+    earlier_studies: Annotated[
+        str, typer.Option(help="Name each study's earlier one of its patient: drop or keep.")
+    ] = "drop",
     seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
     reports: Annotated[
         Path | None, typer.Option(help="Folder or archive of reports that lie elsewhere.")
@@ -173,7 +177,8 @@ def prepare(
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
     rows |= {"fit": fit, "resample": resample}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
-    chosen |= {"without_sentence": without_sentence} | given(views=words(views))
+    chosen |= {"without_sentence": without_sentence, "earlier_studies": earlier_studies}
+    chosen |= given(views=words(views))
     spoken = {} if language == "auto" else {"language": language}
     validate(ReportSettings, spoken, "--language")
     text = validate(

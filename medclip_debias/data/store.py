@@ -23,6 +23,7 @@ from medclip_debias.data.layout import (
     PHRASE_BOX_COLUMNS,
     PHRASE_BOXES,
     PHRASE_COLUMNS,
+    PREVIOUS_STUDY,
     SENTENCE_COLUMNS,
     STUDY_COLUMNS,
     TABLES,
@@ -33,6 +34,7 @@ from medclip_debias.data.layout import (
 )
 from medclip_debias.data.masks import from_coco
 from medclip_debias.data.records import Mask
+from medclip_debias.data.views import frontal_images
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
 
@@ -116,7 +118,24 @@ class PreparedSet:
     @cached_property
     def studies(self) -> pd.DataFrame:
         """One row per study: `STUDY_COLUMNS`, then one float column per label."""
-        return self._table("studies")
+        return self._table("studies").drop(columns=PREVIOUS_STUDY, errors="ignore")
+
+    @cached_property
+    def previous_study(self) -> dict[str, str] | None:
+        """The study of the same patient before each study, of those that have one in the set.
+
+        ``None`` for a set that was not prepared with ``--earlier-studies keep``.
+        """
+        table = self._table("studies")
+        if PREVIOUS_STUDY not in table.columns:
+            return None
+        pairs = zip(table["study_id"], table[PREVIOUS_STUDY], strict=True)
+        return {str(study): str(previous) for study, previous in pairs if previous}
+
+    @cached_property
+    def frontal(self) -> NDArray[np.bool_]:
+        """``[n]``, which images count as frontal (`medclip_debias.data.views.is_frontal`)."""
+        return frontal_images(self.images["view"].tolist(), self.meta)
 
     @cached_property
     def sentences(self) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.item_tables import write_items
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
+    HELD_OUT,
     Draw,
     Measured,
     Protocol,
@@ -180,7 +181,7 @@ def evaluate(
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
-        "notes": [ON_TRAINING] if split == "train" else [],
+        "notes": _notes(data, split, options),
         "counts": {
             "images": encoded.images,
             **counts,
@@ -207,6 +208,19 @@ def evaluate(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[str]:
+    """What a reader must know, in sentences."""
+    notes = [ON_TRAINING] if split == "train" else []
+    judged = data.images["split"].isin({split, HELD_OUT}).to_numpy()
+    aside = int((judged & ~data.frontal).sum())
+    if aside and options.views == "frontal":
+        notes.append(
+            f"{aside} of {int(judged.sum())} images are not frontal and were left aside (the"
+            " option views: all judges them)."
+        )
+    return notes
 
 
 # ------------------------------------------------------------------------------- planning

@@ -16,8 +16,9 @@ from medclip_debias.data.labels import label_name, label_value
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
+from medclip_debias.data.views import Views
 from medclip_debias.errors import ReportedWarning, UserError, did_you_mean
-from medclip_debias.evaluation.protocol import Skipped, rows_of_split
+from medclip_debias.evaluation.protocol import Skipped, judged, rows_of_split
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
 `PathFinder`.
 """
 _FILES = ("path", "image")
+OTHER_VIEWS = "images_of_other_views"
+"""Key of the count of images that are left aside because they are not frontal."""
 
 Floats = NDArray[np.float64]
 
@@ -62,25 +65,32 @@ class ClassList:
     source: dict[str, str | int]
 
 
-def set_labels(data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
-    """The set's own study labels for the images of ``split``.
+def set_labels(
+    data: PreparedSet, split: str, classes: Sequence[str], views: Views = "frontal"
+) -> Labels:
+    """The set's own study labels for the images of ``split``, those of other views aside.
 
     Raises:
         Skipped: the split has no image, or the set no label of any class.
     """
-    rows = rows_of_split(data, split)
+    listed = rows_of_split(data, split)
+    rows = judged(data, listed, views)
     known = [name for name in classes if name in data.studies.columns]
     if not rows:
-        raise Skipped(f"The set has no image in the split '{split}'.")
+        what = "frontal image (the option views: all judges others)" if listed else "image"
+        raise Skipped(f"The set has no {what} in the split '{split}'.")
     if not known or not data.studies[known].notna().to_numpy().any():
         raise Skipped(f"The set has no labels for {', '.join(classes)}.")
     studies = data.studies.drop_duplicates("study_id").set_index("study_id")
     of_image = studies.reindex(data.images["study_id"].iloc[rows])
     values = {name: of_image[name].to_numpy(dtype=np.float64) for name in known}
-    return Labels(rows, values, {"labels": "the prepared set"})
+    aside = len(listed) - len(rows)
+    return Labels(rows, values, {"labels": "the prepared set", OTHER_VIEWS: aside})
 
 
-def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+def table_labels(
+    path: Path, data: PreparedSet, split: str, classes: Sequence[str], views: Views = "frontal"
+) -> Labels:
     """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
 
     Args:
@@ -89,6 +99,7 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         data: the prepared set.
         split: whose images count.
         classes: classes wanted.
+        views: which of them are judged.
 
     Raises:
         UserError: the table cannot be read, has no key or none of the classes, names something
@@ -112,10 +123,12 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         for name, column in columns.items()
     }
     ids = _ids(data, key)
-    rows = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    listed = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    rows = judged(data, listed, views)
     if not rows:
+        what = "frontal image (the option views: all judges others)" if listed else "image"
         raise Skipped(
-            f"{path.name} lists no image of the split '{split}' (its {len(row_of)} rows are keyed "
+            f"{path.name} lists no {what} of the split '{split}' (its {len(row_of)} rows are keyed "
             f"by {key})."
         )
     places = [row_of[ids[row]] for row in rows]
@@ -129,7 +142,8 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
             "key": key,
             "rows": len(row_of),
             "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_not_listed": len(rows_of_split(data, split)) - len(rows),
+            "images_not_listed": len(rows_of_split(data, split)) - len(listed),
+            OTHER_VIEWS: len(listed) - len(rows),
         },
     )
 
@@ -140,10 +154,11 @@ def labels_or_list(
     split: str,
     classes: Sequence[str],
     listed: ClassList | None,
+    views: Views = "frontal",
 ) -> Labels:
     """The labels of a table or of the set; without any, those that a class list makes."""
     try:
-        return _labels(table, data, split, classes)
+        return _labels(table, data, split, classes, views)
     except Skipped:
         if listed is None:
             raise
@@ -151,21 +166,27 @@ def labels_or_list(
 
 
 def threshold_labels(
-    table: Path | None, data: PreparedSet, split: str, classes: Sequence[str]
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    views: Views = "frontal",
 ) -> Labels | str:
     """Labels of the images on which thresholds are chosen, or why there are none."""
     if split == "validate":
         return "the validate split itself is evaluated, so no threshold can be chosen on it"
     try:
-        return _labels(table, data, "validate", classes)
+        return _labels(table, data, "validate", classes, views)
     except Skipped as reason:
         return f"no threshold can be chosen: {reason}"
 
 
-def _labels(table: Path | None, data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+def _labels(
+    table: Path | None, data: PreparedSet, split: str, classes: Sequence[str], views: Views
+) -> Labels:
     if table is None:
-        return set_labels(data, split, classes)
-    return table_labels(table, data, split, classes)
+        return set_labels(data, split, classes, views)
+    return table_labels(table, data, split, classes, views)
 
 
 def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:
@@ -238,7 +259,9 @@ def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[st
     return columns
 
 
-def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassList:
+def class_list(
+    path: Path, data: PreparedSet, classes: Sequence[str], views: Views = "frontal"
+) -> ClassList:
     """Read a list such as CheXpert 5x200: the one class of each image that it names.
 
     Args:
@@ -246,6 +269,7 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
             of which exactly one is 1 in each row.
         data: the prepared set; its images of any split but training's count.
         classes: classes of the prompt set.
+        views: which of its images are judged.
 
     Raises:
         UserError: the table does not fit, or a class has no prompts.
@@ -279,9 +303,11 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
     ids = _ids(data, key)
     splits = data.images["split"].tolist()
     inside = [row for row, name in enumerate(ids) if name in row_of]
-    found = {row: named[row_of[ids[row]]] for row in inside if splits[row] != "train"}
+    outside = [row for row in inside if splits[row] != "train"]
+    found = {row: named[row_of[ids[row]]] for row in judged(data, outside, views)}
     if not found:
-        raise Skipped(f"{path.name} lists no image of the set outside training.")
+        what = "frontal image (the option views: all judges others)" if outside else "image"
+        raise Skipped(f"{path.name} lists no {what} of the set outside training.")
     known = set(ids)
     return ClassList(
         found,
@@ -291,7 +317,8 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
             "key": key,
             "rows": len(row_of),
             "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_in_training": len(inside) - len(found),
+            "images_in_training": len(inside) - len(outside),
+            OTHER_VIEWS: len(outside) - len(found),
         },
     )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import pandas as pd
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.registry import Registry
@@ -183,6 +184,12 @@ def patients_of(data: PreparedSet, rows: Sequence[int]) -> list[str]:
     return [str(name) for name in data.images["patient_id"].iloc[list(rows)]]
 
 
-def rows_of_split(data: PreparedSet, split: str) -> list[int]:
-    """Rows of the images in ``split``."""
-    return [row for row, name in enumerate(data.images["split"]) if name == split]
+def rows_of_split(data: PreparedSet, split: str, views: Views = "all") -> list[int]:
+    """Rows of the images in ``split``, of the views that are judged."""
+    rows = [row for row, name in enumerate(data.images["split"]) if name == split]
+    return judged(data, rows, views)
+
+
+def judged(data: PreparedSet, rows: Sequence[int], views: Views) -> list[int]:
+    """Those of ``rows`` whose view is judged, in their order."""
+    return list(rows) if views == "all" else [row for row in rows if data.frontal[row]]

@@ -162,6 +162,7 @@ class ZeroShot(ZeroShotMetrics):
     classes: dict[str, ClassResult] = Field(description="Per class.")
     refused: dict[str, Refused] = Field({}, description="Classes that were not measured.")
     images: int | None = Field(None, description="Images judged.")
+    studies: int | None = Field(None, description="Studies judged, each by the mean of its images.")
     patients: int | None = Field(None, description="Their patients.")
     scale: float | None = Field(None, description="g2, from difference to logit; null for none.")
     source: Any = Field(None, description="Where the labels come from.")

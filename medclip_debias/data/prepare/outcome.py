@@ -115,6 +115,7 @@ class Study(NamedTuple):
     dropped: dict[str, int]
     words: dict[str, Any]
     locations: list[list[str]]
+    previous: str = ""
 
 
 class Row(NamedTuple):
@@ -294,6 +295,7 @@ class Results:
             dropped=entry["dropped"],
             words=entry["words"],
             locations=head.get("locations", []),
+            previous=head.get("previous", ""),
         )
 
 

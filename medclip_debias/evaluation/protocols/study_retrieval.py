@@ -1,8 +1,9 @@
 """Whole-study retrieval: which report belongs to this image, which image to this report?
 
-One image a study (the first of its rows) and the study's distinct sentences. Everything is scored
-with the trained image-sentence similarity: an image with a report by the mean (or the largest) of
-its scores with the report's sentences.
+One image a study (the first of its rows that are judged; or the mean of the scores of all of
+them) and the study's distinct sentences. Everything is scored with the trained image-sentence
+similarity: an image with a report by the mean (or the largest) of its scores with the report's
+sentences.
 
 - image <-> report: pairs are the studies. ``strict``: only the own study counts; ``lenient``: any
   study with the same sentences.
@@ -79,14 +80,17 @@ class StudyRetrieval(Protocol):
         sentences: dict[str, dict[str, None]] = {}
         for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
             sentences.setdefault(str(study), {})[str(text)] = None
-        first: dict[str, int] = {}
-        without = set()
+        found: dict[str, list[int]] = {}
+        without, other_views = set(), set()
         for row in rows_of_split(data, split):
             study = str(data.images["study_id"].iloc[row])
-            if study in sentences:
-                first.setdefault(study, row)
-            else:
+            if study not in sentences:
                 without.add(study)
+            elif options.views == "frontal" and not data.frontal[row]:
+                other_views.add(study)
+            else:
+                found.setdefault(study, []).append(row)
+        first = {study: rows[0] for study, rows in found.items()}
         studies = sorted(first, key=lambda study: first[study])
         if len(studies) < 2:
             raise Skipped(
@@ -97,11 +101,17 @@ class StudyRetrieval(Protocol):
         self.studies = sorted(chosen, key=lambda study: first[study])
         self._left_out = {
             "studies_without_sentence": len(without),
+            "studies_of_other_views": len(other_views - found.keys()),
             "studies_over_limit": len(studies) - len(chosen),
         }
         self._row_order = [first[study] for study in self.studies]
-        self.rows = frozenset(self._row_order)
-        self._place = {row: number for number, row in enumerate(self._row_order)}
+        taken = {
+            study: found[study] if options.several_views == "mean" else [first[study]]
+            for study in self.studies
+        }
+        self._place = {row: n for n, study in enumerate(self.studies) for row in taken[study]}
+        self._views = np.array([len(taken[study]) for study in self.studies])
+        self.rows = frozenset(self._place)
         self.texts = list(dict.fromkeys(t for study in self.studies for t in sentences[study]))
         column = {text: number for number, text in enumerate(self.texts)}
         self._reports = [sorted(column[t] for t in sentences[study]) for study in self.studies]
@@ -116,12 +126,14 @@ class StudyRetrieval(Protocol):
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
-        self._scores = np.empty((len(self.studies), len(self.texts)), dtype=np.float32)
+        self._scores = np.zeros((len(self.studies), len(self.texts)), dtype=np.float32)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
         found = finite(self._model.score(features, self._vectors), self.name)
-        self._scores[[self._place[row] for row in rows]] = found
+        places = [self._place[row] for row in rows]
+        # A study of one image has that image's scores, to the bit.
+        np.add.at(self._scores, places, found / self._views[places, None].astype(found.dtype))
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
@@ -130,6 +142,7 @@ class StudyRetrieval(Protocol):
         ranks = paired_ranks(reports, same, REPORT_WAYS)
         results: dict[str, Any] = {
             "studies": len(self.studies),
+            "images": len(self.rows),
             "patients": len(set(self._patients)),
             "distinct_reports": len(set(same)),
             "distinct_sentences": len(self.texts),
@@ -312,7 +325,11 @@ def describe(options: EvaluationOptions) -> Mapping[str, Any]:
     """The options of this protocol by name, for the results."""
     return {
         "report_score": options.report_score,
-        "image_of_a_study": "the first of its rows",
+        "image_of_a_study": (
+            "the mean of the scores of its judged images"
+            if options.several_views == "mean"
+            else "the first of its rows that are judged"
+        ),
         "precision_at": list(PRECISIONS),
         "precision_counts": (
             "a study with all positive labels of the query"
