@@ -49,24 +49,6 @@ class ImageRecord:
     view_in_header: bool = False
 
 
-class Location(NamedTuple):
-    """Where an index says that something is: a weak label, of the study and not of an image.
-
-    Attributes:
-        heading: what is there.
-        region: structure, as ``lung`` or ``ribs``; several are joined by commas, ``""`` unknown.
-        side: ``left``, ``right``, ``bilateral`` or ``""``.
-        zone: zone of the lung, as ``base`` or ``upper lobe``, or ``""``.
-        severity: words as ``mild`` or ``small``, joined by commas.
-    """
-
-    heading: str
-    region: str
-    side: str
-    zone: str
-    severity: str
-
-
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
     """One study: a report, and labels for the whole study.
@@ -80,7 +62,6 @@ class StudyRecord:
         origin: file (and row) the report came from, for messages.
         problem: why the report that is there cannot be used (``report`` is then ``None``), as
             one sentence naming the file; ``""`` when nothing is wrong with it.
-        locations: where an index of the report says that something is.
     """
 
     study_id: str
@@ -90,7 +71,6 @@ class StudyRecord:
     labels: dict[str, float | None] = field(default_factory=dict)
     origin: str = ""
     problem: str = ""
-    locations: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
     IMAGE_COLUMNS,
-    LOCATION_COLUMNS,
-    LOCATIONS,
     MANIFEST,
     MANIFEST_COLUMNS,
     MASK_COLUMN,
@@ -210,17 +208,6 @@ class PreparedSet:
             has = ", ".join(self.annotation_names) or "none"
             raise UserError(f"{self.folder}: its archive had no table '{name}'; it had {has}.")
         return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
-
-    @cached_property
-    def locations(self) -> pd.DataFrame | None:
-        """Where an index of the reports says that something is: `LOCATION_COLUMNS`, all text.
-
-        One row per entry and zone. ``None`` for a source without such an index.
-        """
-        if LOCATIONS not in self.meta.get("files", ()):
-            return None
-        columns = list(LOCATION_COLUMNS)
-        return read_parquet(self.folder / LOCATIONS, "run 'prepare' again", columns)
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:

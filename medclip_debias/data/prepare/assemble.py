@@ -155,7 +155,6 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
-    locations = _locations(results.studies, studies, funnel)
     ids = set(images["image_id"]), set(tables["studies"]["study_id"])
     others = kept_annotations(about.annotations, *ids, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
@@ -164,9 +163,6 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     digest.table("studies", tables["studies"])
     digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
     digest.table("phrases", tables["phrases"])
-    if locations is not None:
-        digest.table("locations", locations)
-        _write_parquet(folder / layout.LOCATIONS, locations, "locations")
     for other in others:
         digest.rows(other.name, [name for name, _ in other.columns], map(tuple, other.rows))
     digest.pixels(row.hash for row in results.rows)
@@ -184,7 +180,6 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
     files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
-    files += [] if locations is None else [layout.LOCATIONS]
     named = {}
     if about.split is not None:
         about.split.write(folder / SPLIT_FILE)
@@ -327,18 +322,6 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
         funnel.step("phrase has a mask, too", "phrases", masked)
 
 
-def _locations(
-    listed: Sequence[Study], studies: Sequence[Study], funnel: Funnel
-) -> pd.DataFrame | None:
-    """The locations of the studies of the set; ``None`` where the source names none at all."""
-    count = sum(len(study.locations) for study in listed)
-    if not count:
-        return None
-    rows = [(study.study_id, *told) for study in studies for told in study.locations]
-    funnel.step("location is of a study of the set", "locations", len(rows), count)
-    return pd.DataFrame(rows, columns=list(layout.LOCATION_COLUMNS), dtype=object)
-
-
 def _manifest(
     images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study], texts: dict[str, str]
 ) -> pd.DataFrame:
@@ -388,8 +371,6 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
     if name == "phrases":
         types = {"boxes": pa.list_(pa.list_(pa.float64()))}
         schema = pa.schema([(column, types.get(column, pa.string())) for column in table.columns])
-    elif name == "locations":
-        schema = pa.schema([(column, pa.string()) for column in layout.LOCATION_COLUMNS])
     elif name == "phrase_boxes":
         kinds = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
         schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, kinds, strict=True)))

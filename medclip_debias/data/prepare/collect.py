@@ -262,8 +262,6 @@ def _report_job(
         "stamp": stamp,
         "images": [list(image) for image in images],
     }
-    if study.locations:  # journals of sources without them stay as they were
-        head["locations"] = [list(location) for location in study.locations]
     known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
     return head, known or text
 
