@@ -70,6 +70,8 @@ def select(
     settings: SelectionSettings,
     views: ReadViews = read_views,
     split: NamedSplit | None = None,
+    *,
+    all_test: bool = False,
 ) -> Plan:
     """Select the images of ``source``.
 
@@ -78,6 +80,7 @@ def select(
         settings: policies.
         views: reads the view positions that no table holds from the files' headers.
         split: takes the place of the source's own; it names every study.
+        all_test: every image is test, those too that the source gives no split.
 
     Raises:
         UserError: a patient or study is in two splits, or no image is left.
@@ -92,6 +95,9 @@ def select(
         funnel.step(
             f"study is in the split {split.name}", "studies of the split", len(split.studies)
         )
+    if all_test and listed:
+        _count_moved(listed, funnel)
+        listed = [replace(image, split="test") for image in listed]
     phrases, others = source.phrases(), source.annotations()
     if not listed:
         held_out = source.held_out_patients()
@@ -132,6 +138,15 @@ def select(
     images = _hold_out(images, source.held_out_patients(), funnel)
     kept = [stamps[image.image_id] for image in images]
     return Plan(images, kept, phrases, funnel, rejected, missing=missing, annotations=others)
+
+
+def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:
+    """Count whom ``--all-test`` brings into test."""
+    patients = {image.patient_id for image in images}
+    before = {image.patient_id for image in images if image.split == "test"}
+    funnel.step("is test (--all-test)", "images", len(images))
+    funnel.step("is test (--all-test)", "patients", len(patients))
+    funnel.step("was test by the source's split", "patients of test", len(before), len(patients))
 
 
 def one_view(
