@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.label_maps import Bound, LabelMap
 from medclip_debias.data.labels import label_name, label_value
+from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
@@ -33,6 +35,8 @@ KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
 _FILES = ("path", "image")
 OTHER_VIEWS = "images_of_other_views"
 """Key of the count of images that are left aside because they are not frontal."""
+THE_SET = "the prepared set"
+"""Where labels are from that no table was given for."""
 
 Floats = NDArray[np.float64]
 
@@ -45,11 +49,13 @@ class Labels:
         rows: the images, by row.
         values: per class 1, 0, -1 or NaN for each of them; a class without a column is absent.
         source: where they are from, and how its rows fit the set.
+        mapped: the label map that made the values, where there is one.
     """
 
     rows: list[int]
     values: dict[str, Floats]
     source: dict[str, str | int] = field(default_factory=dict)
+    mapped: Bound | None = None
 
 
 @dataclass(frozen=True)
@@ -66,15 +72,30 @@ class ClassList:
 
 
 def set_labels(
-    data: PreparedSet, split: str, classes: Sequence[str], views: Views = "frontal"
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None = None,
+    views: Views = "frontal",
 ) -> Labels:
     """The set's own study labels for the images of ``split``, those of other views aside.
 
+    Args:
+        data: the prepared set.
+        split: whose images count.
+        classes: classes wanted.
+        label_map: what the set's columns say of the classes; by default a class is the column of
+            its name.
+
     Raises:
+        UserError: the map does not fit the set.
         Skipped: the split has no image, or the set no label of any class.
     """
     listed = rows_of_split(data, split)
     rows = judged(data, listed, views)
+    aside = len(listed) - len(rows)
+    if label_map is not None and rows:
+        return _mapped_set(data, rows, classes, label_map, aside)
     known = [name for name in classes if name in data.studies.columns]
     if not rows:
         what = "frontal image (the option views: all judges others)" if listed else "image"
@@ -84,12 +105,57 @@ def set_labels(
     studies = data.studies.drop_duplicates("study_id").set_index("study_id")
     of_image = studies.reindex(data.images["study_id"].iloc[rows])
     values = {name: of_image[name].to_numpy(dtype=np.float64) for name in known}
-    aside = len(listed) - len(rows)
-    return Labels(rows, values, {"labels": "the prepared set", OTHER_VIEWS: aside})
+    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: aside})
+
+
+def study_values(data: PreparedSet, studies: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Labels of the set, a row for each of ``studies``."""
+    table = data.studies.drop_duplicates("study_id").set_index("study_id")
+    return table.reindex(list(studies))[list(columns)]
+
+
+def map_studies(
+    data: PreparedSet, studies: Sequence[str], classes: Sequence[str], label_map: LabelMap
+) -> tuple[Bound, dict[str, Floats]]:
+    """The set's own labels of ``studies`` through a label map, per class.
+
+    Raises:
+        UserError: a column is not there, or columns contradict each other.
+        Skipped: none of the columns has a label.
+    """
+    file = data.folder / "studies.parquet"
+    columns = [str(name) for name in data.studies.columns if name not in STUDY_COLUMNS]
+    bound = label_map.bind(columns, classes, str(file))
+    table = study_values(data, studies, list(dict.fromkeys(bound.columns.values())))
+    if not table.notna().to_numpy().any():
+        raise Skipped(f"The set has no labels in the columns {', '.join(table.columns)}.")
+    place = {name: row for row, name in enumerate(data.studies["study_id"])}
+    values = bound.values(
+        lambda column: table[column].to_numpy(dtype=np.float64),
+        lambda number: f"{file}, row {place.get(studies[number], 0)}",
+    )
+    return bound, values
+
+
+def _mapped_set(
+    data: PreparedSet,
+    rows: list[int],
+    classes: Sequence[str],
+    label_map: LabelMap,
+    aside: int,
+) -> Labels:
+    studies = [str(name) for name in data.images["study_id"].iloc[rows]]
+    bound, values = map_studies(data, studies, classes, label_map)
+    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: aside}, bound)
 
 
 def table_labels(
-    path: Path, data: PreparedSet, split: str, classes: Sequence[str], views: Views = "frontal"
+    path: Path,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None = None,
+    views: Views = "frontal",
 ) -> Labels:
     """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
 
@@ -99,29 +165,24 @@ def table_labels(
         data: the prepared set.
         split: whose images count.
         classes: classes wanted.
+        label_map: what the table's columns say of the classes, in place of their names.
         views: which of them are judged.
 
     Raises:
         UserError: the table cannot be read, has no key or none of the classes, names something
-            twice, or holds a value that is no label.
+            twice, holds a value that is no label, or the map does not fit it.
         Skipped: none of the split's images is listed.
     """
     table = read_table(path)
     key, row_of = keyed(path, table, data)
-    columns = _columns(path, table, classes)
-    values = {
-        name: np.array(
-            [
-                np.nan if number is None else number
-                for number in (
-                    label_value(text, f"{path}, row {row}, column '{column}'")
-                    for row, text in zip(table.index, table[column], strict=True)
-                )
-            ],
-            dtype=np.float64,
-        )
-        for name, column in columns.items()
-    }
+    bound = None
+    if label_map is None:
+        columns = _columns(path, table, classes)
+        values = {name: _values(path, table, column) for name, column in columns.items()}
+    else:
+        aside = {name for name in map(str, table.columns) if name.lower() in KEYS}
+        there = [name for name in map(str, table.columns) if name not in aside]
+        bound = label_map.bind(there, classes, str(path))
     ids = _ids(data, key)
     listed = [row for row in rows_of_split(data, split) if ids[row] in row_of]
     rows = judged(data, listed, views)
@@ -132,10 +193,17 @@ def table_labels(
             f"by {key})."
         )
     places = [row_of[ids[row]] for row in rows]
+    if bound is not None:
+        values = bound.values(
+            lambda column: _values(path, table, column)[places],
+            lambda number: f"{path}, row {table.index[places[number]]}",
+        )
+    else:
+        values = {name: array[places] for name, array in values.items()}
     known = set(ids)
     return Labels(
         rows,
-        {name: array[places] for name, array in values.items()},
+        values,
         {
             "labels": path.name,
             "hash": file_hash(path),
@@ -145,7 +213,17 @@ def table_labels(
             "images_not_listed": len(rows_of_split(data, split)) - len(listed),
             OTHER_VIEWS: len(listed) - len(rows),
         },
+        bound,
     )
+
+
+def _values(path: Path, table: pd.DataFrame, column: str) -> Floats:
+    """A column's labels as numbers; NaN where it is blank."""
+    cells = (
+        label_value(text, f"{path}, row {row}, column '{column}'")
+        for row, text in zip(table.index, table[column], strict=True)
+    )
+    return np.array([np.nan if value is None else value for value in cells], dtype=np.float64)
 
 
 def labels_or_list(
@@ -154,11 +232,12 @@ def labels_or_list(
     split: str,
     classes: Sequence[str],
     listed: ClassList | None,
+    label_map: LabelMap | None = None,
     views: Views = "frontal",
 ) -> Labels:
     """The labels of a table or of the set; without any, those that a class list makes."""
     try:
-        return _labels(table, data, split, classes, views)
+        return _labels(table, data, split, classes, label_map, views)
     except Skipped:
         if listed is None:
             raise
@@ -170,23 +249,29 @@ def threshold_labels(
     data: PreparedSet,
     split: str,
     classes: Sequence[str],
+    label_map: LabelMap | None = None,
     views: Views = "frontal",
 ) -> Labels | str:
     """Labels of the images on which thresholds are chosen, or why there are none."""
     if split == "validate":
         return "the validate split itself is evaluated, so no threshold can be chosen on it"
     try:
-        return _labels(table, data, "validate", classes, views)
+        return _labels(table, data, "validate", classes, label_map, views)
     except Skipped as reason:
         return f"no threshold can be chosen: {reason}"
 
 
 def _labels(
-    table: Path | None, data: PreparedSet, split: str, classes: Sequence[str], views: Views
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None,
+    views: Views,
 ) -> Labels:
     if table is None:
-        return set_labels(data, split, classes, views)
-    return table_labels(table, data, split, classes, views)
+        return set_labels(data, split, classes, label_map, views)
+    return table_labels(table, data, split, classes, label_map, views)
 
 
 def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:

@@ -24,6 +24,7 @@ from medclip_debias.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.prompts import PromptSet
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.options import EvaluationOptions
@@ -66,6 +67,7 @@ class Request:
         class_images: list of images for multi-class accuracy.
         phrases: box file that takes the place of the set's phrases.
         model_folder: where the model was read from.
+        label_map: what label columns of other names say of the classes.
     """
 
     data: PreparedSet
@@ -77,6 +79,7 @@ class Request:
     class_images: Path | None = None
     phrases: Path | None = None
     model_folder: Path | None = None
+    label_map: LabelMap | None = None
     _shared: dict[Callable[[Request], Any], Any] = field(default_factory=dict)
 
     def once(self, compute: Callable[[Request], T]) -> T:

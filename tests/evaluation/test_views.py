@@ -130,7 +130,7 @@ def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores,
 def test_images_of_a_study_with_other_labels_have_no_study_label(mixed, tmp_path):
     text = "image_id,Edema\n" + "".join(f"i{n:02d},{n % 2}\n" for n in range(36))
     (tmp_path / "a.csv").write_text(text)
-    labels = table_labels(tmp_path / "a.csv", mixed, "test", CLASSES, "all")
+    labels = table_labels(tmp_path / "a.csv", mixed, "test", CLASSES, views="all")
     with pytest.raises(UserError, match=r"a\.csv: images of one study have different labels"):
         of_studies(labels, mixed)
     frontal = table_labels(tmp_path / "a.csv", mixed, "test", CLASSES)

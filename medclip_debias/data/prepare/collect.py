@@ -119,7 +119,8 @@ class Preparation:
                 images, stamps, journal=journal, workers=self.workers, advance=self._advance
             )
 
-        self.plan = select(self.source, self.selection, views, self.split)
+        all_test = self.reading.all_test
+        self.plan = select(self.source, self.selection, views, self.split, all_test=all_test)
         self.about = About(
             kind=self.source.kind,
             settings=self.settings,
@@ -198,6 +199,7 @@ class Preparation:
     def _split_studies(self) -> Iterator[StudyRecord]:
         for study in self.source.studies():
             split = study.split if self.split is None else self.split.studies[study.study_id]
+            split = "test" if self.reading.all_test else split
             yield replace(study, split=split)
 
     # --------------------------------------------------------------------------- images

@@ -75,6 +75,8 @@ def select(
     settings: SelectionSettings,
     views: ReadViews = read_views,
     split: NamedSplit | None = None,
+    *,
+    all_test: bool = False,
 ) -> Plan:
     """Select the images of ``source``.
 
@@ -83,6 +85,7 @@ def select(
         settings: policies.
         views: reads the view positions that no table holds from the files' headers.
         split: takes the place of the source's own; it names every study.
+        all_test: every image is test, those too that the source gives no split.
 
     Raises:
         UserError: a patient or study is in two splits, or no image is left.
@@ -102,6 +105,9 @@ def select(
         earlier, steps = earlier_studies(source)
         for counted in steps:
             funnel.step(*counted)
+    if all_test and listed:
+        _count_moved(listed, funnel)
+        listed = [replace(image, split="test") for image in listed]
     phrases, others = source.phrases(), source.annotations()
     if not listed:
         held_out = source.held_out_patients()
@@ -142,6 +148,15 @@ def select(
     kept = [stamps[image.image_id] for image in images]
     plan = Plan(images, kept, phrases, funnel, rejected, missing=missing)
     return replace(plan, annotations=others, earlier=earlier)
+
+
+def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:
+    """Count whom ``--all-test`` brings into test."""
+    patients = {image.patient_id for image in images}
+    before = {image.patient_id for image in images if image.split == "test"}
+    funnel.step("is test (--all-test)", "images", len(images))
+    funnel.step("is test (--all-test)", "patients", len(patients))
+    funnel.step("was test by the source's split", "patients of test", len(before), len(patients))
 
 
 def one_view(

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.labels import CHEX5
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.label_table import map_studies, study_values
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
@@ -48,6 +49,7 @@ from medclip_debias.models.finite import finite
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
@@ -67,6 +69,7 @@ class StudyRetrieval(Protocol):
         data: the prepared set.
         split: whose studies take part.
         options: how a report is scored, labels are read and studies are limited.
+        label_map: what the set's label columns say of CheX5's classes.
 
     Raises:
         Skipped: fewer than two studies have an image and a sentence.
@@ -75,7 +78,13 @@ class StudyRetrieval(Protocol):
     name: ClassVar[str] = "study_retrieval"
     items_name: ClassVar[str] = "study_retrieval"
 
-    def __init__(self, data: PreparedSet, split: str, options: EvaluationOptions) -> None:
+    def __init__(
+        self,
+        data: PreparedSet,
+        split: str,
+        options: EvaluationOptions,
+        label_map: LabelMap | None = None,
+    ) -> None:
         self._options = options
         sentences: dict[str, dict[str, None]] = {}
         for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
@@ -116,12 +125,15 @@ class StudyRetrieval(Protocol):
         column = {text: number for number, text in enumerate(self.texts)}
         self._reports = [sorted(column[t] for t in sentences[study]) for study in self.studies]
         self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
-        self._positive = _positive_labels(data, self.studies, options)
+        self._precision_classes, self._positive = _positive_labels(
+            data, self.studies, options, label_map
+        )
 
     @classmethod
     def plan(cls, request: Request) -> Self:
         """See `Protocol.plan`."""
-        return cls(request.data, request.split, request.options)
+        own = request.label_map if request.labels is None else None  # of the set's own columns
+        return cls(request.data, request.split, request.options, own)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
@@ -164,6 +176,7 @@ class StudyRetrieval(Protocol):
                 )
                 for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True)
             }
+            results["precision_classes"] = self._precision_classes
         return Measured(results, rank_items(self.studies, self._patients, ranks))
 
     def _sentences(self, draw: Draw) -> dict[str, Any]:
@@ -306,15 +319,27 @@ def class_precision(
 
 
 def _positive_labels(
-    data: PreparedSet, studies: Sequence[str], options: EvaluationOptions
-) -> Bools | None:
-    """Which CheX5 labels each study has, or None where the set has none of them."""
-    known = [name for name in CHEX5 if name in data.studies.columns]
-    table = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(list(studies))
-    if not known or not table[known].notna().to_numpy().any():
-        return None
-    judged = [options.labels.apply(table[name].to_numpy(dtype=np.float64)) for name in known]
-    return np.stack([values == 1 for values in judged], axis=1)
+    data: PreparedSet,
+    studies: Sequence[str],
+    options: EvaluationOptions,
+    label_map: LabelMap | None,
+) -> tuple[list[str], Bools | None]:
+    """Which CheX5 labels each study has; no class and None where the set has none of them."""
+    if label_map is not None:
+        if not set(CHEX5) & set(label_map.classes):
+            return [], None
+        try:
+            found = map_studies(data, studies, CHEX5, label_map)[1]
+        except Skipped:
+            return [], None
+    else:
+        known = [name for name in CHEX5 if name in data.studies.columns]
+        table = study_values(data, studies, known)
+        if not known or not table.notna().to_numpy().any():
+            return [], None
+        found = {name: table[name].to_numpy(dtype=np.float64) for name in known}
+    judged = [options.labels.apply(values) == 1 for values in found.values()]
+    return list(found), np.stack(judged, axis=1)
 
 
 def _digest(study: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.label_maps import maps_for
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.views import Views
@@ -33,6 +34,7 @@ from medclip_debias.evaluation.classification import (
     weighted_f1,
 )
 from medclip_debias.evaluation.label_table import (
+    THE_SET,
     ClassList,
     Labels,
     class_list,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 METRICS = ("auc", "accuracy", "balanced_accuracy")
+NO_COLUMN = "no such label column"
 MEANS = ("mean_auc", "accuracy", "balanced_accuracy")
 
 
@@ -107,6 +110,7 @@ def zero_shot(
     policy: LabelPolicy | None = None,
     scale: float | None = 1.0,
     validation: Validation | str = "no images to choose a threshold on",
+    not_judged: Mapping[str, str] | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -120,6 +124,7 @@ def zero_shot(
         scale: the model's g2, which turns a difference into a logit; None for a model without
             one, whose calibration is then not measured.
         validation: where F1's thresholds are chosen, or why there is no such place.
+        not_judged: why classes have no labels, where a label map says why.
         resamples: bootstrap resamples of the patients.
         seed: of the bootstrap.
 
@@ -143,7 +148,9 @@ def zero_shot(
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
-            reason = "no such label column" if name not in labels else "one label value only"
+            reason = "one label value only"
+            if name not in labels:
+                reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
     if not truth:
         found = "; ".join(
@@ -357,14 +364,15 @@ class ZeroShot(Protocol):
         """See `Protocol.plan`."""
         data, prompts = request.data, request.prompts
         classes, views = list(prompts.classes), request.options.views
-        path = request.class_images
+        path, label_map = request.class_images, request.label_map
         listed = class_list(path, data, classes, views) if path else None
+        given = (request.labels, data)
         return cls(
             data,
-            labels_or_list(request.labels, data, request.split, classes, listed, views),
+            labels_or_list(*given, request.split, classes, listed, label_map, views),
             prompts,
             request.options.labels,
-            validation=threshold_labels(request.labels, data, request.split, classes, views),
+            validation=threshold_labels(*given, request.split, classes, label_map, views),
             listed=listed,
             offsets=request.options.offsets,
             kept=_kept_offsets(request),
@@ -389,6 +397,7 @@ class ZeroShot(Protocol):
         if self._unlabelled and scale is not None:
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
         differences = prompt_differences(self._of(rows, studies=True), self._prompts)
+        mapped = self.labels.mapped
         try:
             found = zero_shot(
                 differences,
@@ -397,10 +406,12 @@ class ZeroShot(Protocol):
                 policy=self._policy,
                 scale=scale,
                 validation=self._validated(),
+                not_judged=mapped.not_judged if mapped else self._map_hints(),
                 **draw.keywords,
             )
         except UserError as error:
-            raise Skipped(str(error)) from error
+            aside = mapped.left_aside() if mapped else ""
+            raise Skipped(f"{error} {aside}".strip()) from error
         if self._by_study:
             found["studies"] = len(rows)
         found |= {
@@ -409,6 +420,7 @@ class ZeroShot(Protocol):
             "scale": scale,
             "source": self.labels.source,
             "offsets": self._described(),
+            "label_map": mapped.describe() if mapped else None,
             "multiclass": self._multiclass(draw),
         }
         return Measured(found, self._items(differences, patients))
@@ -439,6 +451,17 @@ class ZeroShot(Protocol):
             return None
         found = dict(zip(self.texts, self._kept.tolist(), strict=True))
         return {"from": self._offsets, "images": len(self._unlabelled), "of_prompt": found}
+
+    def _map_hints(self) -> dict[str, str]:
+        """Classes without a column for which the map of the set's archive has a rule."""
+        lacking = [name for name in self._prompts.classes if name not in self.labels.values]
+        if not lacking or self.labels.source.get("labels") != THE_SET:
+            return {}
+        hints: dict[str, str] = {}
+        for found in maps_for(self._data.meta.get("kind")):
+            advice = f"{NO_COLUMN}; --label-map {found.name} has a rule for it"
+            hints |= dict.fromkeys((name for name in lacking if name in found.classes), advice)
+        return hints
 
     def _validated(self) -> Validation | str:
         if isinstance(self._validation, str):
