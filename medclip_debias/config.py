@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -53,6 +54,17 @@ FRONTAL_VIEWS = (
     *("PA", "PA Erect", "Frontal"),
 )
 """View positions that count as frontal by default."""
+LATERAL_VIEW, ALL_VIEWS = "LATERAL", "ALL"
+"""Words for all lateral views, and for all views that are stated, among names of views."""
+
+
+def plain_view(view: str) -> str:
+    """Return a view position as it is compared.
+
+    >>> plain_view("ap_semi-erect ")
+    'AP SEMI ERECT'
+    """
+    return " ".join(view.replace("_", " ").replace("-", " ").split()).upper()
 
 
 class PrepareSettings(Settings):
@@ -108,13 +120,16 @@ class PrepareSettings(Settings):
 class SelectionSettings(Settings):
     """Which images and studies of a source enter the prepared set.
 
-    ``views`` are the view positions that count as frontal (upper or lower case, blanks and
-    underscores alike); ``blank_view`` decides on images whose view position is blank.
+    ``views`` are the view positions that are taken (upper or lower case, blanks and underscores
+    alike); ``frontal`` and ``lateral`` stand for all names of such views, ``all`` for every view
+    that is stated. ``blank_view`` decides on images whose view position is blank.
     ``multi_view`` decides on studies with several such images: ``all`` of them, ``one_at_random``
-    (a function of ``seed`` and the study), or ``pa_first`` (one, a PA view if there is one).
-    Studies with boxes keep all their images. ``without_sentence`` decides on images whose study
-    has no usable sentence: ``drop`` them, ``keep_for_evaluation`` those outside training whose
-    study has labels or which have boxes, or ``keep`` those in training, too.
+    (a function of ``seed`` and the study), or ``pa_first`` (one, a PA view if there is one); the
+    one is a frontal view where there is one. Studies with boxes keep all their images.
+    ``without_sentence`` decides on images whose study has no usable sentence: ``drop`` them,
+    ``keep_for_evaluation`` those outside training whose study has labels or which have boxes, or
+    ``keep`` those in training, too. ``earlier_studies: keep`` names, for each study, the one of
+    the same patient before it.
     """
 
     views: tuple[str, ...] = FRONTAL_VIEWS
@@ -122,6 +137,24 @@ class SelectionSettings(Settings):
     multi_view: Literal["all", "one_at_random", "pa_first"] = "all"
     without_sentence: Literal["drop", "keep_for_evaluation", "keep"] = "keep_for_evaluation"
     seed: int = Field(0, ge=0)
+    earlier_studies: Literal["drop", "keep"] = "drop"
+
+    @field_validator("views")
+    @classmethod
+    def _all_names(cls, views: tuple[str, ...]) -> tuple[str, ...]:
+        """Write ``frontal`` out, so that it is the same as the names it stands for."""
+        names: list[str] = []
+        for view in views:
+            names += FRONTAL_VIEWS if plain_view(view) == "FRONTAL" else (view,)
+        return tuple(dict.fromkeys(names))
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave a setting that came later out at its default: sets from before it stay the same."""
+        content: dict[str, Any] = handler(self)
+        if content.get("earlier_studies") == "drop":
+            del content["earlier_studies"]
+        return content
 
     @model_validator(mode="after")
     def _some_view(self) -> SelectionSettings:

@@ -80,6 +80,7 @@ def stages(
     return [
         Stage("prepare", ["prepare", f"{data}", f"{prepared}", *how], prepared),
         Stage("language_model", ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL], lm),
+        Stage("claims", ["claims", f"{prepared}"], prepared / "claims.parquet"),
         Stage("score", ["score", f"{prepared}", "--language-model", f"{lm}"], scored),
         Stage("train", ["train", f"{config}", *chosen, *overrides]),
         Stage("evaluate", evaluate),

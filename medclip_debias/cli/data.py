@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -21,6 +21,10 @@ from medclip_debias.cli.common import (
     show,
     words,
 )
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from medclip_debias.config import PrepareSettings
 
 
 class ImageFormat(StrEnum):
@@ -90,8 +94,13 @@ class _PrepareCommand(TyperCommand):
 
 @app.command(cls=_PrepareCommand, rich_help_panel=DATA)
 def prepare(
+    context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Folder or file; the kinds are listed below.")],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
+    for_model: Annotated[
+        Path | None,
+        typer.Option("--for", help="Model folder: prepare the images as this model expects them."),
+    ] = None,
     size: Annotated[int, typer.Option(help="Side of the stored square, pixels.")] = 512,
     clip: Annotated[
         tuple[float, float], typer.Option(help="Percentiles at which intensities are clipped.")
@@ -109,7 +118,8 @@ def prepare(
         str, typer.Option(help="Filter: area, or a peer's bilinear, bicubic or lanczos.")
     ] = "area",
     views: Annotated[
-        str | None, typer.Option(help="Views that count as frontal, as AP,PA; default all names.")
+        str | None,
+        typer.Option(help="Views to take: frontal (default), lateral, all, or names as AP,PA,LL."),
     ] = None,
     blank_view: Annotated[
         str, typer.Option(help="Images whose view is blank: exclude or include.")
@@ -120,6 +130,9 @@ def prepare(
     without_sentence: Annotated[
         str, typer.Option(help="Studies without a sentence: keep_for_evaluation, keep or drop.")
     ] = "keep_for_evaluation",
+    earlier_studies: Annotated[
+        str, typer.Option(help="Name each study's earlier one of its patient: drop or keep.")
+    ] = "drop",
     seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
     reports: Annotated[
         Path | None, typer.Option(help="Folder or archive of reports that lie elsewhere.")
@@ -139,6 +152,9 @@ def prepare(
     split_file: Annotated[
         Path | None, typer.Option(help="Split file (split.csv of a prepared set) to split by.")
     ] = None,
+    all_test: Annotated[
+        bool, typer.Option("--all-test", help="Every image into test: nothing is trained on it.")
+    ] = False,
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
@@ -173,17 +189,23 @@ def prepare(
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
     rows |= {"fit": fit, "resample": resample}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
-    chosen |= {"without_sentence": without_sentence} | given(views=words(views))
+    chosen |= {"without_sentence": without_sentence, "earlier_studies": earlier_studies}
+    chosen |= given(views=words(views))
     spoken = {} if language == "auto" else {"language": language}
     validate(ReportSettings, spoken, "--language")
     text = validate(
         ReportSettings, spoken | apply_overrides({}, report_settings or []), "--report-set"
     )
     settings = validate(PrepareSettings, rows, where)
+    if for_model is not None:
+        settings = _as_expected(for_model, settings, context)
+        if not as_json:
+            note(f"Images are prepared as {for_model} expects them: {settings.command_line()}.")
     how: dict[str, Any] = {
         "selection": validate(SelectionSettings, chosen, where),
         "reading": Reading(
-            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file)
+            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
+            all_test=all_test,
         ),
         "workers": workers,
         "say": None if as_json else note,
@@ -195,10 +217,32 @@ def prepare(
             counts = prepare_part(source, out, settings, shard, update=update, **how)
         else:
             prepared = run(source, out, settings, update=update, **how)
+            if for_model is not None and not all_test and not as_json:
+                test = prepared.meta["counts"]["images_by_split"].get("test", 0)
+                note(
+                    f"{test} of {prepared.funnel[0]['kept']} images are in test and can be"
+                    " evaluated as such; --all-test puts every image there."
+                )
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
         show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
+
+
+def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) -> PrepareSettings:
+    """The settings that a model expects; what the user gave beside them must be the same."""
+    from medclip_debias.models.expected_images import expected_images
+
+    wanted = expected_images(model).prepare
+    for name in type(wanted).model_fields:
+        # By its name: typer may bring a click of its own, with another class of the same.
+        origin = getattr(context.get_parameter_source(name), "name", "")
+        if origin == "COMMANDLINE" and getattr(asked, name) != getattr(wanted, name):
+            raise UserError(
+                f"--{name} {getattr(asked, name)} is not what {model} expects"
+                f" ({getattr(wanted, name)}); leave it out, for --for sets it."
+            )
+    return wanted
 
 
 @app.command(rich_help_panel=DATA)

@@ -47,6 +47,10 @@ def evaluate(
     labels: Annotated[
         Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
     ] = None,
+    label_map: Annotated[
+        str | None,
+        typer.Option(help="What labels of other names say of the classes: an archive or a YAML."),
+    ] = None,
     class_images: Annotated[
         Path | None, typer.Option(help="Images of one class each, as CheXpert 5x200's list.")
     ] = None,
@@ -80,6 +84,7 @@ def evaluate(
             prompts=prompts,
             classes=words(classes),
             labels=labels,
+            label_map=label_map,
             class_images=class_images,
             phrases=phrases,
             options=read_options(options) if options else None,

@@ -19,6 +19,8 @@ FORMAT_VERSION = 1
 
 IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height", "width")
 STUDY_COLUMNS = ("study_id", "patient_id", "split")
+PREVIOUS_STUDY = "previous_study_id"
+"""Column behind `STUDY_COLUMNS` in sets that keep earlier studies; ``""`` for none."""
 SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
 PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
 MASK_COLUMN = "mask"
@@ -41,16 +43,11 @@ PHRASE_BOX_COLUMNS = (
 )
 
 
-LOCATIONS = "locations.parquet"
-"""Weak location labels of the studies, where a source has an index: `LOCATION_COLUMNS`."""
-LOCATION_COLUMNS = ("study_id", "heading", "region", "side", "zone", "severity")
-
-
 class ContentHash:
     """Names the content of a prepared set: its settings, every table's values, every row.
 
     The values are hashed, not the Parquet bytes, which change with the library's version. Call
-    `table` (or `rows`) for each of `TABLES` in that order, for the locations if there are any,
+    `table` (or `rows`) for each of `TABLES` in that order,
     then `pixels`.
     """
 
@@ -131,5 +128,4 @@ def _canonical(value: Any) -> bytes:
 def table_hashes(folder: Path, others: Iterable[str] = ()) -> dict[str, str]:
     """Hash of the file of each table in ``folder``, and of the others, for ``meta.json``."""
     names = [*(f"{name}.parquet" for name in TABLES), MANIFEST, PHRASE_BOXES, *others]
-    names += [name for name in (LOCATIONS,) if (folder / name).is_file()]
     return {name: file_hash(folder / name) for name in names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,12 +18,13 @@ from torch.utils.data import Dataset
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
+from medclip_debias.data.ragged import Ragged
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.workers import ahead
 from medclip_debias.errors import UserError
 
 # First words of the seed sequences, so that no two uses share a stream.
-_ORDER, _CHOICE = 1, 2
+_ORDER, _CHOICE, _EARLIER = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,18 @@ class TrainingStudies:
         rows: per study, its rows in ``PreparedSet.pixels``.
         sentences: per study, indices into ``texts``, without repeats.
         occurrences: ``[len(texts)]`` how many studies say each sentence.
+        frontal: per study, those of its rows that are frontal; all of them where none is. None
+            for studies whose images are all frontal.
+        earlier: per study, rows of the study of the same patient before it (frontal ones, if it
+            has any), empty where there is none; None for a set that does not keep them.
     """
 
     texts: list[str]
     rows: list[NDArray[np.int64]]
     sentences: list[NDArray[np.int64]]
     occurrences: NDArray[np.int64]
+    frontal: list[NDArray[np.int64]] | None = None
+    earlier: list[NDArray[np.int64]] | None = None
 
     @classmethod
     def of(
@@ -80,10 +88,64 @@ class TrainingStudies:
         number = {sentence: index for index, sentence in enumerate(texts)}
         chosen = [np.array([number[t] for t in said.get(s, ())], dtype=np.int64) for s in studies]
         counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
-        return cls(texts, [np.array(rows[s]) for s in studies], chosen, counts)
+        found = [np.array(rows[s]) for s in studies]
+        frontal = [_frontal_or_all(of_study, prepared.frontal) for of_study in found]
+        return cls(texts, found, chosen, counts, frontal, _earlier_rows(prepared, studies))
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def _frontal_or_all(rows: NDArray[np.int64], frontal: NDArray[np.bool_]) -> NDArray[np.int64]:
+    chosen = rows[frontal[rows]]
+    return chosen if len(chosen) else rows
+
+
+def _earlier_rows(prepared: PreparedSet, studies: list[str]) -> list[NDArray[np.int64]] | None:
+    """Rows of the study before each of ``studies``, frontal ones if there are any."""
+    previous = prepared.previous_study
+    if previous is None:
+        return None
+    wanted = {previous[study] for study in studies if study in previous}
+    rows: dict[str, list[int]] = {}
+    for row, study in enumerate(prepared.images["study_id"]):
+        if study in wanted:
+            rows.setdefault(study, []).append(row)
+    found = [np.array(rows.get(previous.get(s, ""), ()), dtype=np.int64) for s in studies]
+    return [_frontal_or_all(of_study, prepared.frontal) for of_study in found]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The earlier study's image beside each image of a batch, for tasks that compare the two.
+
+    Attributes:
+        images: uint8 ``[I, C, C]``, cropped and augmented on their own; ``[I, S, S]`` with
+            ``draws``. Images of one study have the same one beside them.
+        there: ``[I]`` bool, whether the study has an earlier one; its image is 0 if not.
+        draws: the augmentation that is still to be done, on the device; None when it is done.
+    """
+
+    images: Tensor
+    there: Tensor
+    draws: Draws | None = None
+
+    def images_on(self, device: torch.device) -> Tensor:
+        """Augmented images on ``device``: uint8 ``[I, C, C]``, 0 where there is none."""
+        images = self.images.to(device, non_blocking=True)
+        if self.draws is not None:
+            images = augment_on_device(images, self.draws)
+        return images * self.there.to(device)[:, None, None]
+
+    def pin_memory(self) -> Earlier:
+        """A copy in page-locked memory."""
+        draws = None if self.draws is None else self.draws.pin_memory()
+        return Earlier(self.images.pin_memory(), self.there.pin_memory(), draws)
+
+    def part(self, images: Tensor) -> Earlier:
+        """What lies beside the images at these places."""
+        draws = None if self.draws is None else self.draws.part(images)
+        return Earlier(self.images[images], self.there[images], draws)
 
 
 @dataclass(frozen=True)
@@ -99,6 +161,7 @@ class Batch:
         draws: the augmentation that is still to be done, on the device; None when it is done.
         two_view: I = 2n rows are two augmentations of n images, first all the first ones, then
             all the second ones; there are no sentences.
+        earlier: the earlier study's image beside each image, where it was asked for.
     """
 
     images: Tensor
@@ -107,6 +170,7 @@ class Batch:
     studies: Tensor
     draws: Draws | None = None
     two_view: bool = False
+    earlier: Earlier | None = None
 
     def images_on(self, device: torch.device) -> Tensor:
         """Augmented images on ``device``: uint8 ``[I, C, C]``."""
@@ -122,6 +186,7 @@ class Batch:
             self.studies.pin_memory(),
             None if self.draws is None else self.draws.pin_memory(),
             self.two_view,
+            None if self.earlier is None else self.earlier.pin_memory(),
         )
 
     def split(self, parts: int) -> list[Batch]:
@@ -155,34 +220,8 @@ class Batch:
             self.studies[images],
             None if self.draws is None else self.draws.part(images),
             self.two_view,
+            None if self.earlier is None else self.earlier.part(images),
         )
-
-
-class _Ragged:
-    """Lists of integers end to end, so that a batch of them is sampled without a loop."""
-
-    def __init__(self, lists: list[NDArray[np.int64]]) -> None:
-        self.counts = np.array([len(one) for one in lists])
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.values = np.concatenate(lists)
-
-    def one(self, members: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """One element of each list named in ``members``."""
-        places = (rng.random(len(members)) * self.counts[members]).astype(np.int64)
-        return self.values[self.starts[members] + places]
-
-    def some(
-        self, members: NDArray[np.int64], count: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Up to ``count`` elements of each list, without repeats, and whose they are."""
-        counts = self.counts[members]
-        owners = np.repeat(np.arange(len(members)), counts)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        # Shuffle each list by random keys and keep its first places.
-        order = np.lexsort((rng.random(len(owners)), owners))
-        chosen = order[within < count]
-        places = self.starts[members][owners[chosen]] + within[chosen]
-        return self.values[places], owners[chosen]
 
 
 class StepBatches(Dataset[Batch]):
@@ -190,8 +229,8 @@ class StepBatches(Dataset[Batch]):
 
     Studies are sampled without replacement within an epoch, the last incomplete batch is left
     out; of each study up to ``views_per_study`` images and up to ``sentences_per_study``
-    sentences, without repeats. Among several images of a study each sentence belongs to one
-    chosen at random.
+    sentences, without repeats. One of the images is frontal where the study has such an image.
+    Among several images of a study each sentence belongs to one chosen at random.
 
     Every random number is that of the whole batch, whatever the number of processes: the shares
     of all ranks, put together in order, are the batch of a single process, bit for bit (with
@@ -209,9 +248,12 @@ class StepBatches(Dataset[Batch]):
         two_view: instead two augmentations of one image of each study, and no sentences.
         rank: this process, counted from 0.
         world: number of processes, each with ``batch_size / world`` studies.
+        earlier: also give an image of the earlier study beside each image (`Earlier`); the rest
+            of the batch is the same with and without.
 
     Raises:
-        UserError: too few studies, or a batch that the processes cannot share evenly.
+        UserError: the set does not keep earlier studies, too few studies, or a batch that the
+            processes cannot share evenly.
     """
 
     def __init__(
@@ -228,6 +270,7 @@ class StepBatches(Dataset[Batch]):
         two_view: bool = False,
         rank: int = 0,
         world: int = 1,
+        earlier: bool = False,
     ) -> None:
         if batch_size > len(studies):
             raise UserError(
@@ -246,6 +289,11 @@ class StepBatches(Dataset[Batch]):
                 f"setting 'train.views_per_study' is {views_per_study}, but two augmented views "
                 "are of one image; set it to 1."
             )
+        if earlier and studies.earlier is None:
+            raise UserError(
+                "the prepared set does not keep earlier studies; prepare it with --earlier-studies"
+                " keep."
+            )
         self.pixels = pixels
         self.studies = studies
         self.batch_size = batch_size
@@ -257,8 +305,10 @@ class StepBatches(Dataset[Batch]):
         self.two_view = two_view
         share = batch_size // world
         self._share = range(rank * share, (rank + 1) * share)
-        self._rows = _Ragged(studies.rows)
-        self._sentences = _Ragged(studies.sentences)
+        self._rows = Ragged(studies.rows)
+        self._frontal = self._rows if studies.frontal is None else Ragged(studies.frontal)
+        self._earlier = Ragged(studies.earlier) if earlier and studies.earlier else None
+        self._sentences = Ragged(studies.sentences)
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
     @property
@@ -270,7 +320,8 @@ class StepBatches(Dataset[Batch]):
     def least_bytes(self) -> int:
         """Bytes of the pixels of one item, at one image a study (two with two views)."""
         side = self.input_size if self.augment.where == "cpu" else self.pixels.shape[1]
-        return len(self._share) * (2 if self.two_view else 1) * side**2
+        images = (2 if self.two_view else 1) * (1 if self._earlier is None else 2)
+        return len(self._share) * images * side**2
 
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``, of all processes: ``[B]``."""
@@ -292,17 +343,47 @@ class StepBatches(Dataset[Batch]):
         said = self._mine(speakers)
         first = int(images[0])
         return self._batch(
-            rows[images], members[places[images]], texts[said], owners[said] - first, draws, images
+            rows[images],
+            members[places[images]],
+            texts[said],
+            owners[said] - first,
+            draws,
+            images,
+            None if self._earlier is None else self._before(self._earlier, step, places, images),
         )
+
+    def _before(
+        self,
+        earlier: Ragged,
+        step: int,
+        places: NDArray[np.int64],
+        images: NDArray[np.int64],
+    ) -> Earlier:
+        """What lies beside the images of the share; ``places`` are those of the whole batch."""
+        rng = np.random.default_rng([_EARLIER, self.seed, step])  # the other draws stay as they are
+        members = self.members(step)
+        there = earlier.counts[members] > 0
+        rows = np.zeros(len(members), dtype=np.int64)
+        rows[there] = earlier.one(members[there], rng)
+        draws = draw(rng, self.augment, len(places), self.pixels.shape[1], self.input_size)
+        pixels, left = self._pixels(rows[places[images]], draws, images)
+        beside = torch.from_numpy(there[places[images]])
+        return Earlier(torch.from_numpy(pixels) * beside[:, None, None], beside, left)
 
     def _images(
         self, members: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of the whole batch's images ``[I]`` and the place of each one's study."""
         if self.views_per_study > 1:
-            return self._rows.some(members, self.views_per_study, rng)
+            return self._rows.some(members, self.views_per_study, rng, self._is_frontal)
         views = 2 if self.two_view else 1
-        return np.tile(self._rows.one(members, rng), views), np.tile(np.arange(len(members)), views)
+        rows = self._frontal.one(members, rng)
+        return np.tile(rows, views), np.tile(np.arange(len(members)), views)
+
+    @cached_property
+    def _is_frontal(self) -> NDArray[np.bool_]:
+        """Which of the values of ``_rows`` are to be had first."""
+        return np.isin(self._rows.values, self._frontal.values)
 
     def _said(
         self, members: NDArray[np.int64], places: NDArray[np.int64], rng: np.random.Generator
@@ -332,19 +413,28 @@ class StepBatches(Dataset[Batch]):
         owners: NDArray[np.int64],
         draws: Draws,
         images: NDArray[np.int64],
+        earlier: Earlier | None,
     ) -> Batch:
         """Read the pixels of ``rows``, whose draws are those at ``images``."""
-        draws = draws.part(torch.from_numpy(images))
-        here = self.augment.where == "cpu"
-        pixels = augment(self.pixels, rows, draws) if here else np.asarray(self.pixels[rows])
+        pixels, left = self._pixels(rows, draws, images)
         return Batch(
             torch.from_numpy(pixels),
             torch.from_numpy(texts),
             torch.from_numpy(owners),
             torch.from_numpy(studies),
-            None if here else draws,
+            left,
             self.two_view,
+            earlier,
         )
+
+    def _pixels(
+        self, rows: NDArray[np.int64], draws: Draws, images: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], Draws | None]:
+        """Pixels of ``rows``, and the draws at ``images`` if they are left to the device."""
+        draws = draws.part(torch.from_numpy(images))
+        if self.augment.where == "cpu":
+            return augment(self.pixels, rows, draws), None
+        return np.asarray(self.pixels[rows]), draws
 
 
 def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:

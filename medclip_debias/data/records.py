@@ -6,10 +6,10 @@ everything after it (`medclip_debias.data.prepare`) knows nothing about layouts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
@@ -49,24 +49,6 @@ class ImageRecord:
     view_in_header: bool = False
 
 
-class Location(NamedTuple):
-    """Where an index says that something is: a weak label, of the study and not of an image.
-
-    Attributes:
-        heading: what is there.
-        region: structure, as ``lung`` or ``ribs``; several are joined by commas, ``""`` unknown.
-        side: ``left``, ``right``, ``bilateral`` or ``""``.
-        zone: zone of the lung, as ``base`` or ``upper lobe``, or ``""``.
-        severity: words as ``mild`` or ``small``, joined by commas.
-    """
-
-    heading: str
-    region: str
-    side: str
-    zone: str
-    severity: str
-
-
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
     """One study: a report, and labels for the whole study.
@@ -80,7 +62,6 @@ class StudyRecord:
         origin: file (and row) the report came from, for messages.
         problem: why the report that is there cannot be used (``report`` is then ``None``), as
             one sentence naming the file; ``""`` when nothing is wrong with it.
-        locations: where an index of the report says that something is.
     """
 
     study_id: str
@@ -90,7 +71,6 @@ class StudyRecord:
     labels: dict[str, float | None] = field(default_factory=dict)
     origin: str = ""
     problem: str = ""
-    locations: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +197,32 @@ class Source(Protocol):
     def describe(self) -> list[str]:
         """Return sentences on what was found and what is missing, by file name."""
         return []
+
+
+class StudyMoment(NamedTuple):
+    """Whose a study is, and when it was made.
+
+    Attributes:
+        patient_id: its patient.
+        moment: compared with the patient's others: ``(day, second of the day)``, the day alone,
+            or a running number; ``None`` when it is not known.
+    """
+
+    patient_id: str
+    moment: tuple[float, ...] | None
+
+
+@runtime_checkable
+class HasStudyOrder(Protocol):
+    """A source that knows in which order the studies of a patient were made."""
+
+    def study_order(self) -> Mapping[str, StudyMoment]:
+        """Return the moment of every study by its id, also of those without images.
+
+        Raises:
+            UserError: this copy of the source lacks what tells the order.
+        """
+        ...
 
 
 def stated_language(source: Source) -> str:

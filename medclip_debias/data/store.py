@@ -15,14 +15,13 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
     IMAGE_COLUMNS,
-    LOCATION_COLUMNS,
-    LOCATIONS,
     MANIFEST,
     MANIFEST_COLUMNS,
     MASK_COLUMN,
     PHRASE_BOX_COLUMNS,
     PHRASE_BOXES,
     PHRASE_COLUMNS,
+    PREVIOUS_STUDY,
     SENTENCE_COLUMNS,
     STUDY_COLUMNS,
     TABLES,
@@ -33,6 +32,7 @@ from medclip_debias.data.layout import (
 )
 from medclip_debias.data.masks import from_coco
 from medclip_debias.data.records import Mask
+from medclip_debias.data.views import frontal_images
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
 
@@ -116,7 +116,24 @@ class PreparedSet:
     @cached_property
     def studies(self) -> pd.DataFrame:
         """One row per study: `STUDY_COLUMNS`, then one float column per label."""
-        return self._table("studies")
+        return self._table("studies").drop(columns=PREVIOUS_STUDY, errors="ignore")
+
+    @cached_property
+    def previous_study(self) -> dict[str, str] | None:
+        """The study of the same patient before each study, of those that have one in the set.
+
+        ``None`` for a set that was not prepared with ``--earlier-studies keep``.
+        """
+        table = self._table("studies")
+        if PREVIOUS_STUDY not in table.columns:
+            return None
+        pairs = zip(table["study_id"], table[PREVIOUS_STUDY], strict=True)
+        return {str(study): str(previous) for study, previous in pairs if previous}
+
+    @cached_property
+    def frontal(self) -> NDArray[np.bool_]:
+        """``[n]``, which images count as frontal (`medclip_debias.data.views.is_frontal`)."""
+        return frontal_images(self.images["view"].tolist(), self.meta)
 
     @cached_property
     def sentences(self) -> pd.DataFrame:
@@ -191,17 +208,6 @@ class PreparedSet:
             has = ", ".join(self.annotation_names) or "none"
             raise UserError(f"{self.folder}: its archive had no table '{name}'; it had {has}.")
         return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
-
-    @cached_property
-    def locations(self) -> pd.DataFrame | None:
-        """Where an index of the reports says that something is: `LOCATION_COLUMNS`, all text.
-
-        One row per entry and zone. ``None`` for a source without such an index.
-        """
-        if LOCATIONS not in self.meta.get("files", ()):
-            return None
-        columns = list(LOCATION_COLUMNS)
-        return read_parquet(self.folder / LOCATIONS, "run 'prepare' again", columns)
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:

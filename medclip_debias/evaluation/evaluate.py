@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.records import SPLITS
 from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.item_tables import write_items
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
+    HELD_OUT,
     Draw,
     Measured,
     Protocol,
@@ -84,6 +87,7 @@ def evaluate(
     prompts: Path | str | None = None,
     classes: Sequence[str] | None = None,
     labels: Path | None = None,
+    label_map: LabelMap | Path | str | None = None,
     class_images: Path | None = None,
     phrases: Path | None = None,
     options: EvaluationOptions | None = None,
@@ -110,6 +114,8 @@ def evaluate(
             ``chex5``, else the packaged one.
         classes: classes of the prompt set to judge; all by default.
         labels: table of labels that takes the place of the set's own.
+        label_map: what label columns of other names say of the classes: a packaged map's name or
+            a YAML file (`medclip_debias.data.label_maps`).
         class_images: list of images for multi-class accuracy, as CheXpert 5x200's.
         phrases: box file that takes the place of the set's own phrases.
         options: every other choice.
@@ -150,10 +156,13 @@ def evaluate(
     check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     prompt_set = prompt_set.only(classes)
+    if label_map is not None and not isinstance(label_map, LabelMap):
+        label_map = load_label_map(label_map)
 
     skipped: dict[str, str] = {}
+    files = (labels, class_images, phrases)
     request = Request(
-        data, split, model, prompt_set, options, labels, class_images, phrases, Path(model_folder)
+        data, split, model, prompt_set, options, *files, Path(model_folder), label_map
     )
     protocols = _plan(request, skipped)
     if not protocols:
@@ -172,6 +181,7 @@ def evaluate(
     for protocol in protocols if heatmaps else ():
         protocol.write_pictures(out, data, heatmaps)
     write_items(out, tables, data.content_hash, secret)
+    archives = describe_archives(model, data)
     counts = {name: 0 for kind in registered() for name in kind.counted}
     for protocol in protocols:
         counts |= protocol.counts()
@@ -180,7 +190,7 @@ def evaluate(
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
-        "notes": [ON_TRAINING] if split == "train" else [],
+        "notes": [*_notes(data, split, options), *archive_notes(archives, data)],
         "counts": {
             "images": encoded.images,
             **counts,
@@ -192,7 +202,8 @@ def evaluate(
         "code_hash": code_hash(),
         "seed": seed,
         "prompts": prompt_set.model_dump(mode="json"),
-        "options": describe_options(options, draw),
+        "options": describe_options(options, draw, label_map),
+        "archives": archives,
         "model": describe_model(model),
         "data": describe_data(data),
         "self_test": model.self_test,
@@ -207,6 +218,19 @@ def evaluate(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[str]:
+    """What a reader must know, in sentences."""
+    notes = [ON_TRAINING] if split == "train" else []
+    judged = data.images["split"].isin({split, HELD_OUT}).to_numpy()
+    aside = int((judged & ~data.frontal).sum())
+    if aside and options.views == "frontal":
+        notes.append(
+            f"{aside} of {int(judged.sum())} images are not frontal and were left aside (the"
+            " option views: all judges them)."
+        )
+    return notes
 
 
 # ------------------------------------------------------------------------------- planning

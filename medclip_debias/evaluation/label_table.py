@@ -12,12 +12,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.label_maps import Bound, LabelMap
 from medclip_debias.data.labels import label_name, label_value
+from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import columns_there, read_table
+from medclip_debias.data.views import Views
 from medclip_debias.errors import ReportedWarning, UserError, did_you_mean
-from medclip_debias.evaluation.protocol import Skipped, rows_of_split
+from medclip_debias.evaluation.protocol import Skipped, judged, rows_of_split
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
 `PathFinder`.
 """
 _FILES = ("path", "image")
+OTHER_VIEWS = "images_of_other_views"
+"""Key of the count of images that are left aside because they are not frontal."""
+THE_SET = "the prepared set"
+"""Where labels are from that no table was given for."""
 
 Floats = NDArray[np.float64]
 
@@ -42,11 +49,13 @@ class Labels:
         rows: the images, by row.
         values: per class 1, 0, -1 or NaN for each of them; a class without a column is absent.
         source: where they are from, and how its rows fit the set.
+        mapped: the label map that made the values, where there is one.
     """
 
     rows: list[int]
     values: dict[str, Floats]
     source: dict[str, str | int] = field(default_factory=dict)
+    mapped: Bound | None = None
 
 
 @dataclass(frozen=True)
@@ -62,25 +71,92 @@ class ClassList:
     source: dict[str, str | int]
 
 
-def set_labels(data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
-    """The set's own study labels for the images of ``split``.
+def set_labels(
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None = None,
+    views: Views = "frontal",
+) -> Labels:
+    """The set's own study labels for the images of ``split``, those of other views aside.
+
+    Args:
+        data: the prepared set.
+        split: whose images count.
+        classes: classes wanted.
+        label_map: what the set's columns say of the classes; by default a class is the column of
+            its name.
 
     Raises:
+        UserError: the map does not fit the set.
         Skipped: the split has no image, or the set no label of any class.
     """
-    rows = rows_of_split(data, split)
+    listed = rows_of_split(data, split)
+    rows = judged(data, listed, views)
+    aside = len(listed) - len(rows)
+    if label_map is not None and rows:
+        return _mapped_set(data, rows, classes, label_map, aside)
     known = [name for name in classes if name in data.studies.columns]
     if not rows:
-        raise Skipped(f"The set has no image in the split '{split}'.")
+        what = "frontal image (the option views: all judges others)" if listed else "image"
+        raise Skipped(f"The set has no {what} in the split '{split}'.")
     if not known or not data.studies[known].notna().to_numpy().any():
         raise Skipped(f"The set has no labels for {', '.join(classes)}.")
     studies = data.studies.drop_duplicates("study_id").set_index("study_id")
     of_image = studies.reindex(data.images["study_id"].iloc[rows])
     values = {name: of_image[name].to_numpy(dtype=np.float64) for name in known}
-    return Labels(rows, values, {"labels": "the prepared set"})
+    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: aside})
 
 
-def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+def study_values(data: PreparedSet, studies: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Labels of the set, a row for each of ``studies``."""
+    table = data.studies.drop_duplicates("study_id").set_index("study_id")
+    return table.reindex(list(studies))[list(columns)]
+
+
+def map_studies(
+    data: PreparedSet, studies: Sequence[str], classes: Sequence[str], label_map: LabelMap
+) -> tuple[Bound, dict[str, Floats]]:
+    """The set's own labels of ``studies`` through a label map, per class.
+
+    Raises:
+        UserError: a column is not there, or columns contradict each other.
+        Skipped: none of the columns has a label.
+    """
+    file = data.folder / "studies.parquet"
+    columns = [str(name) for name in data.studies.columns if name not in STUDY_COLUMNS]
+    bound = label_map.bind(columns, classes, str(file))
+    table = study_values(data, studies, list(dict.fromkeys(bound.columns.values())))
+    if not table.notna().to_numpy().any():
+        raise Skipped(f"The set has no labels in the columns {', '.join(table.columns)}.")
+    place = {name: row for row, name in enumerate(data.studies["study_id"])}
+    values = bound.values(
+        lambda column: table[column].to_numpy(dtype=np.float64),
+        lambda number: f"{file}, row {place.get(studies[number], 0)}",
+    )
+    return bound, values
+
+
+def _mapped_set(
+    data: PreparedSet,
+    rows: list[int],
+    classes: Sequence[str],
+    label_map: LabelMap,
+    aside: int,
+) -> Labels:
+    studies = [str(name) for name in data.images["study_id"].iloc[rows]]
+    bound, values = map_studies(data, studies, classes, label_map)
+    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: aside}, bound)
+
+
+def table_labels(
+    path: Path,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None = None,
+    views: Views = "frontal",
+) -> Labels:
     """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
 
     Args:
@@ -89,49 +165,65 @@ def table_labels(path: Path, data: PreparedSet, split: str, classes: Sequence[st
         data: the prepared set.
         split: whose images count.
         classes: classes wanted.
+        label_map: what the table's columns say of the classes, in place of their names.
+        views: which of them are judged.
 
     Raises:
         UserError: the table cannot be read, has no key or none of the classes, names something
-            twice, or holds a value that is no label.
+            twice, holds a value that is no label, or the map does not fit it.
         Skipped: none of the split's images is listed.
     """
     table = read_table(path)
     key, row_of = keyed(path, table, data)
-    columns = _columns(path, table, classes)
-    values = {
-        name: np.array(
-            [
-                np.nan if number is None else number
-                for number in (
-                    label_value(text, f"{path}, row {row}, column '{column}'")
-                    for row, text in zip(table.index, table[column], strict=True)
-                )
-            ],
-            dtype=np.float64,
-        )
-        for name, column in columns.items()
-    }
+    bound = None
+    if label_map is None:
+        columns = _columns(path, table, classes)
+        values = {name: _values(path, table, column) for name, column in columns.items()}
+    else:
+        aside = {name for name in map(str, table.columns) if name.lower() in KEYS}
+        there = [name for name in map(str, table.columns) if name not in aside]
+        bound = label_map.bind(there, classes, str(path))
     ids = _ids(data, key)
-    rows = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    listed = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+    rows = judged(data, listed, views)
     if not rows:
+        what = "frontal image (the option views: all judges others)" if listed else "image"
         raise Skipped(
-            f"{path.name} lists no image of the split '{split}' (its {len(row_of)} rows are keyed "
+            f"{path.name} lists no {what} of the split '{split}' (its {len(row_of)} rows are keyed "
             f"by {key})."
         )
     places = [row_of[ids[row]] for row in rows]
+    if bound is not None:
+        values = bound.values(
+            lambda column: _values(path, table, column)[places],
+            lambda number: f"{path}, row {table.index[places[number]]}",
+        )
+    else:
+        values = {name: array[places] for name, array in values.items()}
     known = set(ids)
     return Labels(
         rows,
-        {name: array[places] for name, array in values.items()},
+        values,
         {
             "labels": path.name,
             "hash": file_hash(path),
             "key": key,
             "rows": len(row_of),
             "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_not_listed": len(rows_of_split(data, split)) - len(rows),
+            "images_not_listed": len(rows_of_split(data, split)) - len(listed),
+            OTHER_VIEWS: len(listed) - len(rows),
         },
+        bound,
     )
+
+
+def _values(path: Path, table: pd.DataFrame, column: str) -> Floats:
+    """A column's labels as numbers; NaN where it is blank."""
+    cells = (
+        label_value(text, f"{path}, row {row}, column '{column}'")
+        for row, text in zip(table.index, table[column], strict=True)
+    )
+    return np.array([np.nan if value is None else value for value in cells], dtype=np.float64)
 
 
 def labels_or_list(
@@ -140,10 +232,12 @@ def labels_or_list(
     split: str,
     classes: Sequence[str],
     listed: ClassList | None,
+    label_map: LabelMap | None = None,
+    views: Views = "frontal",
 ) -> Labels:
     """The labels of a table or of the set; without any, those that a class list makes."""
     try:
-        return _labels(table, data, split, classes)
+        return _labels(table, data, split, classes, label_map, views)
     except Skipped:
         if listed is None:
             raise
@@ -151,21 +245,33 @@ def labels_or_list(
 
 
 def threshold_labels(
-    table: Path | None, data: PreparedSet, split: str, classes: Sequence[str]
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None = None,
+    views: Views = "frontal",
 ) -> Labels | str:
     """Labels of the images on which thresholds are chosen, or why there are none."""
     if split == "validate":
         return "the validate split itself is evaluated, so no threshold can be chosen on it"
     try:
-        return _labels(table, data, "validate", classes)
+        return _labels(table, data, "validate", classes, label_map, views)
     except Skipped as reason:
         return f"no threshold can be chosen: {reason}"
 
 
-def _labels(table: Path | None, data: PreparedSet, split: str, classes: Sequence[str]) -> Labels:
+def _labels(
+    table: Path | None,
+    data: PreparedSet,
+    split: str,
+    classes: Sequence[str],
+    label_map: LabelMap | None,
+    views: Views,
+) -> Labels:
     if table is None:
-        return set_labels(data, split, classes)
-    return table_labels(table, data, split, classes)
+        return set_labels(data, split, classes, label_map, views)
+    return table_labels(table, data, split, classes, label_map, views)
 
 
 def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:
@@ -238,7 +344,9 @@ def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[st
     return columns
 
 
-def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassList:
+def class_list(
+    path: Path, data: PreparedSet, classes: Sequence[str], views: Views = "frontal"
+) -> ClassList:
     """Read a list such as CheXpert 5x200: the one class of each image that it names.
 
     Args:
@@ -246,6 +354,7 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
             of which exactly one is 1 in each row.
         data: the prepared set; its images of any split but training's count.
         classes: classes of the prompt set.
+        views: which of its images are judged.
 
     Raises:
         UserError: the table does not fit, or a class has no prompts.
@@ -279,9 +388,11 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
     ids = _ids(data, key)
     splits = data.images["split"].tolist()
     inside = [row for row, name in enumerate(ids) if name in row_of]
-    found = {row: named[row_of[ids[row]]] for row in inside if splits[row] != "train"}
+    outside = [row for row in inside if splits[row] != "train"]
+    found = {row: named[row_of[ids[row]]] for row in judged(data, outside, views)}
     if not found:
-        raise Skipped(f"{path.name} lists no image of the set outside training.")
+        what = "frontal image (the option views: all judges others)" if outside else "image"
+        raise Skipped(f"{path.name} lists no {what} of the set outside training.")
     known = set(ids)
     return ClassList(
         found,
@@ -291,7 +402,8 @@ def class_list(path: Path, data: PreparedSet, classes: Sequence[str]) -> ClassLi
             "key": key,
             "rows": len(row_of),
             "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_in_training": len(inside) - len(found),
+            "images_in_training": len(inside) - len(outside),
+            OTHER_VIEWS: len(outside) - len(found),
         },
     )
 

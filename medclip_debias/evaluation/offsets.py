@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json, write_json
 
@@ -54,13 +55,16 @@ def prompt_offsets(scores: Floats, scale: float) -> Floats:
     return (peak + np.log(np.exp(logits - peak).mean(axis=0))) / scale
 
 
-def offset_rows(data: PreparedSet, offsets: Offsets, rows: Sequence[int]) -> list[int]:
+def offset_rows(
+    data: PreparedSet, offsets: Offsets, rows: Sequence[int], views: Views = "frontal"
+) -> list[int]:
     """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced.
 
     Args:
         data: the prepared set.
         offsets: whose images.
         rows: of the evaluated images.
+        views: which images of a split count.
 
     Raises:
         UserError: the split has no image.
@@ -69,12 +73,13 @@ def offset_rows(data: PreparedSet, offsets: Offsets, rows: Sequence[int]) -> lis
         return []
     found = list(rows)
     if offsets != "evaluated":
-        splits = data.images["split"].to_numpy()
-        found = np.flatnonzero(splits == offsets).tolist()
+        of_split = (data.images["split"] == offsets).to_numpy()
+        found = np.flatnonzero(of_split & (data.frontal | (views == "all"))).tolist()
         if not found:
+            what = "frontal image" if of_split.any() else "image"
             raise UserError(
-                f"{data.folder}: has no image in the split '{offsets}' to set offsets with; choose "
-                "offsets 'evaluated', or another split."
+                f"{data.folder}: has no {what} in the split '{offsets}' to set offsets with; "
+                "choose offsets 'evaluated', or another split."
             )
     step = max(1, -(-len(found) // MOST_IMAGES))
     return sorted(found)[::step]

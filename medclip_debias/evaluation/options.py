@@ -9,6 +9,7 @@ from pydantic import Field
 
 from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.offsets import Offsets
 
@@ -44,6 +45,11 @@ class EvaluationOptions(Settings):
         offsets: whose unlabelled images set one constant per prompt of zero-shot classification:
             ``none``, those ``evaluated``, the split ``validate`` or ``train``, or the constants
             that the ``model`` folder keeps (`medclip_debias.evaluation.offsets`).
+        views: which images are judged: ``frontal`` leaves aside, and counts, lateral and other
+            views of the set, ``all`` judges every image.
+        several_views: of a study with several such images zero-shot classification judges
+            ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
+            judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
     """
 
@@ -54,6 +60,8 @@ class EvaluationOptions(Settings):
     report_score: Literal["mean", "max"] = "mean"
     precision_match: Literal["all", "any"] = "all"
     offsets: Offsets = "none"
+    views: Views = "frontal"
+    several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
 
 

@@ -11,6 +11,7 @@ from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
 from medclip_debias.data.sources.ms_cxr import read_phrases
+from medclip_debias.data.views import Views
 from medclip_debias.evaluation.groundable import is_groundable, normalised, study_counts
 from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, geometry_of
 from medclip_debias.files import file_hash
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
 
 COUNTS = (
-    *("other_splits", "other_annotation_splits", "without_image", "without_box"),
+    *("other_splits", "other_annotation_splits", "other_views", "without_image", "without_box"),
     *("zero_area_boxes", "outside_boxes", "clipped_boxes", "scaled", "other_shape"),
 )
 AnnotationSplit = Literal["as_split", "all"]
@@ -52,11 +53,11 @@ class Phrases:
     Attributes:
         phrases: in the order of the source.
         sentences: their distinct sentences.
-        counts: ``other_splits``, ``other_annotation_splits``, ``without_image``, ``without_box``
-            and ``other_shape`` (annotated at another ratio of the sides) count phrases that are
-            left out; ``zero_area_boxes`` and ``outside_boxes`` count boxes that are left out;
-            ``clipped_boxes`` boxes that reached over the image's edge; ``scaled`` phrases that
-            were annotated at another size.
+        counts: ``other_splits``, ``other_annotation_splits``, ``other_views`` (on images that are
+            not frontal), ``without_image``, ``without_box`` and ``other_shape`` (annotated at
+            another ratio of the sides) count phrases that are left out; ``zero_area_boxes`` and
+            ``outside_boxes`` count boxes that are left out; ``clipped_boxes`` boxes that reached
+            over the image's edge; ``scaled`` phrases that were annotated at another size.
         source: where they are from, and ``annotation_splits``, how many phrases on images of the
             set have each split of their own, where any has one.
     """
@@ -73,6 +74,7 @@ def select_phrases(
     input_size: int,
     file: Path | None = None,
     annotation_split: AnnotationSplit = "as_split",
+    views: Views = "frontal",
 ) -> Phrases:
     """Phrases on images of ``split`` or held out.
 
@@ -88,6 +90,7 @@ def select_phrases(
             are found by path or file name.
         annotation_split: ``as_split`` leaves out phrases whose own split is another; phrases
             without one stay, and with ``split`` held out all do. ``all`` does not look at it.
+        views: ``frontal`` leaves out phrases on images of other views.
 
     Raises:
         UserError: the file cannot be read.
@@ -112,6 +115,9 @@ def select_phrases(
             continue
         if by_annotation and record.split not in ("", split):
             found.counts["other_annotation_splits"] += 1
+            continue
+        if views == "frontal" and not data.frontal[row]:
+            found.counts["other_views"] += 1
             continue
         if fitted.other_shape:
             found.counts["other_shape"] += 1
@@ -161,6 +167,7 @@ def phrases_of(request: Request) -> Phrases:
         request.model.preprocessing.input_size,
         request.phrases,
         options.annotation_split,
+        options.views,
     )
 
 
@@ -230,13 +237,14 @@ def _fitted(
 
 def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:
     owner = "the set's phrases" if file is None else f"the phrases in {file.name}"
-    left_out = ("other_splits", "other_annotation_splits", "without_image", "without_box")
+    left_out = COUNTS[:5]
     if not any(counts[name] for name in (*left_out, "other_shape")):
         return f"{'The set' if file is None else file.name} has no phrases with boxes."
     return (
         f"None of {owner} can be used: {counts['other_splits']} lie on images of other "
         f"splits than '{split}' and '{HELD_OUT}', {counts['other_annotation_splits']} have another "
         f"split of their own (the option annotation_split: all takes them), "
+        f"{counts['other_views']} lie on images that are not frontal (views: all takes them), "
         f"{counts['without_image']} lie on images that are not in the set, {counts['without_box']} "
         f"have no box with an area inside their image, {counts['other_shape']} were annotated on "
         "an image of another shape."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +158,7 @@ def probe(
             "sentences": uniformity(said["distinct"]),
         },
         "counts": {part: len(where) for part, where in rows.items()}
+        | {"images_of_other_views": _other_views(data, rows)}
         | {"pairs": len(said["images"]), "distinct_sentences": len(said["distinct"])},
     }
     if known is not None:
@@ -185,11 +187,17 @@ def probe(
 
 
 def _rows(data: PreparedSet, split: str) -> NDArray[np.int64]:
-    rows = np.flatnonzero((data.images["split"] == split).to_numpy())
+    rows = np.flatnonzero((data.images["split"] == split).to_numpy() & data.frontal)
     if not len(rows):
-        names = ", ".join(sorted(set(data.images["split"])))
-        raise UserError(f"{data.folder}: has no image in the split '{split}'; it has {names}.")
+        there = set(data.images["split"])
+        what, names = "frontal image" if split in there else "image", ", ".join(sorted(there))
+        raise UserError(f"{data.folder}: has no {what} in the split '{split}'; it has {names}.")
     return rows
+
+
+def _other_views(data: PreparedSet, rows: Mapping[str, NDArray[np.int64]]) -> int:
+    """Images of the splits that are left aside because they are not frontal."""
+    return int(data.images["split"].isin(list(rows)).sum()) - sum(map(len, rows.values()))
 
 
 def _labels(data: PreparedSet) -> dict[str, Floats]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import pandas as pd
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.registry import Registry
@@ -23,6 +24,7 @@ from medclip_debias.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.prompts import PromptSet
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.options import EvaluationOptions
@@ -65,6 +67,7 @@ class Request:
         class_images: list of images for multi-class accuracy.
         phrases: box file that takes the place of the set's phrases.
         model_folder: where the model was read from.
+        label_map: what label columns of other names say of the classes.
     """
 
     data: PreparedSet
@@ -76,6 +79,7 @@ class Request:
     class_images: Path | None = None
     phrases: Path | None = None
     model_folder: Path | None = None
+    label_map: LabelMap | None = None
     _shared: dict[Callable[[Request], Any], Any] = field(default_factory=dict)
 
     def once(self, compute: Callable[[Request], T]) -> T:
@@ -183,6 +187,12 @@ def patients_of(data: PreparedSet, rows: Sequence[int]) -> list[str]:
     return [str(name) for name in data.images["patient_id"].iloc[list(rows)]]
 
 
-def rows_of_split(data: PreparedSet, split: str) -> list[int]:
-    """Rows of the images in ``split``."""
-    return [row for row, name in enumerate(data.images["split"]) if name == split]
+def rows_of_split(data: PreparedSet, split: str, views: Views = "all") -> list[int]:
+    """Rows of the images in ``split``, of the views that are judged."""
+    rows = [row for row, name in enumerate(data.images["split"]) if name == split]
+    return judged(data, rows, views)
+
+
+def judged(data: PreparedSet, rows: Sequence[int], views: Views) -> list[int]:
+    """Those of ``rows`` whose view is judged, in their order."""
+    return list(rows) if views == "all" else [row for row in rows if data.frontal[row]]

@@ -21,14 +21,19 @@ from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
 
 if TYPE_CHECKING:
+    from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
 
-def describe_options(options: EvaluationOptions, draw: Draw) -> dict[str, Any]:
+def describe_options(
+    options: EvaluationOptions, draw: Draw, label_map: LabelMap | None = None
+) -> dict[str, Any]:
     """Every choice behind the metrics, by name."""
+    named = {} if label_map is None else {"label_map": [label_map.name, label_map.digest]}
     return {
         **options.model_dump(mode="json"),
+        **named,
         "bootstrap": {
             "resamples": draw.resamples,
             "unit": "patient",

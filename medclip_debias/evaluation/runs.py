@@ -19,7 +19,7 @@ from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.schema import read_results
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
-_PLACE = ("out", "prepared", "best_step", "medclip_debias")
+_PLACE = ("out", "prepared", "best_step", "medclip_debias", "data")
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def differences(groups: Sequence[Group]) -> list[str]:
     for run in runs[1:]:
         pair = f"{run.folder} and {first.folder}"
         if run.results["data_hash"] != first.results["data_hash"]:
-            found.append(f"{pair} were evaluated on different data (data_hash)")
+            found.append(f"{pair} were evaluated on {_different_data(run, first)}")
         elif run.results["split"] != first.results["split"]:
             found.append(f"{pair} were evaluated on different splits")
         else:
@@ -229,6 +229,14 @@ def differences(groups: Sequence[Group]) -> list[str]:
             if run.results.get("prompts") != first.results.get("prompts"):
                 found.append(f"{pair} were evaluated with different prompts")
     return found
+
+
+def _different_data(one: Run, two: Run) -> str:
+    """How the sets of two runs differ: metrics on two archives have no image in common."""
+    names = [str((run.results.get("data") or {}).get("source")) for run in (one, two)]
+    if names[0] == names[1]:
+        return "different data (data_hash)"
+    return f"two archives ({names[0]} and {names[1]}; data_hash), so nothing is paired"
 
 
 def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:

@@ -155,6 +155,31 @@ class UsedOffsets(Part):
     of_prompt: dict[str, float] = Field(description="Constant of each prompt, a cosine.")
 
 
+class MappedClass(Part):
+    """What a label map made of one class, before the label policy."""
+
+    rule: str = Field(description="Which columns make it present.")
+    present: int = Field(description="Images labelled 1.")
+    absent: int = Field(description="Images labelled 0.")
+    uncertain: int = Field(description="Images labelled -1.")
+    blank: int = Field(description="Images without a label.")
+    contradictory: int = Field(description="Of the blank, both present and absent by the rule.")
+
+
+class UsedLabelMap(Part):
+    """The label map that made the classes' labels of columns with other names."""
+
+    name: str = Field(description="Its name.")
+    hash: str = Field(description="16 hex digits naming its content.")
+    columns: dict[str, str] = Field(description="Column in the map to column that was read.")
+    lacking_columns: list[str] = Field([], description="Rare columns that are not there: 0.")
+    contradictory: Literal["refuse", "blank"] = Field(
+        description="What happens to images that are both present and absent."
+    )
+    classes: dict[str, MappedClass] = Field(description="Per class.")
+    not_judged: dict[str, str] = Field({}, description="Classes without labels, and why.")
+
+
 class ZeroShot(ZeroShotMetrics):
     """Zero-shot classification; the metrics are means over the classes."""
 
@@ -162,10 +187,12 @@ class ZeroShot(ZeroShotMetrics):
     classes: dict[str, ClassResult] = Field(description="Per class.")
     refused: dict[str, Refused] = Field({}, description="Classes that were not measured.")
     images: int | None = Field(None, description="Images judged.")
+    studies: int | None = Field(None, description="Studies judged, each by the mean of its images.")
     patients: int | None = Field(None, description="Their patients.")
     scale: float | None = Field(None, description="g2, from difference to logit; null for none.")
     source: Any = Field(None, description="Where the labels come from.")
     offsets: UsedOffsets | None = Field(None, description="One constant per prompt, if any.")
+    label_map: UsedLabelMap | None = Field(None, description="The label map, if any.")
     multiclass: MultiClass | None = Field(None, description="Multi-class accuracy.")
 
 
@@ -225,6 +252,7 @@ class StudyRetrieval(Part):
     """Whole studies: image and report, image and sentence, precision by class."""
 
     report: Retrieval = Field(description="Image and report.")
+    precision_classes: list[str] = Field([], description="Classes of the precision by class.")
 
 
 # ------------------------------------------------------------------------------- the whole
@@ -251,6 +279,24 @@ class SelfTest(Part):
     sentence: str | None = Field(None, description="The warning, when there was one.")
 
 
+class Archive(Part):
+    """What a model was trained on, or is tested on."""
+
+    kind: str | None = Field(description="Kind of source; null where the model does not say.")
+    synthetic: bool | None = Field(description="Whether it is a phantom.")
+    data_hash: str | None = Field(description="Names the prepared set's content.")
+
+
+class Archives(Part):
+    """Whether the model is tested on the archive that it was trained on."""
+
+    model: Archive = Field(description="What the model was trained on.")
+    data: Archive = Field(description="What it is tested on.")
+    relation: Literal["same set", "same archive", "another archive", "unknown"] = Field(
+        description="How the two are related."
+    )
+
+
 class Results(Part):
     """The content of ``results.json``."""
 
@@ -270,6 +316,7 @@ class Results(Part):
     prompts: dict[str, Any] = Field({}, description="The prompt set, word for word.")
     options: dict[str, Any] = Field({}, description="Every choice behind the metrics.")
     model: dict[str, Any] = Field({}, description="Architecture, preprocessing, provenance.")
+    archives: Archives | None = Field(None, description="The model's archive, and this one.")
     data: dict[str, Any] = Field({}, description="Source, counts, splits, funnel, settings.")
     self_test: SelfTest | None = Field(None, description="The model's golden samples.")
     versions: dict[str, str] = Field({}, description="Versions of what computed the metrics.")

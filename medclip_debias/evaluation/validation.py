@@ -65,12 +65,12 @@ def validator_of(
 def _zero_shot(
     model: ImageTextModel, data: PreparedSet, prompts: PromptSet, limit: int, batch_size: int
 ) -> dict[str, float]:
-    """Mean AUC over the classes that have both labels among the chosen images."""
+    """Mean AUC over the classes that have both labels among the chosen frontal images."""
     names = [name for name in prompts.classes if name in data.studies.columns]
     if not names:
         return {}
     labels = data.studies.set_index("study_id")[names]
-    rows = np.flatnonzero((data.images["split"] == SPLIT).to_numpy())
+    rows = np.flatnonzero((data.images["split"] == SPLIT).to_numpy() & data.frontal)
     table = labels.reindex(data.images["study_id"].iloc[rows]).to_numpy(dtype=np.float64)
     labelled = ~np.isnan(table).all(axis=1)
     rows, table = _some(rows[labelled], limit), table[_some(np.flatnonzero(labelled), limit)]
@@ -90,7 +90,10 @@ def _zero_shot(
 def _retrieval(
     model: ImageTextModel, data: PreparedSet, limit: int, batch_size: int
 ) -> dict[str, float]:
-    """Rank of the first sentence of an image's own study; equal sentences all count."""
+    """Rank of the first sentence of an image's own study; equal sentences all count.
+
+    The image is the first frontal one of its study, if there is any.
+    """
     try:
         studies = TrainingStudies.of(data, SPLIT)
     except UserError:
@@ -98,7 +101,8 @@ def _retrieval(
     chosen = _some(np.arange(len(studies)), limit)
     said = np.unique(np.concatenate([studies.sentences[study] for study in chosen]))
     texts = [studies.texts[number] for number in said]
-    rows = np.array([studies.rows[study][0] for study in chosen])
+    shown = studies.frontal or studies.rows
+    rows = np.array([shown[study][0] for study in chosen])
     relevant = np.stack([np.isin(said, studies.sentences[study]) for study in chosen])
     ranks = first_relevant_rank(_scores(model, data, rows, texts, batch_size), relevant)
     return {"recall_at_10": recall_at(ranks, 10), "median_rank": median_rank(ranks)}

@@ -68,21 +68,37 @@ class PairEvidence(Chosen[E], nn.Module):
         raise NotImplementedError
 
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
-        """``[A, C]`` in [-1, 1] at the negatives of each anchor, 0 elsewhere; no gradient."""
+        """``[A, C]`` in [-1, 1] at the negatives of each anchor, 0 elsewhere; no gradient.
+
+        Candidates of the anchor's own study, where the batch has several images of one, agree by
+        definition: its report is about all of them. No control deals that away.
+        """
         with torch.no_grad():
-            value = self.values(anchors, batch).to(anchors.logits.dtype) * anchors.negatives
+            own = _of_own_study(anchors, batch)
+            others = anchors.negatives if own is None else anchors.negatives & ~own
+            value = self.values(anchors, batch).to(anchors.logits.dtype) * others
             control = self.settings.control
-            if control == "none":
-                return value
-            generator = batch.generator(self.kind, _STREAMS[anchors.side])
-            if control == "permuted":
-                rows = torch.randperm(len(value), generator=generator).to(value.device)
-                return value[rows] * anchors.negatives
-            return _dealt_out(value, anchors.negatives, generator)
+            if control != "none":
+                generator = batch.generator(self.kind, _STREAMS[anchors.side])
+                if control == "permuted":
+                    rows = torch.randperm(len(value), generator=generator).to(value.device)
+                    value = value[rows] * others
+                else:
+                    value = _dealt_out(value, others, generator)
+            return value if own is None else torch.where(own & anchors.negatives, 1.0, value)
 
     def values(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """``[A, C]`` evidence of each pair; what lies outside the negatives does not matter."""
         raise NotImplementedError
+
+
+def _of_own_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor | None:
+    """``[A, C]`` bool, the candidate is of the anchor's study; None where each has one image."""
+    studies = batch.study_of_image
+    if studies is None or anchors.side == "view":
+        return None
+    rows, columns = anchors.images(batch)
+    return studies[rows][:, None] == studies[columns][None, :]
 
 
 def of_pairs(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:

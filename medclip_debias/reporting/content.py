@@ -388,8 +388,8 @@ def training_rows(
     splits = dig(results, "data.splits") or {}
     architecture = settings.get("model") or dig(results, "model.architecture") or {}
     preprocessing = settings.get("preprocessing") or dig(results, "model.preprocessing") or {}
-    rows = [
-        ["Data source", _source(results)],
+    rows: list[list[Any]] = [
+        *_archives(results),
         ["Prepared set", settings.get("prepared")],
         ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
         ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
@@ -410,6 +410,20 @@ def _plain(value: Any) -> bool:
 
 def _words(key: str) -> str:
     return key.replace("_", " ")
+
+
+def _archives(results: Mapping[str, Any]) -> Rows:
+    """The source of the data; two rows where the model was trained on another set."""
+    trained = dig(results, "archives.model") or {}
+    if dig(results, "archives.relation") in (None, "same set") or not trained.get("kind"):
+        return [["Data source", _source(results)]]
+    synthetic = ", synthetic" if trained.get("synthetic") else ""
+    relation = str(dig(results, "archives.relation"))
+    how = {"unknown": "whether it is the same archive is not known"}.get(relation, relation)
+    return [
+        ["Model trained on", f"{trained['kind']}{synthetic}"],
+        ["Evaluated on", f"{_source(results)} ({how})"],
+    ]
 
 
 def _source(results: Mapping[str, Any]) -> Any:

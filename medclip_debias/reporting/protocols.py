@@ -99,3 +99,12 @@ def precision_rows(results: Results) -> Rows:
         ]
         for way, part in (dig(results, "study_retrieval.class_precision") or {}).items()
     ]
+
+
+def label_map_rows(results: Mapping[str, Any]) -> Rows:
+    """What a label map made of each class: rule, then counts before the label policy."""
+    counts = ("present", "absent", "uncertain", "blank", "contradictory")
+    return [
+        [name, str(made["rule"]), *(number(made[count]) for count in counts)]
+        for name, made in (dig(results, "zero_shot.label_map.classes") or {}).items()
+    ]

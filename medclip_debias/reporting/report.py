@@ -50,6 +50,8 @@ def write_report(run: Path) -> Path:
         curves=content.curves(metrics),
         classes=content.class_rows(results),
         refused=content.refused_lines(results),
+        label_map=content.dig(results, "zero_shot.label_map.name"),
+        mapped=protocols.label_map_rows(results),
         ceilings=ceiling_rows(run, results),
         rankings=protocols.ranking_rows(results),
         reliability=protocols.reliability_plots(results),

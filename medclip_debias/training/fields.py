@@ -33,8 +33,12 @@ from medclip_debias.losses.evidence.known import Known
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
 from medclip_debias.losses.objectives.keyword_supervision import KeywordSettings
-from medclip_debias.losses.objectives.multi_positive import MultiPositiveSettings
+from medclip_debias.losses.objectives.multi_positive import MultiPositive, MultiPositiveSettings
+from medclip_debias.losses.objectives.supcon import SupCon
 from medclip_debias.losses.policies.known import RemoveKnown
+from medclip_debias.losses.policies.mask import MaskIdenticalText, MaskSameStudy
+from medclip_debias.losses.policies.text import RemoveByText
+from medclip_debias.losses.policies.weigh_by_evidence import WeighByEvidence
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 
@@ -334,6 +338,20 @@ OF_SENTENCES = {name for name in READERS if FIELDS[name].axis in ("text", "pair"
 """What a two-view batch, which has no sentences, cannot give to an objective."""
 OF_SENTENCES |= {"agreement", "stated"}  # of images and sentences
 OF_SENTENCES -= {"graph"}  # of whatever the samples are; its reader says that no run can give it
+
+
+def spares_own_study(objective: Objective[Any]) -> bool:
+    """Tell whether something in ``objective`` keeps a study's own images from being negatives."""
+    for part in objective.modules():
+        if isinstance(part, MaskSameStudy | MaskIdenticalText | RemoveByText | WeighByEvidence):
+            return True
+        if isinstance(part, MultiPositive):
+            if part.settings.schedule is None and part.settings.weight == 1:
+                return True
+            return spares_own_study(part.core)
+        if isinstance(part, SupCon) or getattr(part, "positives", "pair") == "study":
+            return True
+    return False
 
 
 def study_ids(prepared: PreparedSet, studies: TrainingStudies) -> list[str]:

@@ -404,6 +404,9 @@ class _Run:
             steps = int(state["step"])
         model.prompts = default_prompts()
         model.provenance = identity(self.trainer) | {"studies": len(self.trainer.studies)}
+        meta = self.trainer.prepared.meta
+        # Not part of the identity: a run of an earlier version would not resume.
+        model.provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
         if self.settings.train.ema:
             model.provenance["weights"] = "exponential moving average"
         if steps is not None:

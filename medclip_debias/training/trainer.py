@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError, explained
+from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
-from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData
+from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, spares_own_study
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
     frozen_parts,
@@ -157,6 +158,7 @@ class Trainer:
         self.train_mode()
 
     def _check_task(self) -> None:
+        self._check_views()
         if self.settings.train.task != "two_view":
             return
         missing = sorted(self.objective.requires & OF_SENTENCES)
@@ -165,6 +167,20 @@ class Trainer:
             raise UserError(
                 f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
                 f"the objective reads {reads}; change 'loss', or train on image_text."
+            )
+
+    def _check_views(self) -> None:
+        """Say so when further views of a study would be pushed away from its sentences."""
+        views = self.settings.train.views_per_study
+        if views > 1 and not spares_own_study(self.objective):
+            warnings.warn(
+                ReportedWarning(
+                    f"{self.where}: setting 'train.views_per_study' is {views}, but the loss takes"
+                    " the other images of a study for negatives of its sentences; add"
+                    " {kind: mask_same_study} to its negatives, or choose 'positives: study'"
+                    " (debiased) or multi_positive."
+                ),
+                stacklevel=2,
             )
 
     def _step_norms(self) -> list[StepBatchNorm2d]:

@@ -124,5 +124,5 @@ def test_a_source_without_named_split_stores_none(manifest, tmp_path):
     found = prepare(manifest, tmp_path / "o", PrepareSettings(size=16), workers=1)
     assert "split" not in found.meta
     assert not (found.folder / "split.csv").exists()
-    assert found.locations is None
+    assert found.annotation_names == ()
     assert "locations.parquet" not in found.meta["files"]

@@ -72,7 +72,7 @@ def test_boxes_of_a_file_are_matched_scaled_clipped_and_counted(small_prepared, 
     assert found.counts == {
         **{"other_splits": 1, "without_image": 1, "without_box": 1, "zero_area_boxes": 2},
         **{"outside_boxes": 1, "clipped_boxes": 1, "scaled": 2, "other_shape": 1},
-        "other_annotation_splits": 0,
+        **{"other_annotation_splits": 0, "other_views": 0},
     }
     assert "annotation_splits" not in found.source
     assert found.source["phrases"] == "boxes.json"
@@ -250,7 +250,13 @@ def test_the_sets_own_boxes_and_the_same_file_named_give_the_same_counts(small_m
     assert found["own"] == found["named"]
     counts = {name: found["own"]["grounding"][name] for name in COUNTS}
     assert counts == {
-        **{"other_splits": 2, "other_annotation_splits": 0, "without_image": 2, "without_box": 1},
+        **{
+            "other_splits": 2,
+            "other_annotation_splits": 0,
+            "other_views": 0,
+            "without_image": 2,
+            "without_box": 1,
+        },
         **{"zero_area_boxes": 1, "outside_boxes": 2, "clipped_boxes": 2, "scaled": 3},
         "other_shape": 0,
     }

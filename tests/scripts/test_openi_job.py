@@ -62,13 +62,13 @@ def test_the_stages_name_one_folder_and_the_config_s_size(tmp_path):
     found = openi.stages(Path("data"), tmp_path, CONFIG, 7, 5, "clip")
     names = [stage.name for stage in found]
     assert names == [
-        *("prepare", "language_model", "score", "train"),
+        *("prepare", "language_model", "claims", "score", "train"),
         *("evaluate", "probe", "supervised", "report"),
     ]
     how = ["--kind", "openi", "--size", "72"]
     assert found[0].words == ["prepare", "data", f"{tmp_path}/prepared", *how]
-    assert found[3].words[:4] == ["train", f"{CONFIG}", "--loss", "clip"]
-    assert {"train.steps=7", f"out={tmp_path}"} <= set(found[3].words)
+    assert found[4].words[:4] == ["train", f"{CONFIG}", "--loss", "clip"]
+    assert {"train.steps=7", f"out={tmp_path}"} <= set(found[4].words)
 
 
 def test_the_supervised_reference_learns_what_the_images_show(prepared, tmp_path):

@@ -116,6 +116,8 @@ def test_a_run_leaves_what_is_needed_to_repeat_it(settings):
         model.provenance["provenance"]["data_hash"]
         == PreparedSet.open(settings.prepared).content_hash
     )
+    meta = PreparedSet.open(settings.prepared).meta
+    assert model.provenance["data"] == {"kind": meta["kind"], "synthetic": meta.get("synthetic")}
 
 
 def test_the_same_settings_give_the_same_weights_with_or_without_workers(settings, tmp_path):

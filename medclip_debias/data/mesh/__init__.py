@@ -11,13 +11,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import as_file, files
+from typing import NamedTuple
 
 from pydantic import Field
 
 from medclip_debias.config import Settings, load_yaml, validate
-from medclip_debias.data.records import Location
 
 NO_FINDING = "No Finding"
+
+
+class Location(NamedTuple):
+    """Where an index says that something is: a weak label, of the study and not of an image.
+
+    Attributes:
+        heading: what is there.
+        region: structure, as ``lung`` or ``ribs``; several are joined by commas, ``""`` unknown.
+        side: ``left``, ``right``, ``bilateral`` or ``""``.
+        zone: zone of the lung, as ``base`` or ``upper lobe``, or ``""``.
+        severity: words as ``mild`` or ``small``, joined by commas.
+    """
+
+    heading: str
+    region: str
+    side: str
+    zone: str
+    severity: str
 
 
 @dataclass(frozen=True, slots=True)

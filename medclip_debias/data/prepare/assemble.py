@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from medclip_debias.data.prepare.annotations import (
     kept_annotations,
     write_annotations,
 )
+from medclip_debias.data.prepare.earlier import in_the_set
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
 from medclip_debias.data.records import Annotations, Mask, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
@@ -143,13 +144,17 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         _copy_rows(folder / "images.bin", parts, results.rows, about.settings.size**2)
     images = _image_table(studies, results.rows)
     fitted = _fit(about.phrases, images)
+    previous = None
+    if about.selection.earlier_studies == "keep":
+        earlier = {study.study_id: study.previous for study in studies if study.previous}
+        members = {study.study_id: (study.patient_id, study.split) for study in studies}
+        previous = in_the_set(earlier, members, funnel)
     tables = {
         "images": images,
-        "studies": _study_table(studies, results.labels),
+        "studies": _study_table(studies, results.labels, previous),
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
-    locations = _locations(results.studies, studies, funnel)
     ids = set(images["image_id"]), set(tables["studies"]["study_id"])
     others = kept_annotations(about.annotations, *ids, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
@@ -158,9 +163,6 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     digest.table("studies", tables["studies"])
     digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
     digest.table("phrases", tables["phrases"])
-    if locations is not None:
-        digest.table("locations", locations)
-        _write_parquet(folder / layout.LOCATIONS, locations, "locations")
     for other in others:
         digest.rows(other.name, [name for name, _ in other.columns], map(tuple, other.rows))
     digest.pixels(row.hash for row in results.rows)
@@ -178,7 +180,6 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
     files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
-    files += [] if locations is None else [layout.LOCATIONS]
     named = {}
     if about.split is not None:
         about.split.write(folder / SPLIT_FILE)
@@ -193,7 +194,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         "options": about.options,
         "made_by": about.made_by,
         "languages": results.languages,
-        "labels": list(tables["studies"].columns[len(layout.STUDY_COLUMNS) :]),
+        "labels": sorted(results.labels),
         "counts": {
             "images": len(images),
             "studies": len(studies),
@@ -252,10 +253,14 @@ def _image_table(studies: Sequence[Study], rows: Sequence[Row]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(("height", "width"), np.int64))
 
 
-def _study_table(studies: Sequence[Study], labels: Sequence[str]) -> pd.DataFrame:
+def _study_table(
+    studies: Sequence[Study], labels: Sequence[str], previous: Mapping[str, str] | None
+) -> pd.DataFrame:
     table = pd.DataFrame(
         [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(layout.STUDY_COLUMNS)
     )
+    if previous is not None:
+        table[layout.PREVIOUS_STUDY] = [previous.get(study.study_id, "") for study in studies]
     for place, name in sorted(enumerate(labels), key=lambda label: label[1]):
         values = [s.labels[place] if place < len(s.labels) else None for s in studies]
         table[name] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
@@ -317,18 +322,6 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
         funnel.step("phrase has a mask, too", "phrases", masked)
 
 
-def _locations(
-    listed: Sequence[Study], studies: Sequence[Study], funnel: Funnel
-) -> pd.DataFrame | None:
-    """The locations of the studies of the set; ``None`` where the source names none at all."""
-    count = sum(len(study.locations) for study in listed)
-    if not count:
-        return None
-    rows = [(study.study_id, *told) for study in studies for told in study.locations]
-    funnel.step("location is of a study of the set", "locations", len(rows), count)
-    return pd.DataFrame(rows, columns=list(layout.LOCATION_COLUMNS), dtype=object)
-
-
 def _manifest(
     images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study], texts: dict[str, str]
 ) -> pd.DataFrame:
@@ -378,8 +371,6 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
     if name == "phrases":
         types = {"boxes": pa.list_(pa.list_(pa.float64()))}
         schema = pa.schema([(column, types.get(column, pa.string())) for column in table.columns])
-    elif name == "locations":
-        schema = pa.schema([(column, pa.string()) for column in layout.LOCATION_COLUMNS])
     elif name == "phrase_boxes":
         kinds = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
         schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, kinds, strict=True)))

@@ -119,7 +119,8 @@ class Preparation:
                 images, stamps, journal=journal, workers=self.workers, advance=self._advance
             )
 
-        self.plan = select(self.source, self.selection, views, self.split)
+        all_test = self.reading.all_test
+        self.plan = select(self.source, self.selection, views, self.split, all_test=all_test)
         self.about = About(
             kind=self.source.kind,
             settings=self.settings,
@@ -176,19 +177,29 @@ class Preparation:
             for study in self.source.studies(studies):
                 images = studies[study.study_id]
                 split = self.plan.images[images[0].at].split
-                yield _report_job(study, images[0].at, split, images, earlier)
+                yield self._report_job(study, images[0].at, split, images, earlier)
             return
         owners: list[StudyRecord] = []
         for at, study in enumerate(self._split_studies()):
             owners.append(replace(study, report=None, labels={}))
             if at % shard[1] == shard[0] - 1:
                 moves = study.patient_id in self.plan.held_out and study.split in TRAINING
-                yield _report_job(study, at, "held_out" if moves else study.split, [], earlier)
+                split = "held_out" if moves else study.split
+                yield self._report_job(study, at, split, [], earlier)
         check_leak([_owner(study) for study in owners])
+
+    def _report_job(
+        self, study: StudyRecord, at: int, split: str, images: list[Image], earlier: Previous | None
+    ) -> Job:
+        head, text = _report_job(study, at, split, images, earlier)
+        previous = self.plan.earlier.get(study.study_id)
+        # Without earlier studies the journal, and so the stamp of the source, stays as it was.
+        return (head if previous is None else head | {"previous": previous}), text
 
     def _split_studies(self) -> Iterator[StudyRecord]:
         for study in self.source.studies():
             split = study.split if self.split is None else self.split.studies[study.study_id]
+            split = "test" if self.reading.all_test else split
             yield replace(study, split=split)
 
     # --------------------------------------------------------------------------- images
@@ -242,7 +253,7 @@ def _report_job(
     else:
         status, problem = READ, ""
     stamp = hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
-    head = {
+    head: dict[str, Any] = {
         "at": at,
         "study": study.study_id,
         "patient": study.patient_id,
@@ -253,8 +264,6 @@ def _report_job(
         "stamp": stamp,
         "images": [list(image) for image in images],
     }
-    if study.locations:  # journals of sources without them stay as they were
-        head["locations"] = [list(location) for location in study.locations]
     known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
     return head, known or text
 

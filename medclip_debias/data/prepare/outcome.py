@@ -114,7 +114,7 @@ class Study(NamedTuple):
     labels: tuple[float | None, ...]
     dropped: dict[str, int]
     words: dict[str, Any]
-    locations: list[list[str]]
+    previous: str = ""
 
 
 class Row(NamedTuple):
@@ -293,7 +293,7 @@ class Results:
             labels=tuple(head["labels"].get(name) for name in self.labels),
             dropped=entry["dropped"],
             words=entry["words"],
-            locations=head.get("locations", []),
+            previous=head.get("previous", ""),
         )
 
 

@@ -28,6 +28,7 @@ class Reading:
         text_only: prepare the reports alone.
         split_file: a named split that takes the place of the source's own.
         text: sections and sentences that are used.
+        all_test: every image is test, whatever the source's split: the set is for evaluation.
     """
 
     kind: str = "auto"
@@ -39,6 +40,15 @@ class Reading:
     tables: Path | None = None
     text_only: bool = False
     split_file: Path | None = None
+    all_test: bool = False
+
+    def __post_init__(self) -> None:
+        for option, value in (("file", self.split_file), ("seed", self.split_seed)):
+            if self.all_test and value is not None:
+                raise UserError(
+                    f"--all-test and --split-{option} do not go together: with --all-test there"
+                    " is one split; leave one out."
+                )
 
     def source(self, path: Path) -> Source:
         """Open the source at ``path``."""
@@ -57,9 +67,13 @@ class Reading:
     def split(self, source: Source) -> NamedSplit | None:
         """Return the named split of a source: that of the file, or its own if it has one.
 
+        None where every image is test.
+
         Raises:
             UserError: the file is damaged, or does not name the source's studies.
         """
+        if self.all_test:
+            return None
         own = source.named_split() if isinstance(source, HasNamedSplit) else None
         if self.split_file is None:
             return own
@@ -87,4 +101,4 @@ class Reading:
             "split_seed": self.split_seed,
             "text_only": self.text_only,
             "reports": text,
-        } | named
+        } | (named | ({"all_test": True} if self.all_test else {}))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from medclip_debias.config import SelectionSettings, json_hash
+from medclip_debias.config import ALL_VIEWS, SelectionSettings, json_hash, plain_view
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.named_split import NamedSplit
+from medclip_debias.data.prepare.earlier import earlier_studies
 from medclip_debias.data.prepare.views import ReadViews, read_views
 from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
 from medclip_debias.data.splits import check_leak
+from medclip_debias.data.views import CLASSES, is_chosen, is_frontal, view_class
 from medclip_debias.errors import UserError
 
 TRAINING = ("train", "validate")
@@ -34,6 +37,7 @@ class Plan:
         held_out: patients who must leave training, for the studies of a source without images.
         missing: ``(image_id, path)`` of files that the source lists and that are not there.
         annotations: the archive's other tables.
+        earlier: the study before each study, of those that have one; empty if nobody asked.
     """
 
     images: list[ImageRecord]
@@ -45,6 +49,7 @@ class Plan:
     held_out: frozenset[str] = frozenset()
     missing: list[tuple[str, str]] = field(default_factory=list)
     annotations: list[Annotations] = field(default_factory=list)
+    earlier: dict[str, str] = field(default_factory=dict)
 
     def listing(self) -> str:
         """Return a hash of what was selected; equal on two copies of the same source.
@@ -70,6 +75,8 @@ def select(
     settings: SelectionSettings,
     views: ReadViews = read_views,
     split: NamedSplit | None = None,
+    *,
+    all_test: bool = False,
 ) -> Plan:
     """Select the images of ``source``.
 
@@ -78,6 +85,7 @@ def select(
         settings: policies.
         views: reads the view positions that no table holds from the files' headers.
         split: takes the place of the source's own; it names every study.
+        all_test: every image is test, those too that the source gives no split.
 
     Raises:
         UserError: a patient or study is in two splits, or no image is left.
@@ -92,11 +100,19 @@ def select(
         funnel.step(
             f"study is in the split {split.name}", "studies of the split", len(split.studies)
         )
+    earlier: dict[str, str] = {}
+    if settings.earlier_studies == "keep":
+        earlier, steps = earlier_studies(source)
+        for counted in steps:
+            funnel.step(*counted)
+    if all_test and listed:
+        _count_moved(listed, funnel)
+        listed = [replace(image, split="test") for image in listed]
     phrases, others = source.phrases(), source.annotations()
     if not listed:
         held_out = source.held_out_patients()
         plan = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
-        return replace(plan, annotations=others)
+        return replace(plan, annotations=others, earlier=earlier)
     check_leak(listed)
     keep = _Keeper(funnel)
     rejected: list[tuple[str, str]] = []
@@ -119,8 +135,7 @@ def select(
                 " with --blank-view include."
             )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
-    frontal = {_plain(view) for view in settings.views} | {""}
-    images = keep(images, "view is frontal", lambda i: _plain(i.view) in frontal)
+    images = _of_views(images, settings.views, keep)
     images = keep(images, "split is known", lambda i: bool(i.split))
     if not in_headers:
         images, stamps = _there(images, keep, rejected, missing)
@@ -131,7 +146,17 @@ def select(
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
     kept = [stamps[image.image_id] for image in images]
-    return Plan(images, kept, phrases, funnel, rejected, missing=missing, annotations=others)
+    plan = Plan(images, kept, phrases, funnel, rejected, missing=missing)
+    return replace(plan, annotations=others, earlier=earlier)
+
+
+def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:
+    """Count whom ``--all-test`` brings into test."""
+    patients = {image.patient_id for image in images}
+    before = {image.patient_id for image in images if image.split == "test"}
+    funnel.step("is test (--all-test)", "images", len(images))
+    funnel.step("is test (--all-test)", "patients", len(patients))
+    funnel.step("was test by the source's split", "patients of test", len(before), len(patients))
 
 
 def one_view(
@@ -139,7 +164,8 @@ def one_view(
 ) -> set[str]:
     """Return the ids of the images that the multi-view policy keeps.
 
-    A study with a boxed image keeps all: dropping one would change the grounding benchmark.
+    Where it keeps one of a study, that is a frontal one if there is one. A study with a boxed
+    image keeps all: dropping one would change the grounding benchmark.
     """
     studies: dict[str, list[ImageRecord]] = {}
     for image in images:
@@ -148,8 +174,10 @@ def one_view(
     for study, views in studies.items():
         if settings.multi_view == "all" or any(i.image_id in boxed for i in views):
             kept.update(image.image_id for image in views)
-        elif settings.multi_view == "pa_first":
-            first = next((i for i in views if _plain(i.view).startswith("PA")), views[0])
+            continue
+        views = [i for i in views if is_frontal(i.view, settings.views)] or views
+        if settings.multi_view == "pa_first":
+            first = next((i for i in views if plain_view(i.view).startswith("PA")), views[0])
             kept.add(first.image_id)
         else:
             # By the study's id, not a stream of random numbers: a source that grows moves nobody.
@@ -159,8 +187,17 @@ def one_view(
     return kept
 
 
-def _plain(view: str) -> str:
-    return " ".join(view.replace("_", " ").replace("-", " ").split()).upper()
+def _of_views(images: list[ImageRecord], views: Sequence[str], keep: _Keeper) -> list[ImageRecord]:
+    """Keep the images whose view is asked for, or blank; count them by what they show."""
+    wider = any(plain_view(view) == ALL_VIEWS or not is_frontal(view, views) for view in views)
+    step = "view is one of those asked for" if wider else "view is frontal"
+    kept = keep(images, step, lambda i: not i.view.strip() or is_chosen(i.view, views))
+    before, after = (Counter(view_class(i.view) for i in found) for found in (images, kept))
+    for kind in CLASSES:
+        if before[kind]:
+            step = f"view is {kind}, asked for"
+            keep.funnel.step(step, "images by view", after[kind], before[kind])
+    return kept
 
 
 class _Keeper:

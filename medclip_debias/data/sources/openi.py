@@ -20,9 +20,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from medclip_debias.data.images.headers import view_position
-from medclip_debias.data.mesh import Entry, entries, openi_mapping
+from medclip_debias.data.mesh import Entry, Location, entries, openi_mapping
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
+from medclip_debias.data.records import (
+    Annotations,
+    ImageRecord,
+    PhraseRecord,
+    Source,
+    Step,
+    StudyRecord,
+)
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.ids import Ids, check_match
 from medclip_debias.data.sources.indiana_csv import (
@@ -140,11 +147,9 @@ class OpeniSource(Source):
             name = report.report_id
             if only is None or name in only:
                 index = entries(report.index)
-                indexed = mapping.is_indexed(index)
                 yield StudyRecord(
                     *(name, name, seeded_split(name, self.seed), report.text),
                     *(mapping.labels(index), report.origin, report.problem),
-                    tuple(mapping.locations(index)) if indexed else (),
                 )
 
     def phrases(self) -> list[PhraseRecord]:
@@ -152,6 +157,18 @@ class OpeniSource(Source):
         if self.phrases_path is None:
             return []
         return ms_cxr.read_phrases(self.phrases_path, self._images, self.root)
+
+    def annotations(self) -> list[Annotations]:
+        """Return where the index of each report says that something is."""
+        mapping = openi_mapping()
+        rows = [
+            (report.report_id, *location)
+            for report, index in zip(self._reports, self._indices, strict=True)
+            if mapping.is_indexed(index)
+            for location in mapping.locations(index)
+        ]
+        columns = (("study_id", "text"), *((name, "text") for name in Location._fields))
+        return [Annotations("locations", "locations", columns, rows, study="study_id")]
 
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients with boxes: Open-i has no split of its own that keeps them out."""

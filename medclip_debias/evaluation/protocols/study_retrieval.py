@@ -1,8 +1,9 @@
 """Whole-study retrieval: which report belongs to this image, which image to this report?
 
-One image a study (the first of its rows) and the study's distinct sentences. Everything is scored
-with the trained image-sentence similarity: an image with a report by the mean (or the largest) of
-its scores with the report's sentences.
+One image a study (the first of its rows that are judged; or the mean of the scores of all of
+them) and the study's distinct sentences. Everything is scored with the trained image-sentence
+similarity: an image with a report by the mean (or the largest) of its scores with the report's
+sentences.
 
 - image <-> report: pairs are the studies. ``strict``: only the own study counts; ``lenient``: any
   study with the same sentences.
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.labels import CHEX5
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.label_table import map_studies, study_values
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
@@ -47,6 +49,7 @@ from medclip_debias.models.finite import finite
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
@@ -66,6 +69,7 @@ class StudyRetrieval(Protocol):
         data: the prepared set.
         split: whose studies take part.
         options: how a report is scored, labels are read and studies are limited.
+        label_map: what the set's label columns say of CheX5's classes.
 
     Raises:
         Skipped: fewer than two studies have an image and a sentence.
@@ -74,19 +78,28 @@ class StudyRetrieval(Protocol):
     name: ClassVar[str] = "study_retrieval"
     items_name: ClassVar[str] = "study_retrieval"
 
-    def __init__(self, data: PreparedSet, split: str, options: EvaluationOptions) -> None:
+    def __init__(
+        self,
+        data: PreparedSet,
+        split: str,
+        options: EvaluationOptions,
+        label_map: LabelMap | None = None,
+    ) -> None:
         self._options = options
         sentences: dict[str, dict[str, None]] = {}
         for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
             sentences.setdefault(str(study), {})[str(text)] = None
-        first: dict[str, int] = {}
-        without = set()
+        found: dict[str, list[int]] = {}
+        without, other_views = set(), set()
         for row in rows_of_split(data, split):
             study = str(data.images["study_id"].iloc[row])
-            if study in sentences:
-                first.setdefault(study, row)
-            else:
+            if study not in sentences:
                 without.add(study)
+            elif options.views == "frontal" and not data.frontal[row]:
+                other_views.add(study)
+            else:
+                found.setdefault(study, []).append(row)
+        first = {study: rows[0] for study, rows in found.items()}
         studies = sorted(first, key=lambda study: first[study])
         if len(studies) < 2:
             raise Skipped(
@@ -97,31 +110,42 @@ class StudyRetrieval(Protocol):
         self.studies = sorted(chosen, key=lambda study: first[study])
         self._left_out = {
             "studies_without_sentence": len(without),
+            "studies_of_other_views": len(other_views - found.keys()),
             "studies_over_limit": len(studies) - len(chosen),
         }
         self._row_order = [first[study] for study in self.studies]
-        self.rows = frozenset(self._row_order)
-        self._place = {row: number for number, row in enumerate(self._row_order)}
+        taken = {
+            study: found[study] if options.several_views == "mean" else [first[study]]
+            for study in self.studies
+        }
+        self._place = {row: n for n, study in enumerate(self.studies) for row in taken[study]}
+        self._views = np.array([len(taken[study]) for study in self.studies])
+        self.rows = frozenset(self._place)
         self.texts = list(dict.fromkeys(t for study in self.studies for t in sentences[study]))
         column = {text: number for number, text in enumerate(self.texts)}
         self._reports = [sorted(column[t] for t in sentences[study]) for study in self.studies]
         self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
-        self._positive = _positive_labels(data, self.studies, options)
+        self._precision_classes, self._positive = _positive_labels(
+            data, self.studies, options, label_map
+        )
 
     @classmethod
     def plan(cls, request: Request) -> Self:
         """See `Protocol.plan`."""
-        return cls(request.data, request.split, request.options)
+        own = request.label_map if request.labels is None else None  # of the set's own columns
+        return cls(request.data, request.split, request.options, own)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
-        self._scores = np.empty((len(self.studies), len(self.texts)), dtype=np.float32)
+        self._scores = np.zeros((len(self.studies), len(self.texts)), dtype=np.float32)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
         found = finite(self._model.score(features, self._vectors), self.name)
-        self._scores[[self._place[row] for row in rows]] = found
+        places = [self._place[row] for row in rows]
+        # A study of one image has that image's scores, to the bit.
+        np.add.at(self._scores, places, found / self._views[places, None].astype(found.dtype))
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
@@ -130,6 +154,7 @@ class StudyRetrieval(Protocol):
         ranks = paired_ranks(reports, same, REPORT_WAYS)
         results: dict[str, Any] = {
             "studies": len(self.studies),
+            "images": len(self.rows),
             "patients": len(set(self._patients)),
             "distinct_reports": len(set(same)),
             "distinct_sentences": len(self.texts),
@@ -151,6 +176,7 @@ class StudyRetrieval(Protocol):
                 )
                 for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True)
             }
+            results["precision_classes"] = self._precision_classes
         return Measured(results, rank_items(self.studies, self._patients, ranks))
 
     def _sentences(self, draw: Draw) -> dict[str, Any]:
@@ -293,15 +319,27 @@ def class_precision(
 
 
 def _positive_labels(
-    data: PreparedSet, studies: Sequence[str], options: EvaluationOptions
-) -> Bools | None:
-    """Which CheX5 labels each study has, or None where the set has none of them."""
-    known = [name for name in CHEX5 if name in data.studies.columns]
-    table = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(list(studies))
-    if not known or not table[known].notna().to_numpy().any():
-        return None
-    judged = [options.labels.apply(table[name].to_numpy(dtype=np.float64)) for name in known]
-    return np.stack([values == 1 for values in judged], axis=1)
+    data: PreparedSet,
+    studies: Sequence[str],
+    options: EvaluationOptions,
+    label_map: LabelMap | None,
+) -> tuple[list[str], Bools | None]:
+    """Which CheX5 labels each study has; no class and None where the set has none of them."""
+    if label_map is not None:
+        if not set(CHEX5) & set(label_map.classes):
+            return [], None
+        try:
+            found = map_studies(data, studies, CHEX5, label_map)[1]
+        except Skipped:
+            return [], None
+    else:
+        known = [name for name in CHEX5 if name in data.studies.columns]
+        table = study_values(data, studies, known)
+        if not known or not table.notna().to_numpy().any():
+            return [], None
+        found = {name: table[name].to_numpy(dtype=np.float64) for name in known}
+    judged = [options.labels.apply(values) == 1 for values in found.values()]
+    return list(found), np.stack(judged, axis=1)
 
 
 def _digest(study: str) -> str:
@@ -312,7 +350,11 @@ def describe(options: EvaluationOptions) -> Mapping[str, Any]:
     """The options of this protocol by name, for the results."""
     return {
         "report_score": options.report_score,
-        "image_of_a_study": "the first of its rows",
+        "image_of_a_study": (
+            "the mean of the scores of its judged images"
+            if options.several_views == "mean"
+            else "the first of its rows that are judged"
+        ),
         "precision_at": list(PRECISIONS),
         "precision_counts": (
             "a study with all positive labels of the query"

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.label_maps import maps_for
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
+from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
     bootstrap_intervals,
@@ -32,6 +34,7 @@ from medclip_debias.evaluation.classification import (
     weighted_f1,
 )
 from medclip_debias.evaluation.label_table import (
+    THE_SET,
     ClassList,
     Labels,
     class_list,
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 METRICS = ("auc", "accuracy", "balanced_accuracy")
+NO_COLUMN = "no such label column"
 MEANS = ("mean_auc", "accuracy", "balanced_accuracy")
 
 
@@ -106,6 +110,7 @@ def zero_shot(
     policy: LabelPolicy | None = None,
     scale: float | None = 1.0,
     validation: Validation | str = "no images to choose a threshold on",
+    not_judged: Mapping[str, str] | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -119,6 +124,7 @@ def zero_shot(
         scale: the model's g2, which turns a difference into a logit; None for a model without
             one, whose calibration is then not measured.
         validation: where F1's thresholds are chosen, or why there is no such place.
+        not_judged: why classes have no labels, where a label map says why.
         resamples: bootstrap resamples of the patients.
         seed: of the bootstrap.
 
@@ -142,7 +148,9 @@ def zero_shot(
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
-            reason = "no such label column" if name not in labels else "one label value only"
+            reason = "one label value only"
+            if name not in labels:
+                reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
     if not truth:
         found = "; ".join(
@@ -258,6 +266,38 @@ def class_statistics(
     return result
 
 
+def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
+    """Labels of studies out of those of their images, and the images of each.
+
+    Args:
+        labels: of images.
+        data: the prepared set.
+
+    Returns:
+        Labels whose ``rows`` are the first image of each study, and all of its rows by that one.
+
+    Raises:
+        UserError: the images of a study have different labels.
+    """
+    names = data.images["study_id"].iloc[labels.rows]
+    places: dict[str, list[int]] = {}
+    for place, study in enumerate(names):
+        places.setdefault(str(study), []).append(place)
+    first = [found[0] for found in places.values()]
+    for values in labels.values.values():
+        for found in places.values():
+            told = values[found]
+            if not ((told == told[0]) | (np.isnan(told) & np.isnan(told[0]))).all():
+                raise UserError(
+                    f"{labels.source.get('labels', 'the labels')}: images of one study have"
+                    " different labels, so the study as a whole has none; leave the option"
+                    " several_views at 'each'."
+                )
+    views = {labels.rows[found[0]]: [labels.rows[p] for p in found] for found in places.values()}
+    chosen = {name: values[first] for name, values in labels.values.items()}
+    return Labels([labels.rows[place] for place in first], chosen, labels.source), views
+
+
 class ZeroShot(Protocol):
     """The protocol: one score for each image and prompt.
 
@@ -272,6 +312,12 @@ class ZeroShot(Protocol):
             exactly one positive class.
         offsets: whose images set one constant per prompt (`medclip_debias.evaluation.offsets`).
         kept: ``[texts]`` those constants, for ``offsets="model"``.
+        views: which images of a split set the constants.
+        several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
+            of its images (a list's images are judged each).
+
+    Raises:
+        UserError: studies are to be judged, and images of one have different labels.
     """
 
     name: ClassVar[str] = "zero_shot"
@@ -289,6 +335,8 @@ class ZeroShot(Protocol):
         listed: ClassList | None = None,
         offsets: Offsets = "none",
         kept: Floats | None = None,
+        views: Views = "frontal",
+        several_views: Literal["each", "mean"] = "each",
     ) -> None:
         self._data, self.labels, self._prompts = data, labels, prompts
         self._policy, self._validation, self._listed = policy, validation, listed
@@ -297,7 +345,16 @@ class ZeroShot(Protocol):
         if not isinstance(validation, str):
             rows |= set(validation.rows)
         self._offsets, self._kept = offsets, kept
-        self._unlabelled = offset_rows(data, offsets, labels.rows)
+        self._unlabelled = offset_rows(data, offsets, labels.rows, views)
+        self._by_study = several_views == "mean"
+        self._images = len(labels.rows)
+        if self._by_study:
+            self.labels, self._views = of_studies(labels, data)
+            if not isinstance(validation, str):
+                self._validation, views_there = of_studies(validation, data)
+                self._views |= views_there
+        else:
+            self._views = {}
         rows |= set(self._unlabelled)
         self.rows = frozenset(rows)
         self._scores: dict[int, NDArray[np.float32]] = {}
@@ -306,17 +363,21 @@ class ZeroShot(Protocol):
     def plan(cls, request: Request) -> Self:
         """See `Protocol.plan`."""
         data, prompts = request.data, request.prompts
-        classes = list(prompts.classes)
-        listed = class_list(request.class_images, data, classes) if request.class_images else None
+        classes, views = list(prompts.classes), request.options.views
+        path, label_map = request.class_images, request.label_map
+        listed = class_list(path, data, classes, views) if path else None
+        given = (request.labels, data)
         return cls(
             data,
-            labels_or_list(request.labels, data, request.split, classes, listed),
+            labels_or_list(*given, request.split, classes, listed, label_map, views),
             prompts,
             request.options.labels,
-            validation=threshold_labels(request.labels, data, request.split, classes),
+            validation=threshold_labels(*given, request.split, classes, label_map, views),
             listed=listed,
             offsets=request.options.offsets,
             kept=_kept_offsets(request),
+            views=views,
+            several_views=request.options.several_views,
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
@@ -335,7 +396,8 @@ class ZeroShot(Protocol):
         scale = self._model.learned_scale
         if self._unlabelled and scale is not None:
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
-        differences = prompt_differences(self._of(rows), self._prompts)
+        differences = prompt_differences(self._of(rows, studies=True), self._prompts)
+        mapped = self.labels.mapped
         try:
             found = zero_shot(
                 differences,
@@ -344,27 +406,43 @@ class ZeroShot(Protocol):
                 policy=self._policy,
                 scale=scale,
                 validation=self._validated(),
+                not_judged=mapped.not_judged if mapped else self._map_hints(),
                 **draw.keywords,
             )
         except UserError as error:
-            raise Skipped(str(error)) from error
+            aside = mapped.left_aside() if mapped else ""
+            raise Skipped(f"{error} {aside}".strip()) from error
+        if self._by_study:
+            found["studies"] = len(rows)
         found |= {
-            "images": len(rows),
+            "images": self._images,
             "patients": len(set(patients)),
             "scale": scale,
             "source": self.labels.source,
             "offsets": self._described(),
+            "label_map": mapped.describe() if mapped else None,
             "multiclass": self._multiclass(draw),
         }
         return Measured(found, self._items(differences, patients))
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
-        return {"labelled_images": len(self.labels.rows)}
+        return {"labelled_images": self._images}
 
-    def _of(self, rows: Sequence[int]) -> Floats:
-        """Scores ``[rows, texts]``, less the constant of each prompt once that is known."""
-        scores = np.stack([self._scores[row] for row in rows]).astype(np.float64)
+    def _of(self, rows: Sequence[int], *, studies: bool = False) -> Floats:
+        """Scores ``[rows, texts]``, less the constant of each prompt once that is known.
+
+        Args:
+            rows: images.
+            studies: each stands for its study, which scores as the mean of its images.
+        """
+        views = self._views if studies else {}
+        scores = np.stack(
+            [
+                np.mean([self._scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
+                for row in rows
+            ]
+        )
         return scores if self._kept is None else scores - self._kept
 
     def _described(self) -> dict[str, Any] | None:
@@ -374,10 +452,21 @@ class ZeroShot(Protocol):
         found = dict(zip(self.texts, self._kept.tolist(), strict=True))
         return {"from": self._offsets, "images": len(self._unlabelled), "of_prompt": found}
 
+    def _map_hints(self) -> dict[str, str]:
+        """Classes without a column for which the map of the set's archive has a rule."""
+        lacking = [name for name in self._prompts.classes if name not in self.labels.values]
+        if not lacking or self.labels.source.get("labels") != THE_SET:
+            return {}
+        hints: dict[str, str] = {}
+        for found in maps_for(self._data.meta.get("kind")):
+            advice = f"{NO_COLUMN}; --label-map {found.name} has a rule for it"
+            hints |= dict.fromkeys((name for name in lacking if name in found.classes), advice)
+        return hints
+
     def _validated(self) -> Validation | str:
         if isinstance(self._validation, str):
             return self._validation
-        scores = self._of(self._validation.rows)
+        scores = self._of(self._validation.rows, studies=True)
         return Validation(prompt_differences(scores, self._prompts), self._validation.values)
 
     def _multiclass(self, draw: Draw) -> dict[str, Any]:
@@ -394,7 +483,8 @@ class ZeroShot(Protocol):
         try:
             if len(classes) < 2 or not rows:
                 raise Skipped("No image has exactly one of two or more classes.")
-            means = class_scores(self._of(rows), self._prompts)
+            scored = self._of(rows, studies=self._listed is None)
+            means = class_scores(scored, self._prompts)
             scores = np.stack([means[name] for name in classes], axis=1)
             patients = patients_of(self._data, rows)
             found = multiclass_accuracy(scores, truth, classes, patients, draw)
@@ -404,8 +494,9 @@ class ZeroShot(Protocol):
 
     def _items(self, differences: Mapping[str, Floats], patients: Sequence[str]) -> pd.DataFrame:
         rows = self.labels.rows
+        named = "study_id" if self._by_study else "image_id"
         table = {
-            "id": [str(name) for name in self._data.images["image_id"].iloc[rows]],
+            "id": [str(name) for name in self._data.images[named].iloc[rows]],
             "patient": list(patients),
         }
         columns: dict[str, Any] = {f"score.{name}": d for name, d in differences.items()}

@@ -224,3 +224,69 @@ def _other_images(content: dict[str, Any]) -> None:
 case(BOXES, "images that are not in the set", "refused", "counted", shows="not in the set")(
     _boxes(_other_images)
 )
+
+
+MAPS = "label maps (evaluate)"
+EVERY = "{any: [Edema, {not: Edema}, No Finding, {not: No Finding}]}"  # wherever there is a label
+for what, text in {
+    "a rule of an unknown word": "classes: {Edema: {anyof: [Edema]}}\n",
+    "a rule of a number": "classes: {Edema: 5}\n",
+    "a column that YAML takes for no": "classes: {Edema: [No]}\n",
+    "two ways to combine at once": "classes: {Edema: {any: [Edema], all: [Pneumonia]}}\n",
+    "absent without present": "classes: {Edema: {absent: Edema}}\n",
+    "no class": "classes: {}\n",
+    "a class with a rule that is left out": "classes: {Edema: Edema}\nleft_out: {so: [Edema]}\n",
+    "a column that the set does not have": "classes: {Edema: Oedema}\n",
+    "no rule for any class": "classes: {Gout: Edema}\n",
+    "images that are present and absent": (
+        f"classes: {{Edema: {{present: {EVERY}, absent: {EVERY}}}}}\n"
+    ),
+    "rules 5,000 deep": "classes: {Edema: " + "{not: " * 5_000 + "Edema" + "}" * 5_000 + "}\n",
+    "aliases that grow to billions": BOMB,
+}.items():
+    case(MAPS, what, "refused")(_file("--label-map", text))
+
+case(MAPS, "the name of an archive that has none", "refused")(
+    lambda world: world.evaluate("--label-map", "chestxray15")
+)
+case(MAPS, "the map of another archive", "refused")(
+    lambda world: world.evaluate("--label-map", "siim", "--classes", "Edema")
+)
+case(MAPS, "classes that it has no rule for", "counted", shows="the label map has no rule for it")(
+    _file("--label-map", "classes: {Edema: Edema}\n")
+)
+case(
+    MAPS,
+    "contradictions that it leaves blank",
+    "counted",
+    shows="both present and absent, left blank",
+)(
+    _file(
+        "--label-map",
+        f"contradictory: blank\nclasses: {{Pneumonia: {{present: {EVERY}, absent: {EVERY}}}}}\n",
+    )
+)
+
+FOR = "prepare for a model"
+
+
+def _damaged_model(world: World) -> list[str]:
+    folder = world.model()
+    path = folder / "config.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"size"', '"sise"', 1))
+    return world.prepare(world.manifest(), "--for", str(folder))
+
+
+case(FOR, "a folder that is no model", "refused")(
+    lambda world: world.prepare(world.manifest(), "--for", str(world.here))
+)
+case(FOR, "a language model", "refused")(
+    lambda world: world.prepare(world.manifest(), "--for", str(world.base.language_model))
+)
+case(FOR, "another size than the model's", "refused")(
+    lambda world: world.prepare(world.manifest(), "--for", str(world.base.run / "model"))
+)
+case(FOR, "a model whose settings are damaged", "refused")(_damaged_model)
+case(FOR, "--all-test beside another split", "refused")(
+    lambda world: world.prepare(world.manifest(), "--all-test", "--split-seed", "1")
+)

@@ -105,7 +105,7 @@ class TestAnotherCommand:
             assert old in text
             path.write_bytes(gzip.compress(text.replace(old, new).encode()))
         self.check(root, out, "--size", "32")
-        assert "made of another source or of this one before it changed" in capsys.readouterr().err
+        assert "another source or from this one before it changed" in capsys.readouterr().err
 
     def test_of_another_source(self, tiny_tree, out, tmp_path):
         copy = shutil.copytree(tiny_tree.root, tmp_path / "copy", copy_function=shutil.copyfile)

@@ -51,12 +51,12 @@ def test_labels_are_columns_and_unindexed_reports_are_blank(found):
 
 
 def test_locations_are_those_of_the_studies_of_the_set_and_counted(found):
-    assert found.locations is not None
-    assert found.locations.to_numpy().tolist() == [
+    assert found.annotation_names == ("locations",)
+    assert found.annotations("locations").to_numpy().tolist() == [
         ["CXR2", "Opacity", "lung", "left", "base", "mild"]
     ]
     steps = {row["step"]: (row["kept"], row["dropped"]) for row in found.funnel}
-    assert steps["location is of a study of the set"] == (1, 0)
+    assert steps["study is in the set, of locations in locations"] == (1, 1)
     assert steps["report is indexed by people (MeSH)"] == (3, 1)
 
 
@@ -72,7 +72,7 @@ def test_the_split_of_every_report_is_stored_and_can_be_given_back(found, tree, 
 def test_a_changed_location_is_found_out(found):
     assert changes(found) == []
     path = found.folder / "locations.parquet"
-    found.locations.assign(side="right").to_parquet(path, index=False)
+    found.annotations("locations").assign(side="right").to_parquet(path, index=False)
     with pytest.raises(UserError, match=r"locations\.parquet: was changed"):
         check_sample(PreparedSet.open(found.folder))
 

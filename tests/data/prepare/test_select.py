@@ -69,6 +69,44 @@ class TestViews:
         with pytest.raises(UserError, match="'view is frontal' dropped 5 of 5 images"):
             selected(tiny_tree, tmp_path / "o", views=("APP",))
 
+    def test_the_word_frontal_is_the_default(self):
+        assert SelectionSettings(views=("frontal",)) == SelectionSettings()
+        assert SelectionSettings.model_validate({"views": ["FRONTAL"]}) == SelectionSettings()
+
+    @pytest.mark.parametrize(
+        ("views", "expected", "lateral", "other"),
+        [
+            (("all",), "abcde", (3, 0), (1, 0)),
+            (("frontal", "lateral"), "abcd", (3, 0), (0, 1)),
+            (("PA", "LL"), "ab", (1, 2), (0, 1)),
+            (("PA", "RAO"), "a", (0, 3), (0, 1)),
+        ],
+    )
+    def test_other_views_enter_when_asked_for_and_are_counted(
+        self, tiny_tree, tmp_path, views, expected, lateral, other
+    ):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        named = ["PA", "LL", "LATERAL", "left_lateral", "AP AXIAL"]
+        pd.read_csv(path, dtype=str).assign(ViewPosition=named).to_csv(path, index=False)
+        found = selected(tiny_tree, tmp_path / "o", views=views)
+        assert "".join(found.images["image_id"]) == expected
+        assert found.images["view"].tolist() == named[: len(expected)]
+        assert found.frontal.tolist() == [True] + [False] * (len(expected) - 1)
+        steps = counts(found)
+        assert steps["view is one of those asked for"] == (len(expected), 5 - len(expected))
+        assert steps["view is frontal, asked for"] == (1, 0)
+        assert steps["view is lateral, asked for"] == lateral
+        assert steps["view is other, asked for"] == other
+
+    def test_an_archives_own_name_is_frontal_when_it_is_asked_for(self, tiny_tree, tmp_path):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        table = pd.read_csv(path, dtype=str).assign(ViewPosition="thorax 1")
+        table.to_csv(path, index=False)
+        found = selected(tiny_tree, tmp_path / "o", views=("Thorax_1",))
+        assert len(found) == 5
+        assert found.frontal.all()
+        assert "view is frontal" in counts(found)
+
     def test_naming_no_view_is_refused(self):
         with pytest.raises(UserError, match="views must name at least one"):
             validate(SelectionSettings, {"views": [""]}, "the command line")
@@ -93,6 +131,15 @@ class TestMultiView:
         assert self.kept("one_at_random") == found[0]
         shares = [sum(f"b-{i}" in ids for ids in found) for i in range(3)]
         assert min(shares) > 8  # about 20 each
+
+    @pytest.mark.parametrize("policy", ["one_at_random", "pa_first"])
+    def test_the_one_is_frontal_where_there_is_one(self, policy):
+        views = images(a="LATERAL AP LL", b="LL LATERAL")
+        for seed in range(20):
+            settings = SelectionSettings(views=("all",), multi_view=policy, seed=seed)
+            kept = one_view(views, settings, set())
+            assert "a-1" in kept
+            assert len(kept) == 2
 
     def test_a_study_of_a_boxed_image_keeps_all(self):
         assert self.kept("pa_first", boxed=["b-0"]) == {"a-0", "b-0", "b-1", "b-2", "c-0"}

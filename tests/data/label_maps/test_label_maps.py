@@ -1,0 +1,162 @@
+"""Label maps: those that come along decide every class, and one's own fits or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medclip_debias.data.label_maps import NO_RULE, LabelMap, load_label_map, packaged_maps, page
+from medclip_debias.data.labels import CHEXPERT_LABELS
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.sources.chestx_det import CLASSES as DET_CLASSES
+from medclip_debias.data.sources.chestxray14 import CLASSES as NIH_CLASSES
+from medclip_debias.data.sources.findings import finding_name
+from medclip_debias.data.sources.label_groups import PADCHEST, VINDR, LabelColumns
+from medclip_debias.data.sources.registry import formats
+from medclip_debias.errors import UserError
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def my_map(**content):
+    return LabelMap(name="mine", **content)
+
+
+def columns_of(label_map):
+    return list(dict.fromkeys(c for rule in label_map.classes.values() for c in rule.columns()))
+
+
+@pytest.mark.parametrize("name", packaged_maps())
+def test_a_packaged_map_decides_every_class_or_says_why_not(name):
+    found = load_label_map(name)
+    known = {*CHEXPERT_LABELS, *load_prompts("openi").classes}
+    listed = [c for names in found.left_out.values() for c in names]
+    assert set(found.classes) | set(listed) == known
+    assert len(listed) == len(set(listed))
+    assert found.name == name
+    assert set(found.kinds) <= set(formats())
+    assert all(rule.why for rule in found.classes.values())
+
+
+def test_every_archive_with_labels_has_a_map():
+    kinds = [kind for name in packaged_maps() for kind in load_label_map(name).kinds]
+    assert len(kinds) == len(set(kinds))
+    assert set(formats()) - set(kinds) == {"manifest", "rexgradient"}  # anybody's; no labels
+
+
+def test_the_maps_columns_are_those_that_the_sources_write():
+    """Both spellings: the archive's own table, and the set that `prepare` makes of it."""
+    archives = {
+        "chestxray14": [*NIH_CLASSES, "No Finding"],
+        "chestx_det": list(DET_CLASSES["ChestX-Det"]),
+    }
+    for name, own in archives.items():
+        found = load_label_map(name)
+        for columns in (own, [finding_name(column) for column in own]):
+            bound = found.bind(columns, list(found.classes), "a table")
+            assert not bound.not_judged
+            assert not bound.lacking
+    three = ["Cardiomegaly", "Mass", "Atelectasis"]
+    ten = load_label_map("chestx_det").bind(DET_CLASSES["ChestX-Det10"], three, "a table")
+    assert ten.not_judged["Cardiomegaly"] == "no column of its rule is there (Cardiomegaly)"
+    assert ten.not_judged["Mass"] == NO_RULE
+
+
+@pytest.mark.parametrize(("name", "groups"), [("padchest", PADCHEST), ("vindr_cxr", VINDR)])
+def test_a_map_and_prepare_agree_on_chexperts_classes(name, groups):
+    """With and without the map, the set's images have the same labels of CheXpert's classes."""
+    found = load_label_map(name)
+    members = sorted({member for group in groups.values() for member in group})
+    named = LabelColumns(members, groups)
+    for member in members:
+        cells = named.values([member])
+        prepared = {c: np.array([float(v or 0)]) for c, v in cells.items()}
+        bound = found.bind(list(prepared), list(groups), "a set")
+        values = bound.values(prepared.__getitem__, str)
+        assert set(values) == set(groups)
+        assert {c: v[0] for c, v in values.items()} == {c: cells[c] for c in groups}, member
+
+
+def test_rare_columns_count_as_zero_where_another_one_is_there():
+    label_map = my_map(classes={"A": ["x", "y"], "B": "z"}, rare=("y", "z"))
+    bound = label_map.bind(["x"], ["A", "B"], "a table")
+    values = bound.values({"x": np.array([1.0, 0.0, -1.0, np.nan])}.__getitem__, str)
+    np.testing.assert_equal(values["A"], [1, 0, -1, np.nan])
+    assert bound.lacking == ["y"]
+    assert bound.not_judged == {"B": "no column of its rule is there (z)"}
+    assert bound.counts["A"] == {
+        **dict.fromkeys(("present", "absent", "uncertain", "blank"), 1),
+        "contradictory": 0,
+    }
+
+
+def test_columns_are_found_by_other_spellings_and_never_two():
+    label_map = my_map(
+        classes={"A": "Pleural_Thickening"}, spellings={"Pleural_Thickening": ["PT"]}
+    )
+    for there in ("Pleural_Thickening", "pleural thickening", "PT", "pt"):
+        assert label_map.bind([there, "other"], ["A"], "t").columns == {"Pleural_Thickening": there}
+    both = label_map.bind(["PT", "pleural thickening"], ["A"], "t")
+    assert both.columns == {"Pleural_Thickening": "PT"}  # as it is written
+    with pytest.raises(UserError, match="the columns 'pt' and 'pleural thickening' may both be"):
+        label_map.bind(["pt", "pleural thickening"], ["A"], "t")
+
+
+def test_a_map_that_does_not_fit_is_one_sentence():
+    label_map = my_map(classes={"A": {"any": ["Effusion"]}}, left_out={"no such label": ["B"]})
+    with pytest.raises(
+        UserError, match=r"t: has no column 'Effusion', .*for 'A' \(did you mean 'Efusion'\?\)"
+    ):
+        label_map.bind(["Efusion"], ["A"], "t")
+    with pytest.raises(UserError, match=r"has no column 'Effusion'.*; it has none"):
+        label_map.bind([], ["A"], "t")
+    with pytest.raises(UserError, match="'mine' has no rule for C; it has rules for: A"):
+        label_map.bind(["Effusion"], ["C"], "t")
+    bound = label_map.bind(["Effusion"], ["A", "B", "C"], "t")
+    assert bound.not_judged == {"B": "no such label", "C": NO_RULE}
+    with pytest.raises(UserError, match=r"has no column that the label map 'padchest' reads"):
+        load_label_map("padchest").bind(["Effusion"], ["Edema"], "t")
+
+
+def test_contradictions_are_refused_or_left_blank_and_counted():
+    rule = {"present": "P", "absent": "N"}
+    table = {"P": np.array([1.0, 1.0, 0.0]), "N": np.array([0.0, 1.0, 1.0])}
+    bound = my_map(classes={"A": rule}).bind(["P", "N"], ["A"], "t")
+    with pytest.raises(UserError, match=r"^row 1: 'A' is both present and absent .*1 of 3 images"):
+        bound.values(table.__getitem__, lambda n: f"row {n}")
+    bound = my_map(classes={"A": rule}, contradictory="blank").bind(["P", "N"], ["A"], "t")
+    np.testing.assert_equal(bound.values(table.__getitem__, str)["A"], [1, np.nan, 0])
+    assert bound.counts["A"]["contradictory"] == bound.counts["A"]["blank"] == 1
+    assert bound.describe()["classes"]["A"]["rule"] == "P; absent: N"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("classes: {A: {anyof: [B]}}", "'classes.A' is wrong: 'anyof' is none of any, all, not"),
+        ("clases: {A: B}", "unknown setting 'clases' .did you mean 'classes'"),
+        ("about: nothing", "setting 'classes' is missing"),
+        ("classes: {A: B}\nrare: [Bc]", "'Bc' of rare is in no rule"),
+        ("classes: {A: B}\nleft_out: {why: [A]}", "'A' has a rule and is left out"),
+        ("- A", "expected 'key: value' lines"),
+    ],
+)
+def test_a_file_that_is_no_map_is_one_sentence(tmp_path, text, sentence):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=sentence) as caught:
+        load_label_map(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_map_is_found_by_name_or_file(tmp_path):
+    (tmp_path / "mine.yaml").write_text("classes: {Edema: Oedema}")
+    assert load_label_map(tmp_path / "mine.yaml").name == "mine"
+    with pytest.raises(UserError, match=r"padchst: is neither .*did you mean 'padchest'"):
+        load_label_map("padchst")
+
+
+def test_the_page_is_what_the_maps_say():
+    assert (DOCS / "label_maps.md").read_text(encoding="utf-8") == page()

@@ -1,0 +1,349 @@
+"""A model of one archive on another's data: prepared for it, labelled through a map, and said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.cli import run
+from medclip_debias.data.label_maps import load_label_map
+from medclip_debias.data.sources.registry import formats
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.archives import FAMILIES, archive_notes, describe_archives
+from medclip_debias.evaluation.compare import compare
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.schema import read_results
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.phantom import PhantomSettings, generate
+from medclip_debias.reporting.report import write_report
+
+QUICK = {"bootstrap": 0, "heatmaps": 0}
+CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]
+
+
+@pytest.fixture(scope="module")
+def trained_elsewhere(small_model, tmp_path_factory):
+    """The small model, as if a run on a MIMIC-CXR phantom had saved it."""
+    model = DualEncoder.load(small_model)
+    model.provenance = {
+        "provenance": {"data_hash": "0" * 64},
+        "data": {"kind": "mimic_cxr", "synthetic": True},
+    }
+    folder = tmp_path_factory.mktemp("elsewhere") / "model"
+    model.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other_archive(tmp_path_factory):
+    """A phantom as ChestX-ray14 would hold it."""
+    out = tmp_path_factory.mktemp("nih") / "tree"
+    settings = PhantomSettings(studies=40, seed=7, layout="chestxray14", min_side=80, max_side=112)
+    generate(out, settings, None, 1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def prepared_for_model(other_archive, trained_elsewhere, tmp_path_factory):
+    out = tmp_path_factory.mktemp("prepared") / "nih"
+    words = ["prepare", other_archive, out, "--for", trained_elsewhere, "--all-test"]
+    assert run([str(word) for word in [*words, "--workers", 1]]) == 0
+    return PreparedSet.open(out)
+
+
+@pytest.fixture
+def renamed(small_prepared, tmp_path):
+    """A function that copies the small set with other label columns."""
+
+    def copy(change):
+        folder = tmp_path / "renamed"
+        shutil.copytree(small_prepared.folder, folder)
+        table = change(pd.read_parquet(folder / "studies.parquet"))
+        table.to_parquet(folder / "studies.parquet", index=False)
+        return folder
+
+    return copy
+
+
+def rename(names):
+    return lambda table: table.rename(columns=names)
+
+
+def test_images_judged_through_a_map_have_the_metrics_of_their_own_names(
+    other_archive, prepared_for_model, trained_elsewhere, tmp_path
+):
+    """The set's columns, the archive's own words, and CheXpert's names: one AUC to 1e-12."""
+    rows = pd.read_csv(next(other_archive.glob("Data_Entry_2017*.csv")))
+    findings = [set(cell.split("|")) for cell in rows["Finding Labels"]]
+    ids = rows["Image Index"].str.replace(".png", "", regex=False)
+    own = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Infiltration")
+    own += ("Mass", "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax")
+    words = pd.DataFrame({"image_id": ids, **{n: [int(n in f) for f in findings] for n in own}})
+    words["No Finding"] = [int("No Finding" in found) for found in findings]
+    for name in ("Emphysema", "Fibrosis"):
+        words[name] = [int(name in found) for found in findings]
+    words.to_csv(tmp_path / "words.csv", index=False)
+    names = words.rename(columns={"Effusion": "Pleural Effusion"})
+    names.to_csv(tmp_path / "names.csv", index=False)
+    ways = {
+        "set": {"label_map": "chestxray14"},
+        "words": {"labels": tmp_path / "words.csv", "label_map": "chestxray14"},
+        "names": {"labels": tmp_path / "names.csv"},
+    }
+    found = {
+        way: evaluate(
+            trained_elsewhere, prepared_for_model.folder, tmp_path / way, **QUICK, **given
+        )["zero_shot"]
+        for way, given in ways.items()
+    }
+    assert found["names"]["label_map"] is None
+    assert {"Pleural Effusion", "Cardiomegaly"} <= set(found["names"]["classes"])
+    for way in ("set", "words"):
+        assert found[way]["classes"].keys() == found["names"]["classes"].keys()
+        for name, measured in found["names"]["classes"].items():
+            mine = found[way]["classes"][name]
+            for key in ("auc", "average_precision", "accuracy", "balanced_accuracy"):
+                assert abs(mine[key] - measured[key]) <= 1e-12
+            for key in ("positive", "negative", "uncertain", "blank"):
+                assert mine[key] == measured[key]
+    assert found["set"]["label_map"]["columns"]["Effusion"] == "Pleural Effusion"
+    assert found["words"]["label_map"]["columns"]["Effusion"] == "Effusion"
+
+
+def test_a_set_is_prepared_as_the_model_expects_and_is_all_test(
+    prepared_for_model, trained_elsewhere
+):
+    model = DualEncoder.load(trained_elsewhere)
+    assert prepared_for_model.settings == model.preprocessing.prepare
+    assert set(prepared_for_model.images["split"]) == {"test"}
+    rows = {(row["step"], row["unit"]): row for row in prepared_for_model.funnel}
+    patients = rows["is test (--all-test)", "patients"]["kept"]
+    assert patients >= prepared_for_model.meta["counts"]["patients"] > 0
+    before = rows["was test by the source's split", "patients of test"]
+    assert before["kept"] + before["dropped"] == patients
+    assert prepared_for_model.meta["options"]["all_test"] is True
+
+
+def test_settings_beside_for_must_be_the_models(other_archive, trained_elsewhere, tmp_path, capsys):
+    words = ["prepare", other_archive, tmp_path / "out", "--for", trained_elsewhere]
+    assert run([str(word) for word in [*words, "--size", 64]]) == 2
+    assert "--size 64 is not what" in capsys.readouterr().err
+    assert run([str(word) for word in [*words, "--all-test", "--split-seed", 1]]) == 2
+    assert "--all-test and --split-seed do not go together" in capsys.readouterr().err
+    words[4] = trained_elsewhere.parent
+    assert run([str(word) for word in words]) == 2
+    assert f"{trained_elsewhere} is one" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    words[4] = trained_elsewhere
+    words += ["--size", 48, "--workers", 1]
+    assert run([str(word) for word in words]) == 0
+    assert "6 of 42 images are in test" in capsys.readouterr().err
+
+
+def test_results_and_report_name_both_archives(prepared_for_model, trained_elsewhere, tmp_path):
+    out = tmp_path / "run"
+    words = ["evaluate", trained_elsewhere, prepared_for_model.folder, "--out", out]
+    words += ["--bootstrap", 0, "--heatmaps", 0, "--label-map", "chestxray14"]
+    words += ["--prompts", "openi", "--classes", "Cardiomegaly,Fracture,Scoliosis,Pleural Effusion"]
+    assert run([str(word) for word in words]) == 0
+    found = read_results(out / "results.json")
+    assert found["archives"]["relation"] == "another archive"
+    assert [found["archives"][side]["kind"] for side in ("model", "data")] == [
+        "mimic_cxr",
+        "chestxray14",
+    ]
+    assert found["notes"][0].startswith("External test: the model was trained on mimic_cxr (synth")
+    zero = found["zero_shot"]
+    assert zero["refused"]["Fracture"]["reason"] == "the archive has no label of it"
+    assert set(zero["label_map"]["not_judged"]) == {"Fracture", "Scoliosis"}
+    made = zero["label_map"]["classes"]["Pleural Effusion"]
+    counts = zero["classes"]["Pleural Effusion"]
+    assert (made["present"], made["absent"]) == (counts["positive"], counts["negative"])
+    page = write_report(out).read_text(encoding="utf-8")
+    for words in ("External test:", "Model trained on", "mimic_cxr, synthetic", "chestxray14"):
+        assert words in page
+    assert "Labels by the label map" in page
+    assert "Fracture: the archive has no label of it" in page
+
+
+def test_a_class_without_a_column_is_told_of_the_archives_map(
+    prepared_for_model, trained_elsewhere, tmp_path
+):
+    classes = ["Cardiomegaly", "Lung Opacity", "Fracture"]
+    found = evaluate(
+        trained_elsewhere,
+        prepared_for_model.folder,
+        tmp_path / "out",
+        **QUICK,
+        prompts="openi",
+        classes=classes,
+    )["zero_shot"]["refused"]
+    advice = "no such label column; --label-map chestxray14 has a rule for it"
+    assert found["Lung Opacity"]["reason"] == advice
+    assert found["Fracture"]["reason"] == "no such label column"
+
+
+def test_runs_on_two_archives_are_not_paired(
+    prepared_for_model, small_prepared, trained_elsewhere, tmp_path
+):
+    evaluate(
+        trained_elsewhere, prepared_for_model.folder, tmp_path / "a", **QUICK, classes=CLASSES[:1]
+    )
+    evaluate(trained_elsewhere, small_prepared.folder, tmp_path / "b", **QUICK, classes=["Edema"])
+    runs = [str(tmp_path / name) for name in "ab"]
+    with pytest.raises(UserError, match=r"two archives .manifest and chestxray14; data_hash"):
+        compare(runs)
+    forced = compare(runs, force=True, resamples=20, metrics=["zero_shot.mean_auc"])
+    entry = forced["rows"][0]["groups"]
+    assert [e["p"] for e in entry.values() if "p" in e] == [None]
+    assert any("nothing is paired" in problem for problem in forced["forced"])
+
+
+def test_the_map_of_the_page_is_one(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    text = next(part for part in page.split("```yaml\n") if part.startswith("name: mine  "))
+    (tmp_path / "mine.yaml").write_text(text.split("```")[0])
+    found = load_label_map(tmp_path / "mine.yaml")
+    assert set(found.classes) >= {"Pleural Effusion", "Lung Lesion", "Edema", "Lung Opacity"}
+
+
+def test_precision_by_class_uses_the_map_too(small_prepared, small_model, renamed, tmp_path):
+    folder = renamed(rename({"Edema": "Wet", "Pneumonia": "Infection", "Pneumothorax": "Air"}))
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("classes: {Edema: Wet, Pneumonia: {any: [Infection]}, Pneumothorax: Air}")
+    plain = evaluate(small_model, small_prepared.folder, tmp_path / "a", **QUICK, classes=CLASSES)
+    mapped = evaluate(small_model, folder, tmp_path / "b", **QUICK, classes=CLASSES, label_map=mine)
+    assert mapped["study_retrieval"]["precision_classes"] == CLASSES
+    for key in ("precision_classes", "class_precision"):
+        assert mapped["study_retrieval"][key] == plain["study_retrieval"][key]
+    assert mapped["zero_shot"]["mean_auc"] == plain["zero_shot"]["mean_auc"]
+    assert mapped["options"]["label_map"][0] == "mine"
+    assert "label_map" not in plain["options"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("classes: {Edema: Oedema}", r"studies\.parquet: has no column 'Oedema'.*mean 'Edema'"),
+        ("classes: {Asthma: Edema}", "the label map 'mine' has no rule for Cardiomegaly, Edema"),
+        (
+            "classes: {Pneumonia: {present: Edema, absent: {not: Pneumothorax}}}",
+            r"studies\.parquet, row \d+: 'Pneumonia' is both present and absent.* 6 of 12 images",
+        ),
+    ],
+)
+def test_a_map_that_does_not_fit_the_set_is_one_sentence(
+    small_prepared, small_model, tmp_path, capsys, text, sentence
+):
+    (tmp_path / "mine.yaml").write_text(text)
+    words = ["evaluate", small_model, small_prepared.folder, "--out", tmp_path / "out"]
+    words += ["--bootstrap", 0, "--heatmaps", 0, "--label-map", tmp_path / "mine.yaml"]
+    assert run([str(word) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert pd.Series([said]).str.contains(sentence).all(), said
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_where_nothing_is_judged_the_reasons_stand_in_skipped(
+    small_prepared, small_model, tmp_path
+):
+    (tmp_path / "mine.yaml").write_text(
+        "contradictory: blank\nleft_out: {nobody looked: [Edema]}\n"
+        "classes: {Pneumonia: {present: Edema, absent: Edema}}"
+    )
+    found = evaluate(
+        small_model,
+        small_prepared.folder,
+        tmp_path / "out",
+        **QUICK,
+        classes=CLASSES,
+        label_map=tmp_path / "mine.yaml",
+    )
+    said = found["skipped"]["zero_shot"]
+    assert "leaves aside: Edema (nobody looked), Pneumothorax (the label map has no rule" in said
+    assert "Pneumonia on 6 images (both present and absent, left blank)." in said
+
+
+def test_a_table_names_the_row_that_contradicts_itself(small_prepared, small_model, tmp_path):
+    table = pd.DataFrame({"study_id": ["s06", "s00"], "P": [0, 1], "N": [1, 1], "Edema": [1, 0]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "mine.yaml").write_text("classes: {Edema: {present: P, absent: N}}")
+    with pytest.raises(UserError, match=r"t\.csv, row 3: 'Edema' is both .* 1 of 2 images"):
+        evaluate(
+            small_model,
+            small_prepared.folder,
+            tmp_path / "out",
+            **QUICK,
+            labels=tmp_path / "t.csv",
+            label_map=tmp_path / "mine.yaml",
+        )
+
+
+@pytest.mark.parametrize(
+    ("trained", "tested", "relation", "note"),
+    [
+        (("mimic_cxr", False, "a"), ("mimic_cxr", False, "a"), "same set", "all of them put"),
+        (("mimic_cxr", False, "a"), ("mimic_cxr", False, "b"), "same archive", "may be among them"),
+        (("mimic_cxr", True, "a"), ("mimic_cxr", False, "b"), "another archive", "External test"),
+        (("openi", False, "a"), ("padchest", False, "b"), "another archive", "External test"),
+        (("rsna", False, "a"), ("siim", False, "b"), "same archive", "come from one archive"),
+        (("manifest", False, "a"), ("manifest", False, "b"), "unknown", "share patients is not"),
+        (("openi", False, "a"), ("manifest", False, "b"), "unknown", "share patients is not"),
+        (("mimic_cxr", True, "a"), ("manifest", False, "b"), "another archive", "External test"),
+        ((None, None, "a"), ("openi", False, "b"), "unknown", "does not say of which archive"),
+        ((None, None, None), ("openi", False, "b"), "unknown", ""),
+    ],
+)
+def test_archives_are_told_apart_by_kind_and_content(trained, tested, relation, note):
+    kind, synthetic, digest = trained
+    data = {"kind": kind, "synthetic": synthetic}
+    model = SimpleNamespace(provenance={"provenance": {"data_hash": digest}, "data": data})
+    meta = {"kind": tested[0], "synthetic": tested[1], "options": {"all_test": True}}
+    prepared = SimpleNamespace(meta=meta, content_hash=tested[2])
+    found = describe_archives(model, prepared)
+    assert found["relation"] == relation
+    notes = archive_notes(found, prepared)
+    assert note in notes[0] if note else not notes
+    assert set().union(*FAMILIES) <= set(formats())
+    peer = SimpleNamespace(provenance={"files": {"model.pt": "f" * 64}})
+    assert describe_archives(peer, prepared)["model"] == dict.fromkeys(
+        ("kind", "synthetic", "data_hash")
+    )
+
+
+def test_uncertain_labels_stay_uncertain_through_a_map(renamed, small_model, tmp_path):
+    def change(table):
+        found = rename({"Pneumonia": "A"})(table)
+        return found.assign(B=np.where(np.arange(len(table)) % 4 == 0, 1.0, 0.0))
+
+    folder = renamed(change)
+    own = pd.read_parquet(folder / "studies.parquet")
+    images = PreparedSet.open(folder).images
+    rows = own.set_index("study_id").loc[images["study_id"][images["split"] == "test"]]
+    (tmp_path / "mine.yaml").write_text("classes: {Pneumonia: [A, B]}")
+    out = tmp_path / "out"
+    evaluate(
+        small_model,
+        folder,
+        out,
+        **QUICK,
+        classes=["Pneumonia"],
+        label_map=tmp_path / "mine.yaml",
+    )
+    made = json.loads((out / "results.json").read_text())["zero_shot"]["label_map"]["classes"]
+    present = (rows["A"] == 1) | (rows["B"] == 1)
+    assert made["Pneumonia"] == {
+        "rule": "any of A, B",
+        "present": int(present.sum()),
+        "absent": int(((rows["A"] == 0) & ~present).sum()),
+        "uncertain": int(((rows["A"] == -1) & ~present).sum()),
+        "blank": int((rows["A"].isna() & ~present).sum()),
+        "contradictory": 0,
+    }

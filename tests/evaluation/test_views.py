@@ -1,0 +1,246 @@
+"""Which views are judged, what is left aside, and studies judged by all of their images."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
+from medclip_debias.evaluation.label_table import class_list, set_labels, table_labels
+from medclip_debias.evaluation.offsets import offset_rows
+from medclip_debias.evaluation.phrase_selection import select_phrases
+from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.evaluation.protocols.retrieval import paired_ranks
+from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval, report_scores
+from medclip_debias.evaluation.protocols.zero_shot import of_studies
+from medclip_debias.evaluation.validation import validator_of
+from medclip_debias.models.load import load_model
+
+CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]
+
+
+def lateral(data: PreparedSet) -> np.ndarray:
+    return (data.images["view"] == "LL").to_numpy()
+
+
+@pytest.fixture(scope="module")
+def mixed(write_prepared, tmp_path_factory) -> PreparedSet:
+    """The hand-made set of 36 images as 18 studies of two: s00 is i00 (PA) and i01 (LL) ...
+
+    Study s04 has two laterals; the views of s06 are its archive's own word and blank.
+    """
+    folder = write_prepared(tmp_path_factory.mktemp("mixed") / "set")
+    images = pd.read_parquet(folder / "images.parquet")
+    first = {f"s{2 * n + 1:02d}": f"s{2 * n:02d}" for n in range(18)}
+    images["study_id"] = images["study_id"].replace(first)
+    images["view"] = ["PA", "LL"] * 18
+    images.loc[images["study_id"] == "s04", "view"] = "LL"
+    images.loc[images["study_id"] == "s06", "view"] = ["Thorax", ""]
+    images.to_parquet(folder / "images.parquet", index=False)
+    for name in ("studies", "sentences"):
+        table = pd.read_parquet(folder / f"{name}.parquet")
+        if name == "studies":
+            table = table[~table["study_id"].isin(first)]
+            table["Edema"] = [float(n // 3 % 2) for n in range(18)]
+        else:
+            table["study_id"] = table["study_id"].replace(first)
+        table.to_parquet(folder / f"{name}.parquet", index=False)
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["selection"] = {"views": ["frontal", "lateral", "thorax"]}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return PreparedSet.open(folder)
+
+
+@pytest.fixture(scope="module")
+def scores(mixed, small_model):
+    """``[36]`` of "Pulmonary edema" less "No pulmonary edema", image by image."""
+    model = load_model(small_model, torch.device("cpu"))
+    with torch.inference_mode():
+        vectors = model.encode_sentences(["Pulmonary edema", "No pulmonary edema"])
+        pixels = torch.from_numpy(np.array(mixed.pixels))
+        found = model.score(model.encode_images(pixels), vectors)
+    return np.asarray(found, dtype=np.float64) @ [1.0, -1.0]
+
+
+def run(mixed, model, out, **options):
+    chosen = EvaluationOptions(**options)
+    return evaluate(model, mixed.folder, out, bootstrap=0, heatmaps=0, options=chosen)
+
+
+def edema(mixed, rows):
+    table = mixed.studies.set_index("study_id")["Edema"]
+    return table.loc[mixed.images["study_id"].iloc[rows]].to_numpy() == 1
+
+
+def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, scores, tmp_path):
+    found = run(mixed, small_model, tmp_path)
+    test = (mixed.images["split"] == "test").to_numpy()
+    rows = np.flatnonzero(test & ~lateral(mixed))
+    zero = found["zero_shot"]
+    assert zero["images"] == len(rows)
+    assert zero["source"]["images_of_other_views"] == (test & lateral(mixed)).sum() > 0
+    expected = roc_auc_score(edema(mixed, rows), scores[rows])
+    assert zero["classes"]["Edema"]["auc"] == pytest.approx(expected)
+    items = pd.read_parquet(tmp_path / "items" / "zero_shot.parquet")
+    np.testing.assert_allclose(items["score.Edema"], scores[rows], atol=1e-6)
+    held = mixed.images["split"].isin(["test", "held_out"]).to_numpy()
+    aside = int((held & lateral(mixed)).sum())
+    assert found["grounding"]["other_views"] == 2 * aside  # two phrases an image
+    assert found["notes"] == [
+        f"{aside} of {held.sum()} images are not frontal and were left aside (the option views: "
+        "all judges them)."
+    ]
+
+
+def test_all_images_are_judged_when_asked_for(mixed, small_model, scores, tmp_path):
+    found = run(mixed, small_model, tmp_path, views="all")
+    rows = np.flatnonzero(mixed.images["split"] == "test")
+    assert found["zero_shot"]["images"] == len(rows)
+    assert found["zero_shot"]["source"]["images_of_other_views"] == 0
+    expected = roc_auc_score(edema(mixed, rows), scores[rows])
+    assert found["zero_shot"]["classes"]["Edema"]["auc"] == pytest.approx(expected)
+    assert found["grounding"]["other_views"] == 0
+    assert found["notes"] == []
+
+
+@pytest.mark.parametrize("views", ["frontal", "all"])
+def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores, tmp_path, views):
+    found = run(mixed, small_model, tmp_path, views=views, several_views="mean")["zero_shot"]
+    test = (mixed.images["split"] == "test").to_numpy()
+    rows = np.flatnonzero(test if views == "all" else test & ~lateral(mixed))
+    by_study = pd.Series(scores[rows]).groupby(mixed.images["study_id"].iloc[rows].to_numpy())
+    means = by_study.mean()
+    truth = mixed.studies.set_index("study_id")["Edema"].loc[means.index] == 1
+    assert found["images"] == len(rows)
+    assert found["studies"] == len(means)
+    assert found["classes"]["Edema"]["auc"] == pytest.approx(roc_auc_score(truth, means))
+    assert found["classes"]["Edema"]["positive"] == truth.sum()
+    items = pd.read_parquet(tmp_path / "items" / "zero_shot.parquet")
+    np.testing.assert_allclose(np.sort(items["score.Edema"]), np.sort(means), atol=1e-6)
+
+
+def test_images_of_a_study_with_other_labels_have_no_study_label(mixed, tmp_path):
+    text = "image_id,Edema\n" + "".join(f"i{n:02d},{n % 2}\n" for n in range(36))
+    (tmp_path / "a.csv").write_text(text)
+    labels = table_labels(tmp_path / "a.csv", mixed, "test", CLASSES, views="all")
+    with pytest.raises(UserError, match=r"a\.csv: images of one study have different labels"):
+        of_studies(labels, mixed)
+    frontal = table_labels(tmp_path / "a.csv", mixed, "test", CLASSES)
+    assert frontal.source["images_of_other_views"] == len(labels.rows) - len(frontal.rows)
+    assert set(frontal.rows) == {row for row in labels.rows if mixed.frontal[row]}
+    listed = "image_id,class\n" + "".join(f"i{n:02d},Edema\n" for n in range(36))
+    (tmp_path / "b.csv").write_text(listed)
+    found = class_list(tmp_path / "b.csv", mixed, CLASSES)
+    outside = (mixed.images["split"] != "train").to_numpy()
+    assert sorted(found.classes) == np.flatnonzero(outside & mixed.frontal).tolist()
+    assert found.source["images_of_other_views"] == (outside & ~mixed.frontal).sum()
+
+
+class Fixed:
+    """A model whose scores are a table."""
+
+    def __init__(self, table):
+        self.table = torch.from_numpy(table)
+
+    def score(self, features, vectors):
+        return self.table[torch.as_tensor(features)]
+
+
+def retrieved(data, options, table):
+    from medclip_debias.evaluation.protocol import Draw
+
+    protocol = StudyRetrieval(data, "test", options)
+    model = Fixed(table[:, : len(protocol.texts)])
+    protocol.begin(model, torch.zeros(len(protocol.texts), 1))
+    rows = sorted(protocol.rows)
+    for part in (rows[3:], rows[:3]):
+        protocol.see(part, part)
+    return protocol, protocol.measure(Draw(0, 0))
+
+
+@pytest.mark.parametrize("views", ["frontal", "all"])
+@pytest.mark.parametrize("several", ["each", "mean"])
+def test_study_retrieval_ranks_studies_by_their_judged_images(mixed, views, several):
+    table = np.random.default_rng(0).normal(size=(36, 8)).astype(np.float32)
+    options = EvaluationOptions(views=views, several_views=several)
+    protocol, found = retrieved(mixed, options, table)
+    expected = []
+    for study in protocol.studies:
+        rows = np.flatnonzero((mixed.images["study_id"] == study).to_numpy())
+        rows = rows if views == "all" else rows[mixed.frontal[rows]]
+        expected.append(table[rows if several == "mean" else rows[:1]].mean(axis=0))
+    scores = np.stack(expected)[:, : len(protocol.texts)]
+    np.testing.assert_allclose(protocol._scores, scores, rtol=1e-6)
+    same = [" ".join(map(str, own)) for own in protocol._reports]
+    reports = report_scores(scores, protocol._reports)
+    ranks = paired_ranks(reports, same, ("report_to_image", "image_to_report"))["strict"]
+    column = found.items["rank_image_to_text_strict"]
+    np.testing.assert_allclose(column, ranks["image_to_report"])
+    assert found.results["images"] == len(protocol.rows)
+    alone = {"frontal": 0, "all": 0}[views]
+    assert found.results["studies_of_other_views"] == alone
+
+
+def test_studies_without_a_frontal_image_are_counted(mixed):
+    """s04 has laterals alone; it is a training study."""
+    split = mixed.images.loc[mixed.images["study_id"] == "s04", "split"].iloc[0]
+    protocol = StudyRetrieval(mixed, split, EvaluationOptions())
+    assert protocol._left_out["studies_of_other_views"] == 1
+    assert "s04" not in protocol.studies
+    assert "s04" in StudyRetrieval(mixed, split, EvaluationOptions(views="all")).studies
+
+
+def test_phrases_and_offsets_follow_the_views(mixed):
+    frontal, whole = (select_phrases(mixed, "test", 40, views=v) for v in ("frontal", "all"))
+    assert all(mixed.frontal[phrase.row] for phrase in frontal.phrases)
+    assert frontal.counts["other_views"] == len(whole.phrases) - len(frontal.phrases) > 0
+    train = np.flatnonzero(mixed.images["split"] == "train")
+    assert offset_rows(mixed, "train", ()) == train[mixed.frontal[train]].tolist()
+    assert offset_rows(mixed, "train", (), "all") == train.tolist()
+
+
+def test_a_split_of_laterals_alone_says_which_option_judges_them(mixed, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(mixed.folder, folder)
+    images = pd.read_parquet(folder / "images.parquet").assign(view="LATERAL")
+    images.to_parquet(folder / "images.parquet", index=False)
+    data = PreparedSet.open(folder)
+    with pytest.raises(Skipped, match=r"no frontal image \(the option views: all judges others\)"):
+        set_labels(data, "test", CLASSES)
+    with pytest.raises(Skipped, match=r"48 lie on images that are not frontal \(views: all"):
+        select_phrases(data, "test", 40)
+
+
+def test_validation_in_training_looks_at_frontal_images(mixed, small_model, tmp_path):
+    folder = tmp_path / "set"
+    shutil.copytree(mixed.folder, folder)
+    for name in ("images", "studies"):
+        path = folder / f"{name}.parquet"
+        pd.read_parquet(path).replace({"split": {"test": "validate"}}).to_parquet(path, index=False)
+    model = load_model(small_model, torch.device("cpu"))
+    seen = []
+
+    class Watched:
+        def encode_sentences(self, texts):
+            return model.encode_sentences(texts)
+
+        def encode_images(self, pixels):
+            seen.extend(pixels.numpy())
+            return model.encode_images(pixels)
+
+        def score(self, features, vectors):
+            return model.score(features, vectors)
+
+    validator_of(folder, 100)(Watched())
+    data = PreparedSet.open(folder)
+    aside = data.pixels[~data.frontal]
+    assert len(seen) > 10
+    assert not any((aside == image).all(axis=(1, 2)).any() for image in seen)
