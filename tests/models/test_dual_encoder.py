@@ -61,6 +61,21 @@ def test_a_saved_model_loads_without_the_folders_it_was_built_from(
     assert torch.equal(scores(DualEncoder.from_pretrained(str(tmp_path / "model"))), expected)
 
 
+def test_a_string_is_one_sentence_and_what_is_no_text_is_refused(model):
+    assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
+    with pytest.raises(UserError, match="sentence 2 is of type float"):
+        model.encode_sentences(["left", float("nan")])
+    with pytest.raises(UserError, match=r"nothing \(None\)"):
+        model.encode_sentences(None)
+
+
+def test_an_argument_that_nobody_knows_is_refused(model, tmp_path):
+    model.save(tmp_path / "model")
+    for unknown in ({"bogus": 1}, {"prompts": {}}, {"settings": None}):
+        with pytest.raises(TypeError, match=next(iter(unknown))):
+            DualEncoder.from_pretrained(tmp_path / "model", **unknown)
+
+
 def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_path):
     model.save(tmp_path / "a")
     model.provenance = {"step": 3}

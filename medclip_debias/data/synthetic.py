@@ -1,0 +1,28 @@
+"""Whether files belong to a phantom: `medclip_debias.phantom` leaves its truth beside them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from medclip_debias.files import read_json_or_none
+
+
+def is_phantom(source_path: Path) -> bool:
+    """Tell whether a source is synthetic, by the truth in its folder."""
+    folder = source_path if source_path.is_dir() else source_path.parent
+    return _holds_truth(folder)
+
+
+def in_phantom(path: Path) -> bool:
+    """Tell whether a file lies anywhere below the folder of a phantom."""
+    return any(map(_remembered, path.absolute().parents))
+
+
+def _holds_truth(folder: Path) -> bool:
+    content = read_json_or_none(folder / "truth" / "meta.json")
+    return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
+
+
+# Thousands of images share a few folders.
+_remembered = lru_cache(maxsize=4096)(_holds_truth)
