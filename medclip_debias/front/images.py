@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from medclip_debias.data.images.files import check_visible, radiograph_of, read_
 from medclip_debias.data.images.radiograph import Radiograph, check_size
 from medclip_debias.data.images.raster import grey_values, luminance
 from medclip_debias.data.synthetic import in_phantom
-from medclip_debias.errors import ReportedWarning, UserError
+from medclip_debias.errors import UserError
+from medclip_debias.front.saying import warn
 from medclip_debias.grounding.find import find_images
 
 ImageLike: TypeAlias = Any
@@ -108,14 +108,10 @@ def _named(images: list[ImageLike]) -> Iterator[tuple[str | int, ImageLike]]:
         if not _is_path(image):
             yield number, image
         elif Path(image).is_dir():
-            for path in find_images([Path(image)], _warn):
+            for path in find_images([Path(image)], warn):
                 yield str(path), path
         else:
             yield str(image), image
-
-
-def _warn(sentence: str) -> None:
-    warnings.warn(sentence, ReportedWarning, stacklevel=2)
 
 
 def _is_path(image: ImageLike) -> bool:

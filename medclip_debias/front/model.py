@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +23,7 @@ from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.protocols.zero_shot import prompt_differences
 from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images
 from medclip_debias.front.prompts import PromptsLike, asked_classes
+from medclip_debias.front.saying import warn
 from medclip_debias.grounding.ground import ground_image
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 from medclip_debias.models.dual_encoder import best_device
@@ -346,7 +346,7 @@ class Model:
 
     def _tell_cut(self, sentences: Sequence[str]) -> None:
         for line in cut_notes(self.network, sentences):
-            warnings.warn(line, ReportedWarning, stacklevel=4)
+            warn(line)
 
     def _tell_synthetic(self, images: Sequence[GivenImage]) -> None:
         """Say once that the model knows no patient, when it is shown other than a phantom."""
@@ -354,9 +354,8 @@ class Model:
         if self._warned or not trained["synthetic"] or all(i.is_phantoms for i in images):
             return
         self._warned = True
-        warnings.warn(
+        warn(
             f"this model was trained on generated images alone ({archive_name(trained)}): what it"
             " says of a patient's radiograph means nothing.",
             SyntheticModelWarning,
-            stacklevel=4,
         )

@@ -63,7 +63,7 @@ def _named(name: str, own: Mapping[str, Any]) -> PromptSet:
 def _sides(name: str, value: Any) -> dict[str, Any]:
     """One class as a prompt file has it."""
     if isinstance(value, Mapping):
-        return dict(value)
+        return {side: [part] if isinstance(part, str) else part for side, part in value.items()}
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise UserError(
             f"prompts: the class '{name}' needs two sides, (positive, negative), as in"

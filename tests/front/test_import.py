@@ -1,4 +1,4 @@
-"""`import medclip_debias` is light, offers what it names, and the pages' examples run as written."""
+"""`import medclip_debias` is light and offers what it names; the pages' examples run as written."""
 
 from __future__ import annotations
 

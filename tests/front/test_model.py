@@ -66,6 +66,7 @@ def test_files_have_the_scores_that_evaluate_gives_them(evaluated, files, model)
 
 
 def test_files_have_the_maps_that_ground_gives_them(files, model, tmp_path):
+    files = [files[1], files[2], files[5], files[7]]
     result = ground_files(model.network, files, [LEFT, NONE], tmp_path / "maps")
     scores = model.scores(files, [LEFT, NONE])
     for path, entry in zip(files, result["images"], strict=True):
@@ -250,23 +251,24 @@ def test_sentences_in_a_list_share_the_probability(model, files):
     np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-9)
     np.testing.assert_allclose(found.sum(axis=1), 1)
     sharp = model.zero_shot(files, texts, scale=1e6).to_numpy()
-    np.testing.assert_allclose(sharp.max(axis=1), 1)
+    assert np.isfinite(sharp).all()
+    np.testing.assert_array_equal(sharp.argmax(axis=1), scores.argmax(axis=1))
 
 
 def test_a_side_of_several_sentences_counts_by_their_mean(model, files):
-    sides = {
-        "Effusion": ([LEFT, "Pulmonary edema"], NONE),
-        "Other": {"positive": LEFT, "negative": NONE},
-    }
-    found = model.zero_shot(
-        files, {"Effusion": sides["Effusion"], "Other": (LEFT, [NONE])}, scale=5
-    )
+    sides = {"Effusion": ([LEFT, "Pulmonary edema"], NONE), "Other": (LEFT, [NONE])}
+    found = model.zero_shot(files, sides, scale=5)
+    spelt = {name: dict(zip(("positive", "negative"), s, strict=True)) for name, s in sides.items()}
+    pd.testing.assert_frame_equal(found, model.zero_shot(files, spelt, scale=5))
     left, edema, none = model.scores(files, [LEFT, "Pulmonary edema", NONE]).to_numpy().T
     logit = 5 * ((left + edema) / 2 - none.astype(np.float64))
     np.testing.assert_allclose(found["Effusion"], 1 / (1 + np.exp(-logit)), atol=1e-6)
     named = model.zero_shot(files, "chex5")
     pd.testing.assert_frame_equal(named, model.zero_shot(files))
-    assert list(model.zero_shot(files[:1], "openi").columns) == list(load_prompts("openi").classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sentences that a model of 16 tokens cuts
+        columns = model.zero_shot(files[:1], "openi").columns
+    assert list(columns) == list(load_prompts("openi").classes)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +309,9 @@ def test_heatmaps_take_one_image_and_know_their_sentences(model, grey):
 
 
 def test_a_sentence_that_is_cut_is_named_by_its_number(model, grey):
-    with pytest.warns(UserWarning, match="Sentence 2 has .* tokens"):
+    with pytest.warns(UserWarning, match="Sentence 2 has .* tokens") as found:
         model.scores(grey, [LEFT, "effusion " * 40])
+    assert found[0].filename == __file__
 
 
 # -------------------------------------------------------------------------------- the model
@@ -370,8 +373,9 @@ def test_a_model_of_phantoms_warns_once_and_not_of_a_phantom(make_network, files
             warnings.simplefilter("error", SyntheticModelWarning)
             call(own, *words)
             model.encode_texts(LEFT)
-        with pytest.warns(SyntheticModelWarning, match=r"mimic_cxr \(synthetic\)"):
+        with pytest.warns(SyntheticModelWarning, match=r"mimic_cxr \(synthetic\)") as found:
             call(files[0], *words)
+        assert [warning.filename for warning in found] == [__file__]
         with warnings.catch_warnings():
             warnings.simplefilter("error", SyntheticModelWarning)
             call(files[1], *words)
