@@ -27,6 +27,9 @@ def test_a_set_is_made_with_one_that_only_its_owner_can_read(tiny_tree, tmp_path
 
 
 def test_what_a_killed_run_left_of_it_goes(tmp_path):
+    with atomic_file(tmp_path / "set" / FILE):  # this process has cleaned the folder before
+        pass
+    (tmp_path / "set" / FILE).unlink()
     child = os.fork()
     if not child:
         with atomic_file(tmp_path / "set" / FILE, private=True, first=True):
