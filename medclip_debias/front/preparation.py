@@ -39,9 +39,10 @@ class PrepareOptions(TypedDict, total=False):
     kind: str
     phrases: Path | str | None
     reports: Path | str | None
-    labeller: str
+    labels: str
+    language: str
     split_seed: int | None
-    text: Mapping[str, Any]
+    report_set: Mapping[str, Any]
     tables: Path | str | None
     text_only: bool
     split_file: Path | str | None
@@ -74,7 +75,7 @@ def prepare(
         say: called with each sentence on what was found, as ``print``.
         overwrite: replace the set at ``out``.
         update: prepare anew what changed since the set at ``out`` was prepared, keep the rest.
-        options: `PrepareOptions`; ``text`` are the settings of reports (``--report-set``).
+        options: `PrepareOptions`; ``report_set`` maps names to values, as ``--report-set`` does.
 
     Raises:
         TypeError: there is no such option.
@@ -91,8 +92,12 @@ def prepare(
         settings = _as_expected(Path(for_model), rows)
     reading = {field.name: given[field.name] for field in fields(Reading) if field.name in given}
     reading |= {key: Path(reading[key]) for key in _PATHS if reading.get(key) is not None}
-    if "text" in reading:
-        reading["text"] = validate(ReportSettings, reading["text"], "prepare", "text.")
+    if "labels" in given:
+        reading["labeller"] = given["labels"]
+    text = dict(given.get("report_set", {}))
+    if given.get("language", "auto") != "auto":
+        text["language"] = given["language"]
+    reading["text"] = validate(ReportSettings, text, "prepare", "report_set.")
     return run(
         Path(source),
         Path(out),

@@ -36,7 +36,8 @@ def read_radiograph(path: Path | str, window: WindowPolicy = "first") -> Radiogr
 
     Args:
         path: ``.dcm``, ``.dcm.gz``, ``.jpg`` or ``.png``; the content decides, not the name.
-        window: which display window of a DICOM file is applied, ``first`` or ``none``.
+        window: which display window of a DICOM file is applied, ``first`` or ``none``; a model
+            wants the one that its own images were read with (``preprocessing.prepare.window``).
 
     Raises:
         UserError: the file is missing, truncated, absurdly large, or no single grey image.
