@@ -30,6 +30,7 @@ from medclip_debias.models.peers.settings import (
     published_preprocessing,
 )
 from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.phantom import PhantomSettings, generate
 
 LEFT, NONE = "Left pleural effusion.", "No pleural effusion."
 
@@ -358,13 +359,8 @@ def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path
 
 
 def test_a_model_of_phantoms_warns_once_and_not_of_a_phantom(make_network, files, grey, tmp_path):
-    phantoms = tmp_path / "phantom" / "files" / "p10"
-    phantoms.mkdir(parents=True)
-    (tmp_path / "phantom" / "truth").mkdir()
-    truth = {"settings_hash": "x", "classes": []}
-    (tmp_path / "phantom" / "truth" / "meta.json").write_text(json.dumps(truth))
-    own = phantoms / "d.png"
-    own.write_bytes(next(p for p in files if p.name == "d.png").read_bytes())
+    generate(tmp_path / "p", PhantomSettings(studies=20, min_side=80, max_side=90), None, 1)
+    own = next((tmp_path / "p" / "files").rglob("*.dcm"))
     for calls in ("zero_shot", "encode_images", "heatmaps"):
         model = Model(make_network(kind="mimic_cxr", synthetic=True))
         call = getattr(model, calls)
