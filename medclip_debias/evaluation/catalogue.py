@@ -33,7 +33,8 @@ class Metric:
         lower_is_better: True for ranks and errors.
         digits: decimals shown.
         path: dotted key in that part, where it is not ``name``.
-        per_class: key of the same metric of one class, where ``name`` is the mean over classes.
+        per_class: key of the same metric of one class, where ``name`` is the mean over classes
+            (the sum, where the definition says so).
         item: column of the protocol's item table that holds it for one item, if there is one.
         chance: what a model without any skill gets: a number, or the dotted key of one in the same
             part of the results.
@@ -119,14 +120,48 @@ METRICS = (
         "zero_shot",
         "mean_auc",
         "Zero-shot AUC",
-        "How often an image with the finding scores higher on 'positive minus negative prompt' "
-        "than one without; mean over classes.",
+        "PNC: how often an image with the finding scores higher on 'positive minus negative "
+        "prompt' than one without; mean over classes.",
         "share",
         per_class="auc",
         chance=0.5,
         paper="AUC",
         terminal=True,
         required=True,
+    ),
+    Metric(
+        "zero_shot",
+        "mean_auc_positive",
+        "AUC of 'X' alone (POS)",
+        "How often an image with the finding scores higher on the positive prompts alone than one "
+        "without; mean over classes.",
+        "share",
+        per_class="auc_positive",
+        chance=0.5,
+        terminal=True,
+    ),
+    Metric(
+        "zero_shot",
+        "mean_auc_negative",
+        "AUC of 'no X' alone (NEG)",
+        "How often an image with the finding scores lower on the negative prompts alone than one "
+        "without; mean over classes.",
+        "share",
+        per_class="auc_negative",
+        chance=0.5,
+        terminal=True,
+    ),
+    Metric(
+        "zero_shot",
+        "contradiction_rate",
+        "Contradiction rate",
+        "Share of all images for which both the positive and the negative prompts of one class "
+        "score strictly higher than either side of every other class; sum over classes.",
+        "share",
+        lower_is_better=True,
+        per_class="contradiction_rate",
+        chance="contradiction_chance",
+        terminal=True,
     ),
     Metric(
         "zero_shot",

@@ -9,6 +9,7 @@ docs/results.md says the same in words, docs/results.schema.json as JSON Schema.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,7 +52,7 @@ def _with_metrics(protocol: str, *, per_class: bool = False) -> type[Part]:
 
 
 def _about(metric: Metric, per_class: bool) -> str:
-    return metric.definition.split("; mean over")[0] if per_class else metric.definition
+    return re.split("; (?:mean|sum) over", metric.definition)[0] if per_class else metric.definition
 
 
 if TYPE_CHECKING:  # their fields are known when the program runs
@@ -121,9 +122,10 @@ class ClassResult(ClassCounts, ClassMetrics):
 
 
 class Refused(ClassCounts):
-    """A class that could not be measured."""
+    """A class that could not be measured; its prompts compete with the others' all the same."""
 
     reason: str = Field(description="Why.")
+    contradiction_rate: float | None = Field(None, description="As of the other classes.")
 
 
 class MultiClassCount(Part):
@@ -186,6 +188,9 @@ class ZeroShot(ZeroShotMetrics):
     interval: Intervals = Field({}, description="95% intervals of the means.")
     classes: dict[str, ClassResult] = Field(description="Per class.")
     refused: dict[str, Refused] = Field({}, description="Classes that were not measured.")
+    contradiction_chance: float | None = Field(
+        None, description="Contradiction rate of scores in random order."
+    )
     images: int | None = Field(None, description="Images judged.")
     studies: int | None = Field(None, description="Studies judged, each by the mean of its images.")
     patients: int | None = Field(None, description="Their patients.")
