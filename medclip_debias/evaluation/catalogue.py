@@ -341,6 +341,39 @@ METRICS = (
         terminal=True,
     ),
     *(_precision(k) for k in (5, 10, 100)),
+    Metric(
+        "triplets",
+        "original_best",
+        "Original report best of three",
+        "Share of images that score higher with their report than with the same report with one "
+        "finding negated or omitted (CXR-Align); a tie is shared.",
+        "share",
+        item="original_best",
+        chance=1 / 3,
+        terminal=True,
+    ),
+    Metric(
+        "triplets",
+        "original_above_negated",
+        "Original report above negated",
+        "Share of images that score higher with their report than with the same report with one "
+        "finding negated; a tie is half.",
+        "share",
+        item="original_above_negated",
+        chance=0.5,
+        terminal=True,
+    ),
+    Metric(
+        "triplets",
+        "original_above_omitted",
+        "Original report above omitted",
+        "Share of images that score higher with their report than with the same report with one "
+        "finding omitted; a tie is half.",
+        "share",
+        item="original_above_omitted",
+        chance=0.5,
+        terminal=True,
+    ),
 )
 """What `evaluate` measures, in the order of every table."""
 
@@ -452,6 +485,7 @@ def page() -> str:
         "grounding": "Phrase grounding",
         "retrieval": "Retrieval of boxes and sentences",
         "study_retrieval": "Retrieval of whole studies",
+        "triplets": "Report triplets (`--triplets`)",
         "validation": "On the way of a training run (`validation.csv`)",
     }
     for protocol in (*PROTOCOLS, "validation"):
@@ -470,7 +504,7 @@ def _line(metric: Metric) -> str:
         f"`{metric.key if metric.protocol != 'validation' else metric.name}`",
         metric.unit,
         better,
-        "" if chance is None else str(chance),
+        "" if chance is None else f"{chance:.4g}" if isinstance(chance, float) else chance,
         metric.definition,
     )
     return f"| {' | '.join(cells)} |"

@@ -23,6 +23,11 @@ from medclip_debias.evaluation.class_statistics import class_statistics
 from medclip_debias.evaluation.prompt_scores import SideScores
 from medclip_debias.evaluation.protocol import Protocol
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.report_triplets import (
+    SHARES,
+    ReportTriplets,
+    share_statistics,
+)
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, BoxRetrieval
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
@@ -107,6 +112,12 @@ def rank_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statisti
     return statistics
 
 
+def triplet_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The shares of ``items/triplets.parquet``."""
+    del results
+    return share_statistics({name: table[name].to_numpy(dtype=np.float64) for name in SHARES})
+
+
 @dataclass(frozen=True)
 class Items:
     """How the item table of a protocol is read.
@@ -134,5 +145,6 @@ ITEMS = {
         Items(PhraseGrounding, phrase_statistics, ("groundable", "area")),
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
+        Items(ReportTriplets, triplet_statistics),
     )
 }

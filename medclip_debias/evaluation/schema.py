@@ -69,11 +69,15 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class RetrievalMetrics(Part):
         """Metrics of a retrieval."""
 
+    class TripletMetrics(Part):
+        """Metrics of report triplets."""
+
 else:
     ClassMetrics = _with_metrics("zero_shot", per_class=True)
     ZeroShotMetrics = _with_metrics("zero_shot")
     PhraseMetrics = _with_metrics("grounding")
     RetrievalMetrics = _with_metrics("retrieval")
+    TripletMetrics = _with_metrics("triplets")
 
 
 # ------------------------------------------------------------------------------- zero-shot
@@ -260,6 +264,19 @@ class StudyRetrieval(Part):
     precision_classes: list[str] = Field([], description="Classes of the precision by class.")
 
 
+# -------------------------------------------------------------------------------- triplets
+
+
+class Triplets(TripletMetrics):
+    """Each image with its report, one with a finding negated, one with it omitted."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    images: int = Field(description="Triplets judged, one an image.")
+    patients: int | None = Field(None, description="Their patients.")
+    distinct_texts: int | None = Field(None, description="Distinct sentences or reports scored.")
+    source: Any = Field(None, description="The file, and what of it was left aside.")
+
+
 # ------------------------------------------------------------------------------- the whole
 
 
@@ -311,6 +328,7 @@ class Results(Part):
     grounding: Grounding | None = Field(None, description="Phrase grounding.")
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
+    triplets: Triplets | None = Field(None, description="Report triplets.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")

@@ -239,6 +239,7 @@ class Trainings(Experiment):
                 labels=given.labels,
                 class_images=given.class_images,
                 phrases=given.phrases,
+                triplets=given.triplets,
                 options=given.options,
             )
         except UserError as error:
