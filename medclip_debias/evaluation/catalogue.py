@@ -115,6 +115,20 @@ def _precision(k: int) -> Metric:
     )
 
 
+def _triplets(name: str, title: str, counted: str, chance: float) -> Metric:
+    return Metric(
+        "triplets",
+        name,
+        f"Original report {title}",
+        "Share of images that score higher with their report than with the same report with one "
+        f"finding {counted}.",
+        "share",
+        item=name,
+        chance=chance,
+        terminal=True,
+    )
+
+
 METRICS = (
     Metric(
         "zero_shot",
@@ -341,38 +355,12 @@ METRICS = (
         terminal=True,
     ),
     *(_precision(k) for k in (5, 10, 100)),
-    Metric(
-        "triplets",
-        "original_best",
-        "Original report best of three",
-        "Share of images that score higher with their report than with the same report with one "
-        "finding negated or omitted (CXR-Align); a tie is shared.",
-        "share",
-        item="original_best",
-        chance=1 / 3,
-        terminal=True,
+    _triplets(
+        "original_best", "best of three", "negated or omitted (CXR-Align); a tie is shared", 1 / 3
     ),
-    Metric(
-        "triplets",
-        "original_above_negated",
-        "Original report above negated",
-        "Share of images that score higher with their report than with the same report with one "
-        "finding negated; a tie is half.",
-        "share",
-        item="original_above_negated",
-        chance=0.5,
-        terminal=True,
-    ),
-    Metric(
-        "triplets",
-        "original_above_omitted",
-        "Original report above omitted",
-        "Share of images that score higher with their report than with the same report with one "
-        "finding omitted; a tie is half.",
-        "share",
-        item="original_above_omitted",
-        chance=0.5,
-        terminal=True,
+    *(
+        _triplets(f"original_above_{other}", f"above {other}", f"{other}; a tie is half", 0.5)
+        for other in ("negated", "omitted")
     ),
 )
 """What `evaluate` measures, in the order of every table."""

@@ -68,6 +68,9 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
     several = results.get("zero_shot", {}).get("multiclass") or {}
     if "list" in several.get("source", {}):  # asked for by name
         shown["zero_shot.multiclass.accuracy"] = several.get("accuracy", several.get("reason"))
+    given = (results.get("triplets") or {}).get("source")
+    if given:
+        shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 

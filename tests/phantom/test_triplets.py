@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
+from medclip_debias.evaluation.triplets import read_triplets
 from medclip_debias.phantom.catalogue import CLASS_NAMES
 from medclip_debias.phantom.triplets import make_triplets, write_triplets
 from medclip_debias.phantom.truth import agrees, statement_from_json
@@ -87,3 +89,17 @@ def test_equal_seeds_write_equal_tables(made, phantom_tree, tmp_path):
     assert not other.equals(made.table)
     with pytest.raises(UserError, match="holds no truth"):
         write_triplets(tmp_path, tmp_path / "no.csv")
+
+
+def test_the_table_fits_the_prepared_phantom(made, prepared_phantom, phantom_tree, tmp_path):
+    write_triplets(phantom_tree, tmp_path / "triplets.csv")
+    data = PreparedSet.open(prepared_phantom)
+    kept, source = read_triplets(tmp_path / "triplets.csv", data, "test")
+    assert source["rows"] == len(made.table)
+    assert (source["without_sentence"], source["unchanged"]) == (0, 0)
+    by_study = made.table.set_index("study_id")
+    for triplet in kept:
+        study = str(data.images["study_id"].iloc[triplet.row])
+        assert triplet.texts == tuple(by_study.loc[study, ["original", "negated", "omitted"]])
+    splits = {str(data.images["split"].iloc[triplet.row]) for triplet in kept}
+    assert splits <= {"test", "held_out"}

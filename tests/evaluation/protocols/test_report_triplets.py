@@ -1,4 +1,4 @@
-"""Triplets: read in both forms, scored as a loop over sentences does, refused when they do not fit."""
+"""Triplets: read in both forms, scored as a loop does, refused when they do not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
-from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.evaluate import evaluate, headline
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
@@ -176,6 +176,7 @@ def test_the_shares_are_those_of_the_models_scores(evaluated, small_prepared, sm
     names = ("original_best", "original_above_negated", "original_above_omitted")
     assert [found[name] for name in names] == pytest.approx(np.mean(hits, axis=0).tolist())
     assert found["images"] == len(kept) == 24
+    assert headline(results)["triplets.judged"] == "24 of 36"
     assert set(found["interval"]) == set(names)
 
 
