@@ -37,6 +37,7 @@ from medclip_debias.evaluation.provenance import (
 from medclip_debias.files import code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -190,7 +191,11 @@ def evaluate(
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
-        "notes": [*_notes(data, split, options), *archive_notes(archives, data)],
+        "notes": [
+            *_synthetic(model, data),
+            *_notes(data, split, options),
+            *archive_notes(archives, data),
+        ],
         "counts": {
             "images": encoded.images,
             **counts,
@@ -218,6 +223,11 @@ def evaluate(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:
+    warning = synthetic_warning(model.provenance, bool(data.meta.get("synthetic", False)))
+    return [warning] if warning else []
 
 
 def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[str]:

@@ -167,14 +167,14 @@ def test_one_scale_for_the_sentences_of_an_image(model, image_file, tmp_path):
 
     path = image_file("image.png", 64, 64)
     texts = ["Left lung.", "Right lung.", "Lung left right."]
-    for scale in ("own", "image"):
+    for scale in ("each", "image"):
         options = GroundOptions(scale=scale, style={"legend": False, "max_side": 0, "alpha": 1})
         result = ground_files(model, [path], texts, tmp_path / scale, options)
         rows = result["images"][0]["sentences"]
         low = min(row["lowest"] for row in rows)
         high = max(row["highest"] for row in rows)
         for row in rows:
-            if scale == "own":
+            if scale == "each":
                 low, high = row["lowest"], row["highest"]
             picture = np.asarray(Image.open(row["picture"]).convert("RGB"))
             assert picture.shape == (64, 64, 3)

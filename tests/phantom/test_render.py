@@ -123,7 +123,8 @@ import hashlib, numpy as np
 from medclip_debias.phantom.render import render_frontal, render_lateral
 digest = hashlib.sha256()
 for key in range(4):
-    for picture in (render_frontal((key,), (260, 300), [3 * key]), render_lateral((key,), (260, 300))):
+    front = render_frontal((key,), (260, 300), [3 * key])
+    for picture in (front, render_lateral((key,), (260, 300))):
         digest.update(np.rint(picture.pixels * 4095).astype("<u2").tobytes())
 print(digest.hexdigest())
 """

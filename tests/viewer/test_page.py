@@ -11,7 +11,7 @@ from medclip_debias.viewer.uploads import Uploads
 
 pytest.importorskip("gradio")
 
-DRAWING = ("Left lung.", False, 0.3, 0.55, "own")
+DRAWING = ("Left lung.", False, 0.3, 0.55, "each")
 A = "session"
 
 
@@ -116,6 +116,6 @@ def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, image_fold
 
 
 def test_without_the_tick_there_is_no_threshold():
-    assert ground_options(False, 0.3, 0.5, "own").threshold is None
+    assert ground_options(False, 0.3, 0.5, "each").threshold is None
     options = ground_options(True, 0.25, 0.5, "image")
     assert (options.threshold, options.scale, options.style.alpha) == (0.25, "image", 0.5)

@@ -30,8 +30,8 @@ from medclip_debias.data.prepare.select import TRAINING, Plan, select
 from medclip_debias.data.prepare.views import read_views
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated_language
 from medclip_debias.data.splits import check_leak
+from medclip_debias.data.synthetic import is_phantom
 from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
-from medclip_debias.files import read_json_or_none
 
 if TYPE_CHECKING:
     from medclip_debias.data.prepare.previous import Previous
@@ -297,10 +297,3 @@ def _owner(study: StudyRecord) -> ImageRecord:
     """A study as `check_leak` wants it."""
     ids = (study.study_id, study.study_id, study.patient_id)
     return ImageRecord(*ids, Path(), "", study.split, study.origin)
-
-
-def is_phantom(source_path: Path) -> bool:
-    """Tell whether a source is synthetic: `medclip_debias.phantom` leaves its truth in it."""
-    folder = source_path if source_path.is_dir() else source_path.parent
-    content = read_json_or_none(folder / "truth" / "meta.json")
-    return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
