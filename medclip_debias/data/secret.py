@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file
+from medclip_debias.files import atomic_file, remove_leftovers
 
 FILE = "items.key"
 """In the folder of the prepared set, readable by its owner alone."""
@@ -56,6 +56,7 @@ def keep_secret(new: Path, old: Path) -> None:
         (new / FILE).unlink(missing_ok=True)
         _write(new / FILE, read_secret(old))
     read_secret(new)
+    remove_leftovers(new)  # of a run that was killed while it wrote the secret
 
 
 def _write(path: Path, secret: bytes) -> None:

@@ -156,9 +156,10 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
         return _write(
             experiment, rows, out, results["seconds"], version, str(results["medclip_debias"])
         )
-    except KeyError as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:  # cells come from a file
         raise UserError(
-            f"the cells of {experiment.label()} hold no {error}; run the experiment again."
+            f"the cells do not hold what {experiment.label()} reads ({type(error).__name__}: "
+            f"{error}); run it again."
         ) from error
 
 

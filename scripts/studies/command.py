@@ -15,6 +15,8 @@ from studies.study import STUDIES, find_study
 
 __all__ = ["publish", "rewrite_named", "run_named", "run_study", "titles"]
 
+HINT = "give the results.json of a run of the study"
+
 
 def titles() -> dict[str, str]:
     """Title of every study by name."""
@@ -56,12 +58,14 @@ def rewrite_named(name: str, results: Path, out: Path) -> dict[str, Any]:
     """
     kind = find_study(name)
     keys = ("settings", "rows", "seconds", "version", "medclip_debias")
-    found = read_json(results, "give the results.json of a run of the study", keys=keys)
+    found = read_json(results, HINT, keys=keys)
     if found.get("study") != name:
-        raise UserError(
-            f"{results}: holds the study '{found.get('study')}', not '{name}'; give the "
-            "results.json of a run of the study."
-        )
+        raise UserError(f"{results}: holds the study '{found.get('study')}', not '{name}'; {HINT}.")
+    rows, version, seconds = found["rows"], found["version"], found["seconds"]
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+        raise UserError(f"{results}: 'rows' must be a list of cells; {HINT}.")
+    if type(version) is not int or not isinstance(seconds, int | float):
+        raise UserError(f"{results}: 'version' and 'seconds' must be numbers; {HINT}.")
     settings = validate(kind.settings_class, found["settings"], str(results))
     return rewrite(kind(settings, out.parent / "inputs"), found, out)
 

@@ -62,7 +62,7 @@ class FalseNegativesSettings(PhantomStudySettings):
 
 
 class FalseNegatives(PhantomStudy):
-    """The oracle, the paper's method and its controls against InfoNCE."""
+    """Removal by truth, the paper's method and its controls against InfoNCE."""
 
     name: ClassVar[str] = "false-negatives"
     title: ClassVar[str] = "Do false negatives hurt, and is it the sentence that counts?"
@@ -119,7 +119,7 @@ number, the rest; `replicates=2` tells them apart.
         return false_rate(PhantomFolder(self.shared_folder(cell)))
 
     def summary(self, rows: Sequence[Row]) -> Summary:
-        """How many are false, what the oracle gains, what the controls leave."""
+        """How many are false, what removing them gains, what the controls leave."""
         rates = [r for r in rows if r["part"] == "rate"]
         trained = [r for r in rows if r["part"] == "train"]
         groups = by_method(trained)

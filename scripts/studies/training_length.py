@@ -61,7 +61,7 @@ class TrainingLengthSettings(PhantomStudySettings):
 
 
 class TrainingLength(PhantomStudy):
-    """What the oracle, labels and the paper's method gain, against the length of training."""
+    """What removal by truth, by label and the paper's method gain with the length of training."""
 
     name: ClassVar[str] = "training-length"
     title: ClassVar[str] = "Do the answers change with more training?"

@@ -1,6 +1,7 @@
 """The secret of a prepared set: generated once, kept when the set is written again, private."""
 
 import os
+import signal
 import stat
 import threading
 
@@ -9,8 +10,9 @@ import pytest
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare, prepare_part
 from medclip_debias.data.prepare.shards import merge
-from medclip_debias.data.secret import FILE, read_secret
+from medclip_debias.data.secret import FILE, keep_secret, read_secret
 from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_file
 
 SMALL = PrepareSettings(size=32)
 
@@ -22,6 +24,20 @@ def test_a_set_is_made_with_one_that_only_its_owner_can_read(tiny_tree, tmp_path
     assert len(read_secret(tmp_path / "o")) == 32
     prepare(tiny_tree.root, tmp_path / "p", SMALL, workers=1)
     assert read_secret(tmp_path / "p") != read_secret(tmp_path / "o")
+
+
+def test_what_a_killed_run_left_of_it_goes(tmp_path):
+    with atomic_file(tmp_path / "set" / FILE):  # this process has cleaned the folder before
+        pass
+    (tmp_path / "set" / FILE).unlink()
+    child = os.fork()
+    if not child:
+        with atomic_file(tmp_path / "set" / FILE, private=True, first=True):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(list((tmp_path / "set").iterdir())) == 1
+    keep_secret(tmp_path / "set", tmp_path / "none")
+    assert [path.name for path in (tmp_path / "set").iterdir()] == [FILE]
 
 
 @pytest.mark.parametrize("how", [{"update": True}, {"overwrite": True}, {}])

@@ -27,7 +27,7 @@ def play(monkeypatch, capsys):
         sys.modules.pop(path.stem, None)
 
 
-@pytest.mark.parametrize("area", ["manifest", "image file"])
+@pytest.mark.parametrize("area", ["manifest", "image file", "results of a study"])
 def test_bad_inputs_are_answered_rightly(play, area):
     code, said = play("--only", area)
     assert code == 0, said

@@ -89,7 +89,7 @@ def test_a_page_is_written_anew_from_what_a_run_measured(tmp_path, capsys):
     broken = content | {"rows": [{"part": "example 1"}]}
     (first / "results.json").write_text(json.dumps(broken))
     assert run([*given, *out]) == 2
-    assert "run the experiment again" in capsys.readouterr().err
+    assert "the cells do not hold what fine-grained reads" in capsys.readouterr().err
 
 
 def test_the_settings_of_a_run_are_a_file_that_repeats_it(tmp_path):

@@ -417,4 +417,6 @@ def _with_last_paragraph(pieces: list[_Piece]) -> list[_Piece]:
     if not rest:
         return pieces
     last = _Piece("last_paragraph", rest[0].strip())
-    return [*pieces[: named[-1]], _Piece(name, first.strip(), kind), last]
+    # What follows has no heading, as the text below a second "FINAL REPORT".
+    behind = pieces[named[-1] + 1 :]
+    return [*pieces[: named[-1]], _Piece(name, first.strip(), kind), last, *behind]

@@ -27,6 +27,7 @@ import folder_cases
 import openi_cases  # noqa: F401
 import pixel_cases  # noqa: F401
 import settings_cases  # noqa: F401
+import study_cases  # noqa: F401
 import table_cases  # noqa: F401
 from case import CASES, Outcome, play
 from page import MARK, page

@@ -488,3 +488,11 @@ def test_a_huge_report_takes_no_more_time_than_its_length_asks_for():
     start = time.process_time()
     sections(lines * 8)
     assert time.process_time() - start < 8 * 4 * once + 0.5
+
+
+def test_text_behind_the_last_paragraph_is_not_lost():
+    text = "w0 a Comparison: W1 b. Comparison: W2 b.\n\nW3 b.\n FINAL REPORT\nW4 b."
+    found, aside = sections_counted(text)
+    assert found["last_paragraph"] == "W3 b."
+    assert found["preamble"] == "W4 b."
+    assert aside["preamble (replaced)"] == 5
