@@ -136,8 +136,8 @@ def one_scale(maps: Iterable[tuple[NDArray[np.floating], ArrayLike]]) -> Scale |
     """One scale for maps whose true boxes are known.
 
     The reference is the 95th percentile of the scores outside the true boxes, all maps weighing
-    alike: places where what the sentence says is not to be seen. The colours run from it to the
-    highest score, at least over the distance from the median of those scores to the reference.
+    alike: places where what the sentence says is not to be seen. The colours run to the
+    highest score, as `medclip_debias.grounding.absent.AbsentScores.limits` says.
 
     Args:
         maps: heatmaps ``[height, width]`` with their boxes ``[K, 4]`` (x, y, width, height).
@@ -167,7 +167,7 @@ def _said(scale: Scale | None) -> str:
     if scale is None:
         return "Each picture has its own colour scale."
     return (
-        f"All pictures have one colour scale, from {scale.limits[0]:.2f} to {scale.limits[1]:.2f}."
-        " It begins at the 95th percentile of the scores outside the true boxes of these pictures;"
-        " what scores less has no colour."
+        f"All pictures have one colour scale, up to {scale.limits[1]:.2f}. What scores less than"
+        f" {scale.reference:.2f}, the 95th percentile of the scores outside the true boxes of"
+        " these pictures, has no colour."
     )

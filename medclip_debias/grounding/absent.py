@@ -44,11 +44,13 @@ class AbsentScores:
     def limits(self, highest: float) -> tuple[float, float]:
         """Scores at the ends of the colours for maps whose highest score is ``highest``.
 
-        From the reference to ``highest``, but never over less than the distance from the median to
-        the reference: what barely exceeds it stays pale.
+        From the median, so that the reference already has a colour that is seen, to ``highest``,
+        but at least as far beyond the reference as the median lies below it (1, the highest
+        cosine, at most): what barely exceeds the reference does not get the brightest colour.
         """
         span = max(self.reference - self.middle, 1e-6)
-        return self.reference, max(highest, self.reference + span)
+        low = self.reference - span
+        return low, max(highest, min(self.reference + span, 1.0), low + 1e-6)
 
 
 class AbsentFindings:

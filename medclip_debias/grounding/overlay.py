@@ -27,6 +27,7 @@ SMALLEST_SIDE = 440
 BOX_COLOUR = "#35e0ff"
 FOUND_COLOUR = "white"
 WARNING_COLOUR = "#b91c1c"
+NO_COLOUR = "#d4d4d4"  # of the scores below the reference, on the colour bar
 GAP = 0.08  # inches between the radiograph and the map beside it
 # A sentence with two dollar signs is no formula.
 CAPTION: dict[str, Any] = {"fontsize": 9, "va": "bottom", "parse_math": False}
@@ -179,7 +180,9 @@ def write_overlay(
         cax = figure.add_axes(paper.place(paper.left + paper.image_width + 0.1, top, 0.12, long))
         bar = figure.colorbar(ScalarMappable(norm, colormap), cax=cax)
         bar.ax.tick_params(labelsize=7, length=2)
-        bar.set_label("cosine" if reference is None else "cosine; grey below", fontsize=7)
+        bar.set_label("cosine", fontsize=7)
+        if reference is not None:
+            bar.ax.axhspan(low, min(max(reference, low), high), color=NO_COLOUR)
         for level in contours:
             if low <= level <= high:
                 bar.ax.axhline(level, color="white", linewidth=1.0)
