@@ -144,7 +144,7 @@ def ground_files(
                 "image": str(path),
                 "height": height,
                 "width": width,
-                "absent": asdict(absent) if absent else None,
+                "absent": asdict(absent) | {"classes": list(absent.classes)} if absent else None,
                 "sentences": rows,
             }
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from medclip_debias.models.synthetic import WARNING
 from medclip_debias.viewer.calls import Calls
-from medclip_debias.viewer.page import Handlers, build, functions, ground_options
+from medclip_debias.viewer.page import Handlers, _head, build, functions, ground_options
 from medclip_debias.viewer.sessions import Sessions
 from medclip_debias.viewer.uploads import Uploads
 
@@ -113,6 +114,12 @@ def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, image_fold
     image = handlers._answers.read(image_folder / "<img src=x>.png")
     sessions.keep(A, image)
     assert "<img" not in handlers.looked(A, *DRAWING)[0]
+
+
+def test_a_model_of_synthetic_images_says_so_at_the_head_of_the_page(answers):
+    assert "synthetic" not in _head(answers)
+    answers.model.provenance = {"synthetic": True}
+    assert f"<p class='notice wrong' role='alert'>{WARNING}</p>" in _head(answers)
 
 
 def test_without_the_tick_there_is_no_threshold():
