@@ -67,6 +67,10 @@ def evaluate(
     phrases: Annotated[
         Path | None, typer.Option(help="COCO file or MS-CXR CSV instead of the set's phrases.")
     ] = None,
+    triplets: Annotated[
+        Path | None,
+        typer.Option(help="Reports with a finding negated and omitted, as cxr-align.json."),
+    ] = None,
     options: Annotated[
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
@@ -97,6 +101,7 @@ def evaluate(
             label_map=label_map,
             class_images=class_images,
             phrases=phrases,
+            triplets=triplets,
             options=read_options(options) if options else None,
             device=device,
             progress=advance,

@@ -1,22 +1,36 @@
-"""Which files are generated: `medclip_debias.phantom` leaves its truth in the folder it writes."""
+"""Whether files belong to a phantom: `medclip_debias.phantom` leaves its truth beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from medclip_debias.files import read_json_or_none
 
 
 def is_phantom(source_path: Path) -> bool:
-    """Tell whether a source is synthetic: `medclip_debias.phantom` leaves its truth in it."""
+    """Tell whether a source is synthetic, by the truth in its folder."""
     folder = source_path if source_path.is_dir() else source_path.parent
+    return _holds_truth(folder)
+
+
+def in_phantom(path: Path) -> bool:
+    """Tell whether a file lies anywhere below the folder of a phantom."""
+    return any(map(_remembered, path.absolute().parents))
+
+
+def _holds_truth(folder: Path) -> bool:
     content = read_json_or_none(folder / "truth" / "meta.json")
     return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
 
 
+# Thousands of images share a few folders.
+_remembered = lru_cache(maxsize=4096)(_holds_truth)
+
+
 def all_of_phantoms(files: Iterable[Path]) -> bool:
-    """Tell whether every file lies in the folder of a phantom, at any depth; False for no file.
+    """Tell whether every file lies below the folder of a phantom; False for no file.
 
     A copy elsewhere does not: what is not known to be generated counts as real.
     """
@@ -26,6 +40,6 @@ def all_of_phantoms(files: Iterable[Path]) -> bool:
         parents = file.absolute().parents
         for folder in parents:
             if folder not in known:
-                known[folder] = is_phantom(folder)
+                known[folder] = _holds_truth(folder)
         found.append(any(known[folder] for folder in parents))
     return bool(found) and all(found)

@@ -36,7 +36,7 @@ def describe_archives(model: ImageTextModel, data: PreparedSet) -> dict[str, Any
         of the model null where it does not say; ``relation``: ``same set``, ``same archive``,
         ``another archive`` or ``unknown``.
     """
-    trained = _trained_on(model.provenance)
+    trained = trained_on(model.provenance)
     tested = {
         "kind": data.meta.get("kind", data.meta.get("source")),
         "synthetic": bool(data.meta.get("synthetic", False)),
@@ -85,7 +85,8 @@ def archive_name(side: Mapping[str, Any]) -> str:
     return f"{kind} (synthetic)" if side.get("synthetic") else str(kind)
 
 
-def _trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
+def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's provenance says of its training set: as ``model`` of `describe_archives`."""
     inner, named = (
         part if isinstance(part, Mapping) else {}
         for part in (provenance.get("provenance"), provenance.get("data"))

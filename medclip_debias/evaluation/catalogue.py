@@ -33,7 +33,8 @@ class Metric:
         lower_is_better: True for ranks and errors.
         digits: decimals shown.
         path: dotted key in that part, where it is not ``name``.
-        per_class: key of the same metric of one class, where ``name`` is the mean over classes.
+        per_class: key of the same metric of one class, where ``name`` is the mean over classes
+            (the sum, where the definition says so).
         item: column of the protocol's item table that holds it for one item, if there is one.
         chance: what a model without any skill gets: a number, or the dotted key of one in the same
             part of the results.
@@ -114,19 +115,67 @@ def _precision(k: int) -> Metric:
     )
 
 
+def _triplets(name: str, title: str, counted: str, chance: float) -> Metric:
+    return Metric(
+        "triplets",
+        name,
+        f"Original report {title}",
+        "Share of images that score higher with their report than with the same report with one "
+        f"finding {counted}.",
+        "share",
+        item=name,
+        chance=chance,
+        terminal=True,
+    )
+
+
 METRICS = (
     Metric(
         "zero_shot",
         "mean_auc",
         "Zero-shot AUC",
-        "How often an image with the finding scores higher on 'positive minus negative prompt' "
-        "than one without; mean over classes.",
+        "PNC: how often an image with the finding scores higher on 'positive minus negative "
+        "prompt' than one without; mean over classes.",
         "share",
         per_class="auc",
         chance=0.5,
         paper="AUC",
         terminal=True,
         required=True,
+    ),
+    Metric(
+        "zero_shot",
+        "mean_auc_positive",
+        "AUC of 'X' alone (POS)",
+        "How often an image with the finding scores higher on the positive prompts alone than one "
+        "without; mean over classes.",
+        "share",
+        per_class="auc_positive",
+        chance=0.5,
+        terminal=True,
+    ),
+    Metric(
+        "zero_shot",
+        "mean_auc_negative",
+        "AUC of 'no X' alone (NEG)",
+        "How often an image with the finding scores lower on the negative prompts alone than one "
+        "without; mean over classes.",
+        "share",
+        per_class="auc_negative",
+        chance=0.5,
+        terminal=True,
+    ),
+    Metric(
+        "zero_shot",
+        "contradiction_rate",
+        "Contradiction rate",
+        "Share of all images for which both the positive and the negative prompts of one class "
+        "score strictly higher than either side of every other class; sum over classes.",
+        "share",
+        lower_is_better=True,
+        per_class="contradiction_rate",
+        chance="contradiction_chance",
+        terminal=True,
     ),
     Metric(
         "zero_shot",
@@ -306,6 +355,13 @@ METRICS = (
         terminal=True,
     ),
     *(_precision(k) for k in (5, 10, 100)),
+    _triplets(
+        "original_best", "best of three", "negated or omitted (CXR-Align); a tie is shared", 1 / 3
+    ),
+    *(
+        _triplets(f"original_above_{other}", f"above {other}", f"{other}; a tie is half", 0.5)
+        for other in ("negated", "omitted")
+    ),
 )
 """What `evaluate` measures, in the order of every table."""
 
@@ -417,6 +473,7 @@ def page() -> str:
         "grounding": "Phrase grounding",
         "retrieval": "Retrieval of boxes and sentences",
         "study_retrieval": "Retrieval of whole studies",
+        "triplets": "Report triplets (`--triplets`)",
         "validation": "On the way of a training run (`validation.csv`)",
     }
     for protocol in (*PROTOCOLS, "validation"):
@@ -435,7 +492,7 @@ def _line(metric: Metric) -> str:
         f"`{metric.key if metric.protocol != 'validation' else metric.name}`",
         metric.unit,
         better,
-        "" if chance is None else str(chance),
+        "" if chance is None else f"{chance:.4g}" if isinstance(chance, float) else chance,
         metric.definition,
     )
     return f"| {' | '.join(cells)} |"

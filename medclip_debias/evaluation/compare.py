@@ -82,6 +82,7 @@ def compare(
     if problems and not force:
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
     rows: list[dict[str, Any]] = []
+    lacking: list[str] = []
     for protocol in shared:
         mine = [metric for metric in compared if metric.protocol == protocol]
         if not mine:
@@ -89,7 +90,7 @@ def compare(
         if protocol in unpaired:
             rows += [_side_by_side(metric, groups, base) for metric in mine]
         else:
-            rows += _paired_rows(mine, protocol, groups, base, resamples, seed)
+            rows += _paired_rows(mine, protocol, groups, base, resamples, seed, lacking)
     rows = [row for row in rows if row["groups"]]
     if not rows:
         raise UserError("The runs share no metric that could be compared.")
@@ -119,7 +120,8 @@ def compare(
                 for run in group.runs
                 for note in run.results.get("notes") or ()
             )
-        ),
+        )
+        + lacking,
         "left_out": [p for p in PROTOCOLS if p not in shared and _somewhere(p, groups)],
         "settings": differing_settings(groups),
         "groups": [
@@ -179,8 +181,13 @@ def _paired_rows(
     base: Group,
     resamples: int,
     seed: int,
+    lacking: list[str],
 ) -> list[dict[str, Any]]:
-    """One row for each metric that all runs have, from one draw of patients for all runs."""
+    """One row for each metric that all runs have, from one draw of patients for all runs.
+
+    A metric that only some have, as those that an earlier version evaluated lack a newer one, is
+    named in ``lacking``.
+    """
     runs = {str(run.folder): run for group in groups for run in group.runs}
     table = next(iter(runs.values())).tables[protocol]
     patients = [str(name) for name in table["patient"]]
@@ -191,7 +198,14 @@ def _paired_rows(
     resampled = replicates(statistics, patients, resamples=resamples, seed=seed)
     rows = []
     for metric in metrics:
-        if not all(metric.name in found for found in resampled.values()):
+        without = [name for name, found in resampled.items() if metric.name not in found]
+        if without:
+            if len(without) < len(runs):
+                lacking.append(
+                    f"{metric.title} ({metric.key}) is not compared: {len(without)} of "
+                    f"{len(runs)} runs do not have it (first {without[0]}); evaluate them again, "
+                    "by one version, to compare it."
+                )
             continue
         found = {name: each[metric.name] for name, each in resampled.items()}
         row = _row(metric) | {"items": len(table), "patients": len(set(patients))}

@@ -21,6 +21,7 @@ from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
     Measured,
+    NotAsked,
     Protocol,
     Request,
     Skipped,
@@ -68,6 +69,9 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
     several = results.get("zero_shot", {}).get("multiclass") or {}
     if "list" in several.get("source", {}):  # asked for by name
         shown["zero_shot.multiclass.accuracy"] = several.get("accuracy", several.get("reason"))
+    given = (results.get("triplets") or {}).get("source")
+    if given:
+        shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
@@ -91,6 +95,7 @@ def evaluate(
     label_map: LabelMap | Path | str | None = None,
     class_images: Path | None = None,
     phrases: Path | None = None,
+    triplets: Path | None = None,
     options: EvaluationOptions | None = None,
 ) -> dict[str, Any]:
     """Run the protocols that the set allows; write ``results.json``, ``items/``, ``heatmaps/``.
@@ -119,6 +124,8 @@ def evaluate(
             a YAML file (`medclip_debias.data.label_maps`).
         class_images: list of images for multi-class accuracy, as CheXpert 5x200's.
         phrases: box file that takes the place of the set's own phrases.
+        triplets: reports with a finding negated and omitted, as CXR-Align's
+            (`medclip_debias.evaluation.triplets`).
         options: every other choice.
 
     Returns:
@@ -163,7 +170,7 @@ def evaluate(
     skipped: dict[str, str] = {}
     files = (labels, class_images, phrases)
     request = Request(
-        data, split, model, prompt_set, options, *files, Path(model_folder), label_map
+        data, split, model, prompt_set, options, *files, Path(model_folder), label_map, triplets
     )
     protocols = _plan(request, skipped)
     if not protocols:
@@ -252,6 +259,8 @@ def _plan(request: Request, skipped: dict[str, str]) -> list[Protocol]:
     for kind in registered():
         try:
             protocols.append(kind.plan(request))
+        except NotAsked:
+            continue
         except Skipped as reason:
             skipped[kind.name] = str(reason)
     return protocols

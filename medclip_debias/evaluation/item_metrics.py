@@ -19,11 +19,18 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_median,
 )
 from medclip_debias.evaluation.catalogue import of_protocol
+from medclip_debias.evaluation.class_statistics import class_statistics
+from medclip_debias.evaluation.prompt_scores import SideScores
 from medclip_debias.evaluation.protocol import Protocol
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.report_triplets import (
+    SHARES,
+    ReportTriplets,
+    share_statistics,
+)
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, BoxRetrieval
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
-from medclip_debias.evaluation.protocols.zero_shot import ZeroShot, class_statistics
+from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
 
 def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
@@ -31,9 +38,12 @@ def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Sta
 
     Args:
         results: the run's ``zero_shot`` part: the scale of its probabilities, its thresholds.
-        table: columns ``score.CLASS`` and ``label.CLASS``.
+        table: columns ``score.CLASS`` and ``label.CLASS``; ``positive.CLASS`` and
+            ``negative.CLASS`` too, but in tables of earlier versions, which have no metric of
+            one side.
     """
     scores, truth = class_columns(table)
+    sides = side_columns(table)
     thresholds = {
         name: float(value)
         for name, part in (results.get("classes") or {}).items()
@@ -41,8 +51,20 @@ def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Sta
     }
     scale = results.get("scale")
     return lambda weights: class_statistics(
-        scores, truth, weights, None if scale is None else float(scale), thresholds
+        scores, truth, weights, None if scale is None else float(scale), thresholds, sides
     )
+
+
+def side_columns(table: pd.DataFrame) -> SideScores | None:
+    """Scores of the two sides of every class; None where the table does not have them."""
+    found: dict[str, dict[str, Floats]] = {"positive": {}, "negative": {}}
+    for column in map(str, table.columns):
+        side, dot, name = column.partition(".")
+        if dot and side in found:
+            found[side][name] = table[column].to_numpy(dtype=np.float64)
+    if not found["positive"] or found["positive"].keys() != found["negative"].keys():
+        return None
+    return SideScores(found["positive"], found["negative"])
 
 
 def class_columns(table: pd.DataFrame) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -90,6 +112,12 @@ def rank_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statisti
     return statistics
 
 
+def triplet_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The shares of ``items/triplets.parquet``."""
+    del results
+    return share_statistics({name: table[name].to_numpy(dtype=np.float64) for name in SHARES})
+
+
 @dataclass(frozen=True)
 class Items:
     """How the item table of a protocol is read.
@@ -117,5 +145,6 @@ ITEMS = {
         Items(PhraseGrounding, phrase_statistics, ("groundable", "area")),
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
+        Items(ReportTriplets, triplet_statistics),
     )
 }

@@ -183,7 +183,7 @@ def table_labels(
         aside = {name for name in map(str, table.columns) if name.lower() in KEYS}
         there = [name for name in map(str, table.columns) if name not in aside]
         bound = label_map.bind(there, classes, str(path))
-    ids = _ids(data, key)
+    ids = keys_of(data, key)
     listed = [row for row in rows_of_split(data, split) if ids[row] in row_of]
     rows = judged(data, listed, views)
     if not rows:
@@ -289,7 +289,7 @@ def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict
             f"{path}: has neither 'image_id' nor 'study_id' nor 'path', so its rows belong to no "
             f"image; {columns_there(list(table.columns))}."
         )
-    ids = _ids(data, key)
+    ids = keys_of(data, key)
     column = columns[key]
     row_of: dict[str, int] = {}
     find: Callable[[str], str]
@@ -318,7 +318,7 @@ def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict
     return key, row_of
 
 
-def _ids(data: PreparedSet, key: str) -> list[str]:
+def keys_of(data: PreparedSet, key: str) -> list[str]:
     """What ``key`` holds, for each image of the set."""
     return data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
 
@@ -385,7 +385,7 @@ def class_list(
                 f"{path}, row {row}: the prompt set has no prompts for its class"
                 f"{did_you_mean(name, classes)}; it has: {', '.join(classes)}."
             )
-    ids = _ids(data, key)
+    ids = keys_of(data, key)
     splits = data.images["split"].tolist()
     inside = [row for row, name in enumerate(ids) if name in row_of]
     outside = [row for row in inside if splits[row] != "train"]

@@ -40,6 +40,8 @@ class EvaluationOptions(Settings):
         annotation_split: phrases that have a split of their own (MS-CXR 1.1): only those of the
             split that is evaluated (``as_split``), or ``all``.
         report_score: a report's score with an image; the ``mean`` or ``max`` of its sentences'.
+        triplet_reports: what of a triplet's report is scored: its ``sentences``, put together by
+            ``report_score``, or the ``whole`` text as one sentence, as CXR-Align's authors do.
         precision_match: when a retrieved study counts for precision@K: it has ``all`` of the
             query's positive labels, or ``any`` of them.
         offsets: whose unlabelled images set one constant per prompt of zero-shot classification:
@@ -58,6 +60,7 @@ class EvaluationOptions(Settings):
     boxes: BoxRule = BoxRule()
     annotation_split: Literal["as_split", "all"] = "as_split"
     report_score: Literal["mean", "max"] = "mean"
+    triplet_reports: Literal["sentences", "whole"] = "sentences"
     precision_match: Literal["all", "any"] = "all"
     offsets: Offsets = "none"
     views: Views = "frontal"

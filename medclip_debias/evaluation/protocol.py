@@ -40,6 +40,10 @@ class Skipped(UserError):
     """The set does not allow a protocol; the others are measured, the results name the reason."""
 
 
+class NotAsked(UserError):
+    """A protocol that needs a file of its own, which was not given; the results are silent."""
+
+
 @dataclass(frozen=True)
 class Draw:
     """How intervals are computed: how often patients are resampled, and from which seed."""
@@ -68,6 +72,7 @@ class Request:
         phrases: box file that takes the place of the set's phrases.
         model_folder: where the model was read from.
         label_map: what label columns of other names say of the classes.
+        triplets: file of reports with a finding negated and omitted.
     """
 
     data: PreparedSet
@@ -80,6 +85,7 @@ class Request:
     phrases: Path | None = None
     model_folder: Path | None = None
     label_map: LabelMap | None = None
+    triplets: Path | None = None
     _shared: dict[Callable[[Request], Any], Any] = field(default_factory=dict)
 
     def once(self, compute: Callable[[Request], T]) -> T:
@@ -134,6 +140,7 @@ class Protocol(ABC):
 
         Raises:
             Skipped: the set or the model does not allow it.
+            NotAsked: it needs a file that was not given.
             UserError: a file that was given cannot be used.
         """
 

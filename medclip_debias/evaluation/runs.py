@@ -244,7 +244,8 @@ def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
 
     What older results do not name was always done in the same way.
     """
-    a, b = ({"several_prompts": SEVERAL_PROMPTS} | (run.get("options") or {}) for run in (one, two))
+    always = {"several_prompts": SEVERAL_PROMPTS, "triplet_reports": "sentences"}
+    a, b = (always | (run.get("options") or {}) for run in (one, two))
     names = [name for name in {**a, **b} if name != "bootstrap" and a.get(name) != b.get(name)]
     return ", ".join(names)
 

@@ -9,6 +9,7 @@ docs/results.md says the same in words, docs/results.schema.json as JSON Schema.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,7 +52,7 @@ def _with_metrics(protocol: str, *, per_class: bool = False) -> type[Part]:
 
 
 def _about(metric: Metric, per_class: bool) -> str:
-    return metric.definition.split("; mean over")[0] if per_class else metric.definition
+    return re.split("; (?:mean|sum) over", metric.definition)[0] if per_class else metric.definition
 
 
 if TYPE_CHECKING:  # their fields are known when the program runs
@@ -68,11 +69,15 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class RetrievalMetrics(Part):
         """Metrics of a retrieval."""
 
+    class TripletMetrics(Part):
+        """Metrics of report triplets."""
+
 else:
     ClassMetrics = _with_metrics("zero_shot", per_class=True)
     ZeroShotMetrics = _with_metrics("zero_shot")
     PhraseMetrics = _with_metrics("grounding")
     RetrievalMetrics = _with_metrics("retrieval")
+    TripletMetrics = _with_metrics("triplets")
 
 
 # ------------------------------------------------------------------------------- zero-shot
@@ -121,9 +126,10 @@ class ClassResult(ClassCounts, ClassMetrics):
 
 
 class Refused(ClassCounts):
-    """A class that could not be measured."""
+    """A class that could not be measured; its prompts compete with the others' all the same."""
 
     reason: str = Field(description="Why.")
+    contradiction_rate: float | None = Field(None, description="As of the other classes.")
 
 
 class MultiClassCount(Part):
@@ -186,6 +192,9 @@ class ZeroShot(ZeroShotMetrics):
     interval: Intervals = Field({}, description="95% intervals of the means.")
     classes: dict[str, ClassResult] = Field(description="Per class.")
     refused: dict[str, Refused] = Field({}, description="Classes that were not measured.")
+    contradiction_chance: float | None = Field(
+        None, description="Contradiction rate of scores in random order."
+    )
     images: int | None = Field(None, description="Images judged.")
     studies: int | None = Field(None, description="Studies judged, each by the mean of its images.")
     patients: int | None = Field(None, description="Their patients.")
@@ -255,6 +264,19 @@ class StudyRetrieval(Part):
     precision_classes: list[str] = Field([], description="Classes of the precision by class.")
 
 
+# -------------------------------------------------------------------------------- triplets
+
+
+class Triplets(TripletMetrics):
+    """Each image with its report, one with a finding negated, one with it omitted."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    images: int = Field(description="Triplets judged, one an image.")
+    patients: int | None = Field(None, description="Their patients.")
+    distinct_texts: int | None = Field(None, description="Distinct sentences or reports scored.")
+    source: Any = Field(None, description="The file, and what of it was left aside.")
+
+
 # ------------------------------------------------------------------------------- the whole
 
 
@@ -306,6 +328,7 @@ class Results(Part):
     grounding: Grounding | None = Field(None, description="Phrase grounding.")
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
+    triplets: Triplets | None = Field(None, description="Report triplets.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")

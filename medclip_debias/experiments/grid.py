@@ -33,6 +33,7 @@ class EvaluateSettings(Settings):
         labels: table of labels instead of the set's own.
         class_images: list of images of one class each.
         phrases: box file instead of the set's own phrases.
+        triplets: reports with a finding negated and omitted.
         options: further choices (docs/evaluation.md).
         bootstrap: resamples behind the intervals of each cell's own results.
         batch_size: images encoded at a time.
@@ -44,6 +45,7 @@ class EvaluateSettings(Settings):
     labels: Path | None = None
     class_images: Path | None = None
     phrases: Path | None = None
+    triplets: Path | None = None
     options: EvaluationOptions = EvaluationOptions()
     bootstrap: int = Field(1000, ge=0)
     batch_size: int = Field(64, ge=1)

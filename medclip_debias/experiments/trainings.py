@@ -239,6 +239,7 @@ class Trainings(Experiment):
                 labels=given.labels,
                 class_images=given.class_images,
                 phrases=given.phrases,
+                triplets=given.triplets,
                 options=given.options,
             )
         except UserError as error:
@@ -340,12 +341,22 @@ def _depends(
     settings = deciding(run)
     text = str(settings.pop("model.text.folder"))
     prepared = str(settings.pop("prepared"))
-    judged = {
-        key: value for key, value in evaluate.items() if key not in ("bootstrap", "batch_size")
-    }
     return {
         "run": by_content(settings),
         "data": known(prepared, lambda place: PreparedSet.open(place).content_hash),
         "language_model": known(text, language_model_hash),
-        "evaluate": by_content(judged),
+        "evaluate": by_content(_judging(evaluate)),
     }
+
+
+def _judging(evaluate: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the settings of ``evaluate`` decides the metrics.
+
+    Without triplets nothing about them does, so that cells from before there were any stay valid.
+    """
+    judged = {k: v for k, v in evaluate.items() if k not in ("bootstrap", "batch_size")}
+    if judged.get("triplets") is None:
+        judged.pop("triplets", None)
+        options = judged.get("options") or {}
+        judged["options"] = {k: v for k, v in options.items() if k != "triplet_reports"}
+    return judged

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from medclip_debias.errors import UserError
+from medclip_debias.models.sentences import sentence_list
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import Tokenizer
@@ -24,9 +25,9 @@ class SentenceReader(Protocol):
         """Longest sentence that is read; the rest of a longer one is not seen."""
 
 
-def checked_sentences(texts: Sequence[str]) -> list[str]:
-    """The sentences without surrounding white space; none may be empty."""
-    sentences = [text.strip() for text in texts]
+def checked_sentences(texts: str | Sequence[str]) -> list[str]:
+    """The sentences without surrounding white space; none may be empty. A string is one."""
+    sentences = [text.strip() for text in sentence_list(texts)]
     if not sentences:
         raise UserError("No sentence was given; pass at least one with --text.")
     if not all(sentences):

@@ -21,6 +21,7 @@ from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
 from medclip_debias.models.interface import MapKind
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 
@@ -153,8 +154,15 @@ class DualEncoder(nn.Module, ModelHubMixin):
         """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``."""
         return F.normalize(self.text_projection(self.text_encoder(ids, mask)).float(), dim=-1)
 
-    def encode_sentences(self, sentences: Sequence[str], batch_size: int = 256) -> Tensor:
-        """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once."""
+    def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 256) -> Tensor:
+        """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once.
+
+        A string is one sentence.
+
+        Raises:
+            UserError: something among them is no text.
+        """
+        sentences = sentence_list(sentences)
         distinct = list(dict.fromkeys(sentences))
         if not distinct:
             return torch.zeros(0, self.settings.dim, device=self.device)
@@ -292,12 +300,49 @@ class DualEncoder(nn.Module, ModelHubMixin):
         load_state(self, state, str(path))
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, **_: Any) -> DualEncoder:
-        if not Path(model_id).is_dir():
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        device: str | torch.device = "cpu",
+        revision: str | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+    ) -> DualEncoder:
+        """`load`, also of a model on the Hugging Face Hub.
+
+        The folder alone says what the model is, so there is no other argument: one that is not
+        known is a `TypeError`.
+
+        Args:
+            pretrained_model_name_or_path: a model folder, else the name of a model on the hub.
+            device: where the model shall be.
+            revision: branch, tag or commit on the hub.
+            cache_dir: where downloads are kept.
+            force_download: download again.
+            local_files_only: take what was downloaded before, or fail.
+            token: of the hub.
+
+        Raises:
+            UserError: the folder holds no whole model of this format.
+        """
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
             from huggingface_hub import snapshot_download
 
-            model_id = snapshot_download(model_id)
-        return cls.load(Path(model_id))
+            folder = Path(
+                snapshot_download(
+                    str(pretrained_model_name_or_path),
+                    revision=revision,
+                    cache_dir=cache_dir,
+                    force_download=force_download,
+                    local_files_only=local_files_only,
+                    token=token,
+                )
+            )
+        return cls.load(folder, device)
 
 
 def _check_fields(config: Mapping[str, Any], where: str) -> None:

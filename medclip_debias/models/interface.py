@@ -84,8 +84,8 @@ class ImageTextModel(Protocol):
     def encode_images(self, images: Tensor) -> ImageFeatures:
         """Features of prepared images, uint8 ``[B, S, S]``."""
 
-    def encode_sentences(self, sentences: Sequence[str]) -> Tensor:
-        """Sentences to unit vectors ``[T, D]``."""
+    def encode_sentences(self, sentences: str | Sequence[str]) -> Tensor:
+        """Sentences to unit vectors ``[T, D]``; a string is one sentence."""
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""

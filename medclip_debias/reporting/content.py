@@ -178,7 +178,7 @@ def interval(value: Sequence[float] | None, digits: int = 3) -> str:
 
 
 FEW_PATIENTS = 100
-PATIENTS_OF = ("zero_shot", "grounding", "study_retrieval")
+PATIENTS_OF = ("zero_shot", "grounding", "study_retrieval", "triplets")
 
 
 def few_patients(counts: Iterable[Any]) -> str:

@@ -29,6 +29,31 @@ def ranking_rows(results: Results) -> Rows:
     return rows
 
 
+def negation_rows(results: Results) -> Rows:
+    """AUC of either side alone and of both, contradictions; empty where they were not measured.
+
+    Classes that were refused have a contradiction rate all the same; the last row is over all.
+    """
+    part = results.get("zero_shot") or {}
+    if part.get("mean_auc_positive") is None:
+        return []
+    keys = ("auc_positive", "auc_negative", "auc", "contradiction_rate")
+    whole = ("mean_auc_positive", "mean_auc_negative", "mean_auc", "contradiction_rate")
+    named = [(name, c, keys) for name, c in (part.get("classes") or {}).items()]
+    named += [
+        (name, c, keys)
+        for name, c in (part.get("refused") or {}).items()
+        if c.get("contradiction_rate") is not None
+    ]
+    rows = []
+    for name, c, columns in (*named, ("all", part, whole)):
+        row = [name]
+        for key in columns:
+            row += [number(c.get(key)), interval(dig(c, f"interval.{key}"))]
+        rows.append(row)
+    return rows
+
+
 def reliability_plots(results: Results) -> list[dict[str, str]]:
     """A reliability diagram for each class that has one."""
     from medclip_debias.reporting.plots import reliability

@@ -55,6 +55,8 @@ def write_report(run: Path) -> Path:
         mapped=protocols.label_map_rows(results),
         ceilings=ceiling_rows(run, results),
         rankings=protocols.ranking_rows(results),
+        negations=protocols.negation_rows(results),
+        contradiction_chance=content.dig(results, "zero_shot.contradiction_chance"),
         reliability=protocols.reliability_plots(results),
         multiclass=content.dig(results, "zero_shot.multiclass") or {},
         multiclass_rows=protocols.multiclass_rows(results),

@@ -18,7 +18,7 @@ from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.classification import sigmoid
-from medclip_debias.evaluation.protocols.zero_shot import class_scores
+from medclip_debias.evaluation.prompt_scores import class_scores
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.files import GroundOptions, write_groundings
 from medclip_debias.grounding.find import find_images

@@ -41,6 +41,9 @@ def evaluated(small_prepared, small_model, tmp_path_factory):
     test = images.loc[images["split"] == "test", "image_id"].tolist()
     listed = pd.DataFrame({"image_id": test, "class": ["Edema", "Pneumonia"] * (len(test) // 2)})
     listed.to_csv(out / "classes.csv", index=False)
+    reports = {"original": "Pulmonary edema. Mild edema.", "negated": "Mild edema. No edema."}
+    triplets = pd.DataFrame({"image_id": test, **reports, "omitted": "Mild edema."})
+    triplets.to_csv(out / "triplets.csv", index=False)
     evaluate(
         small_model,
         small_prepared.folder,
@@ -48,6 +51,7 @@ def evaluated(small_prepared, small_model, tmp_path_factory):
         bootstrap=10,
         heatmaps=0,
         class_images=out / "classes.csv",
+        triplets=out / "triplets.csv",
     )
     return json.loads((out / "results.json").read_text()), out
 

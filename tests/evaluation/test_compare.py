@@ -341,3 +341,17 @@ def test_the_verb_prints_and_writes(two_runs, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == written
     assert command(["compare", str(two_runs / "a")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_of_before_the_sides_were_kept_is_compared_without_them(runs):
+    path = runs / "a" / "items" / "zero_shot.parquet"
+    table = pd.read_parquet(path)
+    kept = [name for name in table.columns if not name.startswith(("positive.", "negative."))]
+    assert len(kept) < len(table.columns)
+    table[kept].to_parquet(path)
+    found = compare([str(runs / "a"), str(runs / "b")], resamples=20)
+    keys = {row["key"] for row in found["rows"]}
+    assert "zero_shot.mean_auc" in keys
+    for name in ("mean_auc_positive", "mean_auc_negative", "contradiction_rate"):
+        assert f"zero_shot.{name}" not in keys
+        assert any(f"(zero_shot.{name}) is not compared: 1 of 2" in n for n in found["notes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
 from medclip_debias.data.prompts import load_prompts
@@ -38,10 +39,25 @@ def model(small_model):
     return load_model(small_model)
 
 
+def write_triplets(path, data):
+    """Report triplets of every image of the set."""
+    texts = {"original": "Edema. Effusion.", "negated": "Edema. No effusion.", "omitted": "Edema."}
+    pd.DataFrame({"image_id": data.images["image_id"], **texts}).to_csv(path, index=False)
+    return path
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 class TestEveryProtocol:
-    def request(self, data, model, split="test"):
-        return Request(data, split, model, load_prompts("chex5"), EvaluationOptions())
+    @pytest.fixture
+    def request_of(self, model, tmp_path):
+        """A function from a prepared set to a request with every file that a protocol needs."""
+
+        def make(data):
+            triplets = write_triplets(tmp_path / "triplets.csv", data)
+            chosen = (load_prompts("chex5"), EvaluationOptions())
+            return Request(data, "test", model, *chosen, triplets=triplets)
+
+        return make
 
     def test_has_metrics_a_reader_of_its_items_and_a_place_in_the_schema(self, name):
         assert of_protocol(name)
@@ -50,9 +66,9 @@ class TestEveryProtocol:
         assert set(ITEMS[name].protocol.counted) <= set(Counts.model_fields)
 
     def test_looks_at_images_of_the_split_or_held_out_and_at_no_others(
-        self, name, small_prepared, model
+        self, name, small_prepared, request_of
     ):
-        planned = REGISTRY.find(name, "a test").plan(self.request(small_prepared, model))
+        planned = REGISTRY.find(name, "a test").plan(request_of(small_prepared))
         splits = {small_prepared.images["split"].iloc[row] for row in planned.rows}
         assert splits
         assert splits <= {"test", "held_out"}
@@ -60,10 +76,18 @@ class TestEveryProtocol:
         assert tuple(planned.counts()) == planned.counted
         assert all(number > 0 for number in planned.counts().values())
 
-    def test_says_why_where_the_split_has_no_image(self, name, tmp_path, model, write_prepared):
+    def test_says_why_where_the_split_has_no_image(
+        self, name, tmp_path, request_of, write_prepared
+    ):
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match=r"split|studies of"):
-            REGISTRY.find(name, "a test").plan(self.request(data, model))
+            REGISTRY.find(name, "a test").plan(request_of(data))
+
+
+def test_a_protocol_whose_file_was_not_given_is_silent(small_prepared, small_model, tmp_path):
+    results = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=0)
+    assert "triplets" not in results
+    assert "triplets" not in results["skipped"]
 
 
 def test_what_two_protocols_share_is_computed_for_the_first(small_prepared, model):
@@ -113,7 +137,10 @@ def with_another(monkeypatch):
 
 
 def test_a_protocol_is_run_because_it_is_there(with_another, small_prepared, small_model, tmp_path):
-    evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=1)
+    triplets = write_triplets(tmp_path / "triplets.csv", small_prepared)
+    evaluate(
+        small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=1, triplets=triplets
+    )
     found = json.loads((tmp_path / "results.json").read_text())
     expected = int((small_prepared.images["split"] == "test").sum())
     assert found["seen"] == {"images": expected}

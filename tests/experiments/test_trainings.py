@@ -248,3 +248,13 @@ def test_a_stop_signal_ends_with_the_code_of_train(place, tmp_path, monkeypatch,
     monkeypatch.setattr(Trainer, "step", step)
     assert run([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cells"] == 1
+
+
+def test_options_about_triplets_name_no_cell_without_triplets():
+    before = {"split": "test", "options": {"views": "frontal"}, "bootstrap": 10, "batch_size": 4}
+    options = before["options"] | {"triplet_reports": "whole"}
+    assert trainings._judging(
+        before | {"triplets": None, "options": options}
+    ) == trainings._judging(before)
+    given = trainings._judging(before | {"triplets": "t.csv", "options": options})
+    assert given == {"split": "test", "triplets": "t.csv", "options": options}

@@ -32,6 +32,7 @@ def test_files_that_hold_no_sentences_are_refused(tmp_path, content, words):
 
 def test_empty_sentences_are_refused():
     assert checked_sentences([" Lung. "]) == ["Lung."]
+    assert checked_sentences(" Left lung. ") == ["Left lung."]
     with pytest.raises(UserError, match="Sentence 1 is empty"):
         checked_sentences(["", "Lung."])
     with pytest.raises(UserError, match="No sentence"):

@@ -61,6 +61,40 @@ def test_a_saved_model_loads_without_the_folders_it_was_built_from(
     assert torch.equal(scores(DualEncoder.from_pretrained(str(tmp_path / "model"))), expected)
 
 
+def test_a_string_is_one_sentence_and_what_is_no_text_is_refused(model):
+    assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
+    with pytest.raises(UserError, match="sentence 2 is of type float"):
+        model.encode_sentences(["left", float("nan")])
+    with pytest.raises(UserError, match=r"nothing \(None\)"):
+        model.encode_sentences(None)
+
+
+def test_an_argument_that_nobody_knows_is_refused(model, tmp_path):
+    model.save(tmp_path / "model")
+    for unknown in ({"bogus": 1}, {"prompts": {}}, {"settings": None}):
+        with pytest.raises(TypeError, match=next(iter(unknown))):
+            DualEncoder.from_pretrained(tmp_path / "model", **unknown)
+
+
+def test_a_revision_on_the_hub_is_the_one_that_is_loaded(model, tmp_path):
+    """In the hub's own cache on the disk, without a network."""
+    repository = tmp_path / "models--group--model"
+    (repository / "refs").mkdir(parents=True)
+    hashes = {}
+    for name in ("main", "older"):
+        commit = name[0] * 40
+        (repository / "refs" / name).write_text(commit)
+        with torch.no_grad():
+            model.image_projection.bias.add_(1)
+        model.save(repository / "snapshots" / commit)
+        hashes[name] = DualEncoder.load(repository / "snapshots" / commit).content_hash
+    there = {"cache_dir": tmp_path, "local_files_only": True}
+    assert hashes["main"] != hashes["older"]
+    assert DualEncoder.from_pretrained("group/model", **there).content_hash == hashes["main"]
+    older = DualEncoder.from_pretrained("group/model", revision="older", **there)
+    assert older.content_hash == hashes["older"]
+
+
 def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_path):
     model.save(tmp_path / "a")
     model.provenance = {"step": 3}

@@ -99,6 +99,29 @@ def test_each_table_holds_its_metrics():
     ]
 
 
+def test_what_each_side_says_alone_is_in_the_report(tmp_path):
+    results = copy.deepcopy(RESULTS)
+    part = results["zero_shot"]
+    assert protocols.negation_rows(results) == []  # of an earlier version
+    part |= {"mean_auc_positive": 0.8, "mean_auc_negative": 0.4, "contradiction_rate": 0.25}
+    part |= {"contradiction_chance": 1 / 3, "interval": {"contradiction_rate": [0.2, 0.3]}}
+    part["classes"]["Edema"] |= {"auc_positive": 0.8, "auc_negative": 0.4}
+    part["classes"]["Edema"] |= {"contradiction_rate": 0.05}
+    counts = {"positive": 3, "negative": 0, "left_out": 0, "reason": "one label value only"}
+    part["refused"] = {"Pneumonia": counts | {"contradiction_rate": 0.2}}
+    dash = "\N{EN DASH}"
+    assert protocols.negation_rows(results) == [
+        ["Edema", "0.800", dash, "0.400", dash, "0.900", dash, "0.050", dash],
+        ["Pneumonia", *[dash] * 6, "0.200", dash],
+        ["all", "0.800", dash, "0.400", dash, "0.900", dash, "0.250", "0.200 to 0.300"],
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    page = write_report(tmp_path).read_text()
+    assert "of &#39;no X&#39; alone (NEG)" in page
+    assert "scores in random order: 0.333" in page
+    assert "| AUC of 'no X' alone (NEG) | 0.400 |" in (tmp_path / "results.md").read_text()
+
+
 def test_the_page_shows_them_and_writes_tables_beside(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps(RESULTS))
     page = write_report(tmp_path).read_text()

@@ -9,6 +9,7 @@ import gzip
 import math
 import stat
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ MAX_BYTES = 1 << 30
 """Of a file, unpacked; a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB."""
 
 
-def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
+def read_radiograph(path: Path | str, window: WindowPolicy = "first") -> Radiograph:
     """Read one radiograph.
 
     DICOM: modality LUT, then VOI LUT or window when present, then MONOCHROME1 inversion; a
@@ -35,19 +36,43 @@ def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
 
     Args:
         path: ``.dcm``, ``.dcm.gz``, ``.jpg`` or ``.png``; the content decides, not the name.
-        window: which display window of a DICOM file is applied, ``first`` or ``none``.
+        window: which display window of a DICOM file is applied, ``first`` or ``none``; a model
+            wants the one that its own images were read with (``preprocessing.prepare.window``).
 
     Raises:
         UserError: the file is missing, truncated, absurdly large, or no single grey image.
     """
     path = Path(path)
-    content = _read_bytes(path)
+    return radiograph_of(_read_bytes(path), path, window)
+
+
+def radiograph_of(content: bytes, path: Path, window: WindowPolicy = "first") -> Radiograph:
+    """`read_radiograph` of a file's bytes.
+
+    Args:
+        content: the bytes.
+        path: what messages call the file.
+        window: as there.
+
+    Raises:
+        UserError: as there.
+    """
     if header_start(content) is not None:
-        image = read_dicom(path, content, window, MAX_BYTES)
+        image = replace(read_dicom(path, content, window, MAX_BYTES), window=window)
     elif is_raster(content):
         image = Radiograph.of(read_raster(path, content))
     else:
         raise UserError(f"{path}: this is not a DICOM, JPG or PNG image; give one of these.")
+    check_visible(path, image)
+    return image
+
+
+def check_visible(path: Path, image: Radiograph) -> None:
+    """Refuse an image on which nothing can be seen.
+
+    Raises:
+        UserError: padding alone, values that are no numbers, or a single grey value.
+    """
     if not image.counts.any():
         raise UserError(f"{path}: holds padding alone, so nothing can be seen on it.")
     low, high = image.range
@@ -55,10 +80,9 @@ def read_radiograph(path: Path, window: WindowPolicy = "first") -> Radiograph:
         raise UserError(f"{path}: holds values that are not numbers; export the image again.")
     if low == high:
         raise UserError(f"{path}: holds a single grey value, so nothing can be seen on it.")
-    return image
 
 
-def read_image(path: Path, window: WindowPolicy = "first") -> NDArray[np.float32]:
+def read_image(path: Path | str, window: WindowPolicy = "first") -> NDArray[np.float32]:
     """`read_radiograph` as float32 ``[H, W]`` in display polarity (high = bright)."""
     return read_radiograph(path, window).display()
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.config import PrepareSettings
+from medclip_debias.config import PrepareSettings, WindowPolicy
 from medclip_debias.errors import UserError
 
 MIN_SIDE = 16
@@ -64,6 +64,7 @@ class Radiograph:
             and are shown as dark as the darkest pixel inside.
         mended: what the file should say and does not, where that can mean one thing alone; as in
             ``HighBit is missing``. ``""`` for most.
+        window: how it was read from a DICOM file; None for other files and for arrays.
     """
 
     codes: NDArray[Any]
@@ -71,6 +72,7 @@ class Radiograph:
     inverted: bool = False
     padding: NDArray[np.bool_] | None = None
     mended: str = ""
+    window: WindowPolicy | None = None
 
     @classmethod
     def of(cls, array: NDArray[Any], *, inverted: bool = False) -> Radiograph:

@@ -30,7 +30,7 @@ def read_raster(path: Path, content: bytes) -> NDArray[Any]:
     Raises:
         UserError: the file is truncated or damaged, too large, or no single image in grey levels.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     damaged = f"{path}: the image is truncated or damaged; copy it again."
     try:
@@ -45,10 +45,7 @@ def read_raster(path: Path, content: bytes) -> NDArray[Any]:
             image.load()
             if image.format == "PNG" and _depth_and_colour(content) in _DEEP_COLOURS:
                 image = _deep_luminance(content, image)
-            turned: Image.Image = ImageOps.exif_transpose(image)
-            if turned.mode in ("I;16", "I;16B", "I;16L", "I"):  # 16-bit PNG
-                return np.asarray(turned)
-            return np.asarray(_opaque(turned).convert("L"))
+            return grey_values(image)
     except UserError:
         raise
     except MemoryError as error:
@@ -56,6 +53,33 @@ def read_raster(path: Path, content: bytes) -> NDArray[Any]:
     # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.
     except Exception as error:
         raise UserError(damaged) from error
+
+
+def grey_values(image: Any) -> NDArray[Any]:
+    """Grey values ``[H, W]`` of a Pillow image, turned as its EXIF data says.
+
+    Colour counts by its luminance (ITU-R 601-2), alpha is dropped, whatever has more than 8 bits
+    a pixel keeps them.
+    """
+    from PIL import ImageOps
+
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode in ("I;16", "I;16B", "I;16L", "I", "F"):  # 16-bit PNG, and float arrays
+        return np.asarray(turned)
+    return np.asarray(_opaque(turned).convert("L"))
+
+
+def luminance(colours: NDArray[Any]) -> NDArray[Any]:
+    """Pillow's luminance (ITU-R 601-2) of red, green, blue: ``[H, W, 3]`` to ``[H, W]``.
+
+    Integers up to 16 bits keep their type, and grey stored as colour its very values.
+    """
+    red, green, blue = np.moveaxis(colours[..., :3], -1, 0)
+    if colours.dtype.kind == "f":
+        return np.asarray(0.299 * red + 0.587 * green + 0.114 * blue)
+    red, green, blue = (part.astype(np.uint32) for part in (red, green, blue))
+    grey = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+    return np.asarray(grey.astype(colours.dtype))
 
 
 _DEEP_COLOURS = ((16, 2), (16, 4), (16, 6))
@@ -77,9 +101,7 @@ def _deep_luminance(content: bytes, image: Any) -> Any:
     whole = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
     if whole is None or whole.dtype != np.uint16 or whole.shape[:2] != (image.height, image.width):
         raise ValueError("not the picture that Pillow read")
-    blue, green, red = np.moveaxis(whole[..., :3].astype(np.uint32), -1, 0)
-    grey = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
-    deep = Image.fromarray(grey.astype(np.uint16))
+    deep = Image.fromarray(luminance(whole[..., 2::-1]))  # OpenCV has blue first
     deep.info = dict(image.info)
     deep.getexif().update(image.getexif())
     return deep

@@ -94,6 +94,12 @@ def load_prompts(source: Path | str | Mapping[str, Any] = "chex5") -> PromptSet:
     return validate(PromptSet, load_yaml(Path(source)), str(source))
 
 
+def packaged_sets() -> tuple[str, ...]:
+    """Names of the sets that come with the package."""
+    names = (entry.name for entry in files(__package__).iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
 def default_prompts() -> dict[str, Any]:
     """The packaged prompt sets by name, as a model folder keeps them."""
     return {name: load_prompts(name).model_dump(mode="json") for name in ("chex5",)}

@@ -2,7 +2,8 @@
 
 Per class, a positive and a negative score: the mean over that side's prompts of the trained
 image-sentence similarity. The decision is the larger one (a tie counts as negative); AUC and
-average precision are on the difference d, calibration on ``sigmoid(g2 d)``.
+average precision are on the difference d, calibration on ``sigmoid(g2 d)``. What each side says
+alone, and how often the two contradict each other: `medclip_debias.evaluation.prompt_scores`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,9 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import (
-    bootstrap_intervals,
-    weighted_auc,
-    weighted_mean,
-)
-from medclip_debias.evaluation.classification import (
-    best_threshold,
-    reliability,
-    sigmoid,
-    weighted_average_precision,
-    weighted_ece,
-    weighted_f1,
-)
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals
+from medclip_debias.evaluation.class_statistics import CLASS_METRICS, MEANS, class_statistics
+from medclip_debias.evaluation.classification import best_threshold, reliability, sigmoid
 from medclip_debias.evaluation.label_table import (
     THE_SET,
     ClassList,
@@ -50,6 +41,7 @@ from medclip_debias.evaluation.offsets import (
     prompt_offsets,
     read_offsets,
 )
+from medclip_debias.evaluation.prompt_scores import SideScores, class_scores, prompt_differences
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
@@ -68,9 +60,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-METRICS = ("auc", "accuracy", "balanced_accuracy")
 NO_COLUMN = "no such label column"
-MEANS = ("mean_auc", "accuracy", "balanced_accuracy")
 
 
 @dataclass(frozen=True)
@@ -79,27 +69,6 @@ class Validation:
 
     differences: Mapping[str, Floats]
     labels: Mapping[str, Floats]
-
-
-def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> dict[str, Floats]:
-    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``.
-
-    Args:
-        scores: ``[images, texts]`` in the order of ``prompts.texts``.
-        prompts: the prompt set.
-        side: whose prompts.
-    """
-    column = {text: number for number, text in enumerate(prompts.texts)}
-    return {
-        name: scores[:, [column[text] for text in getattr(sides, side)]].mean(axis=1)
-        for name, sides in prompts.classes.items()
-    }
-
-
-def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
-    """Positive minus negative score of each class: ``[images]``; see `class_scores`."""
-    positive, negative = (class_scores(scores, prompts, side) for side in ("positive", "negative"))
-    return {name: positive[name] - negative[name] for name in prompts.classes}
 
 
 def zero_shot(
@@ -111,6 +80,7 @@ def zero_shot(
     scale: float | None = 1.0,
     validation: Validation | str = "no images to choose a threshold on",
     not_judged: Mapping[str, str] | None = None,
+    sides: SideScores | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -125,14 +95,18 @@ def zero_shot(
             one, whose calibration is then not measured.
         validation: where F1's thresholds are chosen, or why there is no such place.
         not_judged: why classes have no labels, where a label map says why.
+        sides: the two scores behind each difference; without them each side's AUC and the
+            contradiction rate are not measured.
         resamples: bootstrap resamples of the patients.
         seed: of the bootstrap.
 
     Returns:
-        ``mean_auc``, ``accuracy``, ``balanced_accuracy``, ``average_precision``, ``ece`` and
-        ``f1`` (means over the classes that have them), ``interval`` (of each), ``classes`` (the
-        same, counts, ``threshold`` and ``reliability``, per class), ``refused`` (classes with one
-        label value only, with their counts).
+        ``mean_auc``, ``mean_auc_positive``, ``mean_auc_negative``, ``accuracy``,
+        ``balanced_accuracy``, ``average_precision``, ``ece`` and ``f1`` (means over the classes
+        that have them), ``contradiction_rate`` (of all classes together) and its
+        ``contradiction_chance``, ``interval`` (of each), ``classes`` (the same, counts,
+        ``threshold`` and ``reliability``, per class), ``refused`` (classes with one label value
+        only, with their counts).
 
     Raises:
         UserError: no class has both label values.
@@ -152,6 +126,9 @@ def zero_shot(
             if name not in labels:
                 reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
+            if sides is not None and name in sides.contradictions:
+                rate = float(sides.contradictions[name].mean())
+                refused[name]["contradiction_rate"] = rate
     if not truth:
         found = "; ".join(
             f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
@@ -163,16 +140,18 @@ def zero_shot(
     chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
     thresholds = {name: _threshold(name, validation, policy) for name in truth}
     bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
-    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds)
+    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds, sides)
     intervals = bootstrap_intervals(
-        lambda weights: class_statistics(chosen, truth, weights, scale, bounds),
+        lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides),
         patients,
         resamples=resamples,
         seed=seed,
     )
-    means = [name for name in (*MEANS, "average_precision", "ece", "f1") if name in point]
+    means = [name for name in MEANS if name in point]
+    chance = {} if sides is None else {"contradiction_chance": sides.chance}
     return {
         **{name: float(point[name][0]) for name in means},
+        **chance,
         "interval": {name: intervals[name] for name in means},
         "classes": {
             name: {
@@ -194,9 +173,6 @@ def zero_shot(
         },
         "refused": refused,
     }
-
-
-CLASS_METRICS = (*METRICS, "average_precision", "ece", "f1")
 
 
 def _counts(values: Floats, judged: Floats) -> dict[str, int]:
@@ -224,46 +200,6 @@ def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> 
         return {"reason": "one label value only on the images to choose a threshold on", **counts}
     value, f1 = best_threshold(judged[known] == 1, validation.differences[name][known])
     return {"value": value, "f1_there": f1, **counts}
-
-
-def class_statistics(
-    differences: Mapping[str, Floats],
-    truth: Mapping[str, Floats],
-    weights: Floats,
-    scale: float | None,
-    thresholds: Mapping[str, float],
-) -> dict[str, Floats]:
-    """Every metric under each row of ``weights [b, images]``: ``[b]`` by name.
-
-    Args:
-        differences: per class, positive minus negative score of each image.
-        truth: per class, 1, 0 or NaN (left out) of each image; both values occur.
-        weights: how often each image counts.
-        scale: as for `zero_shot`.
-        thresholds: per class, where F1's decision lies; a class without one has no F1.
-
-    Returns:
-        ``CLASS/METRIC`` for each of `CLASS_METRICS`, and the means over the classes.
-    """
-    result: dict[str, Floats] = {}
-    for name, difference in differences.items():
-        known = ~np.isnan(truth[name])
-        positive, value, w = truth[name][known] == 1, difference[known], weights[:, known]
-        right = (value > 0) == positive
-        result[f"{name}/auc"] = weighted_auc(positive, value, w)
-        result[f"{name}/accuracy"] = weighted_mean(right, w)
-        sides = [weighted_mean(right[side], w[:, side]) for side in (positive, ~positive)]
-        result[f"{name}/balanced_accuracy"] = (sides[0] + sides[1]) / 2
-        result[f"{name}/average_precision"] = weighted_average_precision(positive, value, w)
-        if scale is not None:
-            result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
-        if name in thresholds:
-            result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
-    for metric in CLASS_METRICS:
-        found = [result[f"{n}/{metric}"] for n in differences if f"{n}/{metric}" in result]
-        if found:
-            result["mean_auc" if metric == "auc" else metric] = np.mean(found, axis=0)
-    return result
 
 
 def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
@@ -396,7 +332,8 @@ class ZeroShot(Protocol):
         scale = self._model.learned_scale
         if self._unlabelled and scale is not None:
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
-        differences = prompt_differences(self._of(rows, studies=True), self._prompts)
+        sides = SideScores.of(self._of(rows, studies=True), self._prompts)
+        differences = sides.differences
         mapped = self.labels.mapped
         try:
             found = zero_shot(
@@ -407,6 +344,7 @@ class ZeroShot(Protocol):
                 scale=scale,
                 validation=self._validated(),
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
+                sides=sides,
                 **draw.keywords,
             )
         except UserError as error:
@@ -423,7 +361,7 @@ class ZeroShot(Protocol):
             "label_map": mapped.describe() if mapped else None,
             "multiclass": self._multiclass(draw),
         }
-        return Measured(found, self._items(differences, patients))
+        return Measured(found, self._items(sides, patients))
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
@@ -492,15 +430,17 @@ class ZeroShot(Protocol):
         except Skipped as reason:
             return {"reason": str(reason), "source": source}
 
-    def _items(self, differences: Mapping[str, Floats], patients: Sequence[str]) -> pd.DataFrame:
+    def _items(self, sides: SideScores, patients: Sequence[str]) -> pd.DataFrame:
         rows = self.labels.rows
         named = "study_id" if self._by_study else "image_id"
         table = {
             "id": [str(name) for name in self._data.images[named].iloc[rows]],
             "patient": list(patients),
         }
-        columns: dict[str, Any] = {f"score.{name}": d for name, d in differences.items()}
-        for name in differences:
+        columns: dict[str, Any] = {f"score.{name}": d for name, d in sides.differences.items()}
+        columns |= {f"positive.{name}": score for name, score in sides.positive.items()}
+        columns |= {f"negative.{name}": score for name, score in sides.negative.items()}
+        for name in sides.differences:
             values = self.labels.values.get(name, np.full(len(rows), np.nan))
             columns[f"label.{name}"] = self._policy.apply(values)
         return pd.DataFrame(table | columns)

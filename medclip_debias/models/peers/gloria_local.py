@@ -25,6 +25,7 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.text import words_only
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class GloriaLocal:
         x = self.peer.normalise(images) if images.dtype == torch.uint8 else images
         return ImageFeatures(self.peer.image(x)[0])
 
-    def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
+    def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
         """Vectors of the words ``[T, L, D]``, L those of the longest sentence.
 
         The pieces of a word are added up, and the last four layers, as published.
@@ -115,7 +116,8 @@ class GloriaLocal:
         Raises:
             UserError: a sentence holds no word.
         """
-        ids = self.tokenizer.encode([words_only(s) for s in sentences], self.settings.max_tokens)
+        words = [words_only(s) for s in sentence_list(sentences)]
+        ids = self.tokenizer.encode(words, self.settings.max_tokens)
         found: list[Tensor] = []
         for start in range(0, len(ids), batch_size):
             some = ids[start : start + batch_size]

@@ -43,6 +43,7 @@ from medclip_debias.models.peers.settings import (
 from medclip_debias.models.peers.text import BertTower, ClipTokenizer, words_only
 from medclip_debias.models.peers.vit import ClipText, VisionTransformer
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
@@ -156,8 +157,15 @@ class Peer(nn.Module):
         pair = (self.normalise(x) if x.dtype == torch.uint8 else x for x in (images, previous))
         return _unit(*self.image(*pair))
 
-    def encode_sentences(self, sentences: Sequence[str], batch_size: int = 64) -> Tensor:
-        """Unit vectors ``[T, D]``; each distinct sentence is encoded once."""
+    def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
+        """Unit vectors ``[T, D]``; each distinct sentence is encoded once.
+
+        A string is one sentence.
+
+        Raises:
+            UserError: something among them is no text.
+        """
+        sentences = sentence_list(sentences)
         text = self.settings.text
         if isinstance(text, BertSettings) and text.words_only:
             sentences = [words_only(sentence) for sentence in sentences]

@@ -29,6 +29,7 @@ import pixel_cases  # noqa: F401
 import settings_cases  # noqa: F401
 import study_cases  # noqa: F401
 import table_cases  # noqa: F401
+import triplet_cases  # noqa: F401
 from case import CASES, Outcome, play
 from page import MARK, page
 from world import Base, World

@@ -289,6 +289,16 @@ class TestPng:
         path.write_bytes(deep_png(np.stack(planes, axis=-1), colour))
         np.testing.assert_array_equal(read_image(path), grey)
 
+    def test_the_luminance_of_an_array_is_pillows(self):
+        from medclip_debias.data.images.raster import luminance
+
+        colours = np.random.default_rng(0).integers(0, 256, (300, 200, 3), dtype=np.uint8)
+        expected = np.asarray(Image.fromarray(colours).convert("L"))
+        np.testing.assert_array_equal(luminance(colours), expected)
+        np.testing.assert_allclose(luminance(colours / 255.0) * 255, expected, atol=0.51)
+        every = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
+        np.testing.assert_array_equal(luminance(np.stack([every] * 4, axis=-1)), every)
+
     def test_16_bit_colour_counts_by_its_luminance(self, tmp_path):
         rgb = np.random.default_rng(1).integers(0, 65536, (30, 20, 3))
         path = tmp_path / "a.png"

@@ -122,6 +122,7 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     assert features.regions.shape == (2, regions, model.dim)
     assert sentences.shape == (3, model.dim)
     assert model.encode_sentences([]).shape == (0, model.dim)
+    assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
     given = [features.regions, sentences]
     assert model.has_whole == (features.whole is not None) == (name != OURS)
     if model.has_whole:

@@ -73,6 +73,7 @@ def test_local_scores_and_maps_are_those_of_the_definition(
     assert {id(p) for p in local.parameters()} == {id(p) for p in peer.parameters()}
     assert (local.grid, local.dim, local.content_hash) == (peer.grid, peer.dim, peer.content_hash)
     features, sentences = local.encode_images(images), local.encode_sentences(SENTENCES)
+    assert local.encode_sentences(SENTENCES[0]).shape[0] == 1
     regions = features.regions
     # The same regions as the global view's, before they are brought to unit length.
     unit = nn.functional.normalize(regions, dim=-1)

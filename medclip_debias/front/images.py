@@ -1,0 +1,192 @@
+"""Images as people hold them (files, arrays, Pillow images, DICOM data sets) to radiographs."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from medclip_debias.config import WindowPolicy
+from medclip_debias.data.images.files import check_visible, radiograph_of, read_radiograph
+from medclip_debias.data.images.radiograph import Radiograph, check_size
+from medclip_debias.data.images.raster import grey_values, luminance
+from medclip_debias.data.synthetic import in_phantom
+from medclip_debias.errors import UserError
+from medclip_debias.front.saying import warn
+from medclip_debias.grounding.find import find_images
+
+ImageLike: TypeAlias = Any
+"""A path, a `Radiograph`, an array, a Pillow image or a pydicom data set; see `GivenImage.read`."""
+
+ImagesLike: TypeAlias = ImageLike | Iterable[ImageLike]
+"""One image, a folder, or any number of them."""
+
+
+@dataclass(frozen=True)
+class GivenImage:
+    """One image that was handed in, not read yet.
+
+    Attributes:
+        name: its path as it was given, or its place among the images, from 0: the row of a table.
+        content: what was handed in.
+    """
+
+    name: str | int
+    content: ImageLike
+
+    @property
+    def spoken(self) -> str:
+        """What messages call it."""
+        return f"image {self.name}" if isinstance(self.name, int) else self.name
+
+    @property
+    def is_phantoms(self) -> bool:
+        """Whether it is a file of a phantom; of what is in memory that is not known."""
+        return _is_path(self.content) and in_phantom(Path(self.content))
+
+    def read(self, window: WindowPolicy) -> Radiograph:
+        """Read it as `medclip_debias.data.images.read_radiograph` reads the same pixels in a file.
+
+        Arrays are ``[H, W]`` with high = bright, or colours ``[H, W, 3 or 4]`` in the order red,
+        green, blue, alpha: integers of any size, or floats of any range. Only the order and the
+        proportions of the values count, for every radiograph is clipped at its percentiles and
+        stretched: values in 0..1 and in 0..255 give the same picture.
+
+        Args:
+            window: which display window of a DICOM file is applied.
+
+        Raises:
+            UserError: it is no radiograph, nothing can be seen on it, or it is a `Radiograph`
+                that was read with another ``window``.
+        """
+        given = self.content
+        if _is_path(given):
+            return read_radiograph(Path(given), window)
+        place = Path(self.spoken)
+        if isinstance(given, Radiograph):
+            if given.window not in (None, window):
+                raise UserError(
+                    f"{self.spoken}: was read from DICOM with window='{given.window}', but this"
+                    f" model was trained with '{window}'; give the path, or read_radiograph(path,"
+                    f" window='{window}')."
+                )
+            return given
+        if _is_dataset(given):
+            return radiograph_of(_encoded(given, place), place, window)
+        found = Radiograph.of(_grey(given, self.spoken, place))
+        check_visible(place, found)
+        return found
+
+
+def given_images(images: ImagesLike) -> list[GivenImage]:
+    """Every image that was meant; nothing is read yet.
+
+    A folder stands for the images below it. What else lies there is counted in a warning.
+
+    Raises:
+        UserError: a folder holds no image, or ``images`` is a mapping or no image at all.
+    """
+    if isinstance(images, Mapping):
+        raise UserError("images are an image or a list of images, not a mapping; give a list.")
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
+        images = images.tolist()  # paths in an array
+    alone = _is_path(images) or _is_pixels(images) or not isinstance(images, Iterable)
+    several = [images] if alone else list(images)
+    return [GivenImage(*pair) for pair in _named(several)]
+
+
+def _named(images: list[ImageLike]) -> Iterator[tuple[str | int, ImageLike]]:
+    for number, image in enumerate(images):
+        if not _is_path(image):
+            yield number, image
+        elif Path(image).is_dir():
+            for path in find_images([Path(image)], warn):
+                yield str(path), path
+        else:
+            yield str(image), image
+
+
+def _is_path(image: ImageLike) -> bool:
+    return isinstance(image, str | os.PathLike)
+
+
+def _is_pixels(image: ImageLike) -> bool:
+    known = isinstance(image, Radiograph | np.ndarray | Pillow.Image)
+    return known or _is_tensor(image) or _is_dataset(image)
+
+
+def _is_tensor(image: ImageLike) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(image, torch.Tensor)
+
+
+def _is_dataset(image: ImageLike) -> bool:
+    pydicom = sys.modules.get("pydicom")
+    return pydicom is not None and isinstance(image, pydicom.Dataset)
+
+
+def _encoded(dataset: Any, place: Path) -> bytes:
+    """The bytes of a DICOM file of ``dataset``: one reader and its checks serve both."""
+    stream = io.BytesIO()
+    try:
+        dataset.save_as(stream, enforce_file_format=True)
+    except Exception as error:  # pydicom has many words for a data set that is not whole
+        raise UserError(
+            f"{place}: this data set is no whole DICOM file ({type(error).__name__}); give the"
+            " file's path."
+        ) from error
+    return stream.getvalue()
+
+
+def _grey(image: ImageLike, spoken: str, place: Path) -> NDArray[Any]:
+    """Grey values ``[H, W]``, high = bright."""
+    if isinstance(image, Pillow.Image):
+        return _grey_of_pillow(image, spoken, place)
+    if not _is_pixels(image):
+        raise UserError(
+            f"{spoken}: {type(image).__name__} is no image; give a path, an array [H, W], a Pillow"
+            " image, or what read_radiograph gave."
+        )
+    array = np.asarray(image.detach().cpu() if _is_tensor(image) else image)
+    if array.dtype.kind not in "iuf":
+        raise UserError(
+            f"{spoken}: an array of {array.dtype} holds no grey levels; give integers or floats."
+        )
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim == 3 and array.shape[2] in (3, 4):
+        check_size(place, *array.shape[:2])
+        if array.dtype.kind != "f" and array.dtype not in (np.uint8, np.uint16):
+            raise UserError(
+                f"{spoken}: colours are uint8, uint16 or floats, not {array.dtype}; convert them."
+            )
+        return luminance(array)
+    if array.ndim != 2:
+        raise UserError(
+            f"{spoken}: an array of shape {array.shape} is not one image; give [H, W], or colours"
+            " [H, W, 3]. Channels come last (array.transpose(1, 2, 0)), and several images are a"
+            " list (list(array))."
+        )
+    check_size(place, *array.shape)
+    return array
+
+
+def _grey_of_pillow(image: Pillow.Image, spoken: str, place: Path) -> NDArray[Any]:
+    check_size(place, image.height, image.width)
+    if getattr(image, "n_frames", 1) > 1:
+        raise UserError(f"{spoken}: is a moving picture; give one image per radiograph.")
+    if image.mode == "1":
+        raise UserError(f"{spoken}: holds black and white alone, one bit a pixel; leave it out.")
+    try:
+        return grey_values(image)
+    # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.
+    except Exception as error:
+        raise UserError(f"{spoken}: the image is truncated or damaged; copy it again.") from error

@@ -1,0 +1,361 @@
+"""A trained model for scripts and notebooks: images and sentences in, tables and maps out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from medclip_debias.config import Preprocessing
+from medclip_debias.data.images.radiograph import Radiograph
+from medclip_debias.data.images.square import prepare_image
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.errors import ReportedWarning, UserError
+from medclip_debias.evaluation.archives import archive_name, trained_on
+from medclip_debias.evaluation.classification import sigmoid
+from medclip_debias.evaluation.protocols.zero_shot import prompt_differences
+from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images
+from medclip_debias.front.prompts import PromptsLike, asked_classes
+from medclip_debias.front.saying import warn
+from medclip_debias.grounding.ground import ground_image
+from medclip_debias.grounding.sentences import checked_sentences, cut_notes
+from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.models.expected_images import expected_images
+from medclip_debias.models.finite import finite
+from medclip_debias.models.interface import MapKind
+from medclip_debias.models.load import load_model
+
+if TYPE_CHECKING:
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+_BATCH = 16
+
+
+class SyntheticModelWarning(ReportedWarning):
+    """A model that learned from generated images alone is shown something else."""
+
+
+def load(folder: Path | str, device: str = "auto") -> Model:
+    """Read a model folder: one that `train` wrote (``RUN/model``), or ``import-model``.
+
+    Nothing is downloaded.
+
+    Args:
+        folder: the model's.
+        device: ``cpu``, ``cuda``, or ``auto``: a GPU when there is one.
+
+    Raises:
+        UserError: it holds no whole model, or there is no such device.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; give the folder 'model' of a run.")
+    expected_images(folder)  # has the better words for a folder that holds no model
+    return Model(load_model(folder, best_device(device)), str(folder))
+
+
+@dataclass(frozen=True, eq=False)
+class Heatmaps:
+    """Where sentences are seen on one radiograph.
+
+    Attributes:
+        values: float32 ``[T, H, W]``, at the pixels of the original; NaN where the model saw
+            nothing. Of `kind`.
+        sentences: the T sentences.
+        scores: float32 ``[T]``, the whole image's score of each sentence, in [-1, 1].
+        kind: ``cosine``, of the region at a pixel with the sentence, in [-1, 1]; or
+            ``attention``, shares of it, in [0, 1].
+        limits: lowest and highest value of all T maps: colours that run between them can be
+            compared from sentence to sentence. A map of a finding that is absent has a brightest
+            place, too, so read a map beside that of the opposite sentence, and with its score.
+        image: uint8 ``[H, W]``, the radiograph in the grey levels that the model's images have.
+    """
+
+    values: NDArray[np.float32]
+    sentences: tuple[str, ...]
+    scores: NDArray[np.float32]
+    kind: MapKind
+    limits: tuple[float, float]
+    image: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def __getitem__(self, sentence: str | int) -> NDArray[np.float32]:
+        """The map ``[H, W]`` of a sentence, or of its number.
+
+        Raises:
+            KeyError: it was not asked for.
+        """
+        if isinstance(sentence, int):
+            return self.values[sentence]
+        if sentence.strip() not in self.sentences:
+            raise KeyError("there is no map of this sentence; see `sentences`")
+        return self.values[self.sentences.index(sentence.strip())]
+
+
+class Model:
+    """An image-text model for use: everything it gives is an array or a table, without gradients.
+
+    Images are paths (DICOM, JPG, PNG, or a folder of them), arrays, Pillow images, pydicom data
+    sets or what `read_radiograph` gave, one or several; `GivenImage.read` says what arrays may
+    hold. They are prepared as the model's training images were, which is what ``evaluate`` and
+    ``ground`` do with the same files. A text is one text, never its letters.
+
+    Attributes:
+        network: the model itself, for work with tensors; in evaluation mode.
+        name: the folder it came from, or ``""``.
+
+    Example:
+        >>> model = load(folder, device="cpu")
+        >>> table = model.zero_shot(image, {"Effusion": ("Left effusion.", "No effusion.")})
+        >>> table.shape, bool(table["Effusion"].between(0, 1).all())
+        ((1, 1), True)
+        >>> model.encode_texts("Left effusion.").shape == (1, model.dim)
+        True
+        >>> maps = model.heatmaps(image, ["Left effusion.", "No effusion."])
+        >>> maps.values.shape == (2, *image.shape), maps["No effusion."].shape == image.shape
+        (True, True)
+    """
+
+    def __init__(self, network: ImageTextModel, name: str = "") -> None:
+        """Wrap a model in memory.
+
+        Raises:
+            UserError: it is in training mode, in which scores depend on chance and on the batch.
+        """
+        if getattr(network, "training", False):
+            raise UserError("this model is in training mode; call its .eval() first.")
+        self.network = network
+        self.name = name
+        self._warned = False
+
+    def __repr__(self) -> str:
+        trained = trained_on(self.network.provenance)
+        size = self.preprocessing.input_size
+        about = f"{self.network.content_hash or 'in memory'}, {size} x {size} pixels"
+        if trained["kind"] is not None:
+            about += f", trained on {archive_name(trained)}"
+        return f"<Model {self.name!r}: {about}>"
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How a file becomes what the network sees."""
+        return self.network.preprocessing
+
+    @property
+    def dim(self) -> int:
+        """D, the width of the shared space."""
+        return self.network.dim
+
+    @property
+    def prompt_sets(self) -> tuple[str, ...]:
+        """Names of the prompt sets that the model's folder keeps."""
+        return tuple(self.network.prompts)
+
+    # ------------------------------------------------------------------------ classifying
+
+    def zero_shot(
+        self,
+        images: ImagesLike,
+        prompts: PromptsLike = None,
+        *,
+        scale: float | None = None,
+        batch_size: int = _BATCH,
+    ) -> pd.DataFrame:
+        """Probabilities of classes that the model was not trained to name.
+
+        Of classes with two sides, each by itself: ``sigmoid(scale * d)``, d the mean score of the
+        positive sentences less that of the negative ones, as ``evaluate`` measures them; rows do
+        not add up to 1. Of a list of sentences, among each other: the softmax over them of ``scale
+        * score``; rows add up to 1, so it asks which sentence fits best, not whether it is true.
+        Both are as the model has them, and calibrated only as far as ``evaluate`` says (`ece`).
+
+        Args:
+            images: I images.
+            prompts: name of a prompt set (of the model's folder, or packaged), a YAML file of one,
+                class -> (positive, negative), each a sentence or several, or a list of two
+                sentences or more; by default the set that ``evaluate`` takes, chex5.
+            scale: what scores are multiplied by; by default what the model learned. Imported
+                peers do not say theirs.
+            batch_size: images encoded at a time.
+
+        Returns:
+            ``[I, classes]`` float64 in [0, 1]; rows are named by path, or by place from 0.
+
+        Raises:
+            UserError: an image cannot be used, the prompts are none, or no scale is known.
+        """
+        asked = asked_classes(prompts, self.network.prompts)
+        learned = self.network.learned_scale if scale is None else scale
+        if learned is None:
+            raise UserError(
+                "this model does not say by what its scores were multiplied in training, so they"
+                " are no probabilities; give scale= (CLIP's is 100), or ask for `scores`."
+            )
+        if not 0 < learned < float("inf"):
+            raise UserError(f"scale must be a positive number, got {learned}.")
+        texts = asked.texts if isinstance(asked, PromptSet) else asked
+        scores = self.scores(images, texts, batch_size=batch_size)
+        values = scores.to_numpy(dtype=np.float64)
+        if isinstance(asked, PromptSet):
+            differences = prompt_differences(values, asked)
+            columns = {name: sigmoid(learned * d) for name, d in differences.items()}
+        else:
+            powers = np.exp(learned * (values - values.max(axis=1, keepdims=True)))
+            shares = powers / powers.sum(axis=1, keepdims=True)
+            columns = dict(zip(texts, shares.T, strict=True))
+        table = pd.DataFrame(columns, index=scores.index)
+        return table.rename_axis(columns="class")
+
+    def scores(
+        self, images: ImagesLike, texts: str | Sequence[str], *, batch_size: int = _BATCH
+    ) -> pd.DataFrame:
+        """The model's image-sentence similarities, on the cosine scale.
+
+        Args:
+            images: I images.
+            texts: T sentences, none of them empty.
+            batch_size: images encoded at a time.
+
+        Returns:
+            ``[I, T]`` float32 in [-1, 1]; rows are named by path, or by place from 0.
+
+        Raises:
+            UserError: an image or a sentence cannot be used, or the model gives NaN.
+        """
+        sentences = checked_sentences(texts)
+        given = given_images(images)
+        vectors = self._sentence_vectors(sentences)
+        parts = [np.zeros((0, len(sentences)), dtype=np.float32)]
+        for features in self._features(given, batch_size):
+            with torch.inference_mode():
+                parts.append(finite(self.network.score(features, vectors), "scores"))
+        index = pd.Index([image.name for image in given], name="image")
+        columns = pd.Index(sentences, name="sentence")
+        return pd.DataFrame(np.concatenate(parts), index=index, columns=columns)
+
+    # --------------------------------------------------------------------------- encoding
+
+    def encode_images(self, images: ImagesLike, *, batch_size: int = _BATCH) -> NDArray[np.float32]:
+        """One unit vector of each whole image, for a search, a probe or a plot.
+
+        A model that scores by regions compares each of them with a sentence: its `scores` are not
+        the cosines of these vectors, which are the direction of an image's mean region.
+
+        Args:
+            images: I images.
+            batch_size: images encoded at a time.
+
+        Returns:
+            ``[I, D]`` float32, rows of length 1.
+
+        Raises:
+            UserError: an image cannot be used, or the model gives NaN.
+        """
+        parts = [np.zeros((0, self.dim), dtype=np.float32)]
+        for features in self._features(given_images(images), batch_size):
+            with torch.inference_mode():
+                parts.append(finite(features.pooled, "encode_images"))
+        return np.concatenate(parts)
+
+    def encode_texts(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
+        """One unit vector of each text; a string is one text.
+
+        Args:
+            texts: T texts, none of them empty.
+
+        Returns:
+            ``[T, D]`` float32, rows of length 1.
+
+        Raises:
+            UserError: there is no text, an empty one, or what is no text.
+        """
+        return finite(self._sentence_vectors(checked_sentences(texts)), "encode_texts")
+
+    # -------------------------------------------------------------------------- grounding
+
+    def heatmaps(
+        self, image: ImageLike, sentences: str | Sequence[str], *, smoothing: float = 0.0
+    ) -> Heatmaps:
+        """Where on a radiograph each sentence is seen, at its original pixels.
+
+        All maps are held together: of 20 sentences over 3056 x 2544 pixels, 600 MB.
+
+        Args:
+            image: one image.
+            sentences: T sentences, none of them empty.
+            smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
+
+        Raises:
+            UserError: the image or a sentence cannot be used, or the model has no regions.
+        """
+        texts = checked_sentences(sentences)
+        given = given_images(image)
+        if len(given) != 1:
+            raise UserError(f"heatmaps takes one image, got {len(given)}; call it for each.")
+        self._tell_cut(texts)
+        settings = self.preprocessing.prepare
+        radiograph = given[0].read(settings.window)
+        self._tell_synthetic(given)
+        found = ground_image(self.network, radiograph, texts, smoothing=smoothing)
+        values = np.stack([one.heatmap for one in found])
+        return Heatmaps(
+            values=values,
+            sentences=tuple(texts),
+            scores=np.array([one.score for one in found], dtype=np.float32),
+            kind=self.network.map_kind,
+            limits=(float(np.nanmin(values)), float(np.nanmax(values))),
+            image=radiograph.stretched(settings),
+        )
+
+    # ------------------------------------------------------------------------------ parts
+
+    def _sentence_vectors(self, sentences: list[str]) -> torch.Tensor:
+        self._tell_cut(sentences)
+        with torch.inference_mode():
+            return self.network.encode_sentences(sentences)
+
+    def _features(self, given: Sequence[GivenImage], batch_size: int) -> Iterator[ImageFeatures]:
+        """Features of a batch of images at a time; only its squares are held together."""
+        if batch_size < 1:
+            raise UserError(f"batch_size must be at least 1, got {batch_size}.")
+        left = iter(given)
+        while batch := list(islice(left, batch_size)):
+            squares = np.stack([self._square(image) for image in batch])
+            self._tell_synthetic(batch)
+            with torch.inference_mode():
+                features = self.network.encode_images(torch.from_numpy(squares))
+            yield features
+
+    def _square(self, image: GivenImage) -> NDArray[np.uint8]:
+        settings = self.preprocessing.prepare
+        radiograph: Radiograph = image.read(settings.window)
+        try:
+            return prepare_image(radiograph, settings)
+        except UserError as error:
+            raise UserError(f"{image.spoken}: {error}") from error
+
+    def _tell_cut(self, sentences: Sequence[str]) -> None:
+        for line in cut_notes(self.network, sentences):
+            warn(line)
+
+    def _tell_synthetic(self, images: Sequence[GivenImage]) -> None:
+        """Say once that the model knows no patient, when it is shown other than a phantom."""
+        trained = trained_on(self.network.provenance)
+        if self._warned or not trained["synthetic"] or all(i.is_phantoms for i in images):
+            return
+        self._warned = True
+        warn(
+            f"this model was trained on generated images alone ({archive_name(trained)}): what it"
+            " says of a patient's radiograph means nothing.",
+            SyntheticModelWarning,
+        )

@@ -1,0 +1,34 @@
+"""Sentences as a user hands them to a model: one text or several, never letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from medclip_debias.errors import UserError
+
+
+def sentence_list(texts: str | Iterable[str]) -> list[str]:
+    """Return the sentences of ``texts``; a string is one sentence, not a list of letters.
+
+    Raises:
+        UserError: it is neither, or holds something that is no text.
+
+    >>> sentence_list("Left effusion."), sentence_list(("Edema.", "No edema."))
+    (['Left effusion.'], ['Edema.', 'No edema.'])
+    """
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise UserError(
+            f"sentences are a text or a list of texts, not {_kind(texts)}; give"
+            " ['Left pleural effusion.']."
+        )
+    found = list(texts)
+    for number, text in enumerate(found, start=1):
+        if not isinstance(text, str):
+            raise UserError(f"sentence {number} is {_kind(text)}, not a text; write it as text.")
+    return found
+
+
+def _kind(value: object) -> str:
+    return "nothing (None)" if value is None else f"of type {type(value).__name__}"

@@ -1,0 +1,190 @@
+"""Triplets: read in both forms, scored as a loop does, refused when they do not fit."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.compare import compare
+from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
+from medclip_debias.evaluation.schema import check_results
+from medclip_debias.evaluation.triplets import read_triplets
+from medclip_debias.models.dual_encoder import DualEncoder
+
+SIZE, INPUT = 48, 40  # of the set and the model of conftest.py
+REPORT = "Pulmonary edema. Mild edema. Small pneumothorax."
+NEGATED = "Pulmonary edema. Mild edema. No pneumothorax."
+OMITTED = "Pulmonary edema. Mild edema."
+
+
+def write(path, names, **texts):
+    """Triplets of the images ``names``, half of them about another finding."""
+    rows = []
+    for number, name in enumerate(names):
+        other = number % 2
+        rows.append(
+            {
+                "image_id": name,
+                "original": "Findings suggesting pneumonia. Mild edema." if other else REPORT,
+                "negated": "No pneumonia. Mild edema." if other else NEGATED,
+                "omitted": "Mild edema." if other else OMITTED,
+                **texts,
+            }
+        )
+    if path.suffix == ".json":
+        keys = {"original": "report", "negated": "negation", "omitted": "omitted"}
+        cases = {
+            row["image_id"]: {keys[k]: v for k, v in row.items() if k in keys}
+            | {"chosen": "edema", "location": "left"}
+            for row in rows
+        }
+        path.write_text(json.dumps({"mimic": cases}))
+    else:
+        pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_both_forms_give_the_same_triplets_and_count_what_is_left_aside(small_prepared, tmp_path):
+    names = [*small_prepared.images["image_id"], "i77"]
+    kept, source = read_triplets(write(tmp_path / "t.csv", names), small_prepared, "test")
+    published, other = read_triplets(write(tmp_path / "t.json", names), small_prepared, "test")
+    assert kept == published
+    assert {k: v for k, v in source.items() if k not in ("triplets", "hash")} == {
+        k: v for k, v in other.items() if k not in ("triplets", "hash")
+    }
+    splits = small_prepared.images["split"].tolist()
+    assert [splits[t.row] != "train" for t in kept] == [True] * 24
+    assert (source["rows"], source["rows_not_in_set"]) == (37, 1)
+    assert source["images_of_other_splits"] == 12
+    assert kept[0].sentences[1] == ("Pulmonary edema.", "Mild edema.", "No pneumothorax.")
+    assert REPORT not in repr(kept[0])
+
+
+def test_reports_that_are_empty_or_unchanged_are_counted(small_prepared, tmp_path):
+    path = write(tmp_path / "t.csv", ["i00", "i01", "i06", "i07"])
+    table = pd.read_csv(path, dtype=str)
+    table.loc[0, "negated"] = "___"
+    table.loc[1, "omitted"] = table.loc[1, "original"] + "\n"
+    table.to_csv(path, index=False)
+    kept, source = read_triplets(path, small_prepared, "test")
+    assert [t.row for t in kept] == [6, 7]
+    assert (source["without_sentence"], source["unchanged"]) == (1, 1)
+    table.iloc[:2].to_csv(path, index=False)
+    with pytest.raises(Skipped, match="1 have a report without a sentence, 1 one that equals"):
+        read_triplets(path, small_prepared, "test")
+
+
+def test_a_study_id_names_the_first_of_its_images(small_prepared, tmp_path):
+    table = pd.read_csv(write(tmp_path / "t.csv", ["s00", "s01"]), dtype=str)
+    table.rename(columns={"image_id": "study_id"}).to_csv(tmp_path / "s.csv", index=False)
+    kept, source = read_triplets(tmp_path / "s.csv", small_prepared, "test")
+    assert [t.row for t in kept] == [0, 1]
+    assert (source["key"], source["further_images_of_a_study"]) == ("study_id", 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "is not a JSON object"),
+        ("{}", "holds no triplet"),
+        ('{"mimic": []}', "group 1 is no object of image ids"),
+        ('{"mimic": {"i00": {"report": "Edema."}}}', "entry 1: has no text 'negation'"),
+        ('{"mimic": {"i00": 5}}', "entry 1: has no text 'report'"),
+    ],
+)
+def test_what_is_no_cxr_align_file_is_refused(small_prepared, tmp_path, content, message):
+    path = tmp_path / "cxr-align.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_triplets(path, small_prepared, "test")
+
+
+def test_a_table_without_its_columns_or_of_other_data_is_refused(small_prepared, tmp_path):
+    path = write(tmp_path / "t.csv", ["i00"])
+    pd.read_csv(path).drop(columns="omitted").to_csv(tmp_path / "two.csv", index=False)
+    with pytest.raises(UserError, match=r"two\.csv: column 'omitted' is missing"):
+        read_triplets(tmp_path / "two.csv", small_prepared, "test")
+    with pytest.raises(UserError, match=r"row 3: its image_id is already in row 2"):
+        read_triplets(write(path, ["i00", "i00"]), small_prepared, "test")
+    with pytest.raises(UserError, match="0 of its 2 ids"):
+        read_triplets(write(path, ["x9", "x8"]), small_prepared, "test")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-2, 2), st.integers(-2, 2), st.integers(-2, 2)),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_hits_are_those_of_a_loop(rows):
+    found = triplet_hits(np.array(rows, dtype=float))
+    for place, row in enumerate(rows):
+        best = [n for n, score in enumerate(row) if score == max(row)]
+        assert found["original_best"][place] == (1 / len(best) if 0 in best else 0)
+        for name, other in (("negated", row[1]), ("omitted", row[2])):
+            expected = 1 if row[0] > other else 0.5 if row[0] == other else 0
+            assert found[f"original_above_{name}"][place] == expected
+
+
+@pytest.fixture(scope="module")
+def evaluated(small_prepared, small_model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("triplets")
+    path = write(root / "t.csv", small_prepared.images["image_id"].tolist())
+    for name, options in (("mean", {}), ("whole", {"triplet_reports": "whole"})):
+        evaluate(
+            small_model,
+            small_prepared.folder,
+            root / name,
+            bootstrap=20,
+            heatmaps=0,
+            triplets=path,
+            options=EvaluationOptions(**options),
+        )
+    return root
+
+
+@pytest.mark.parametrize("how", ["mean", "whole"])
+def test_the_shares_are_those_of_the_models_scores(evaluated, small_prepared, small_model, how):
+    results = json.loads((evaluated / how / "results.json").read_text())
+    check_results(results, "results")
+    found = results["triplets"]
+    kept, _ = read_triplets(evaluated / "t.csv", small_prepared, "test")
+    model, hits = DualEncoder.load(small_model), []
+    cut = slice((SIZE - INPUT) // 2, (SIZE - INPUT) // 2 + INPUT)
+    with torch.no_grad():
+        for triplet in kept:
+            pixels = torch.from_numpy(small_prepared.pixels[triplet.row, cut, cut].copy())
+            regions = model.encode_images(pixels[None]).regions
+            values = []
+            for text, sentences in zip(triplet.texts, triplet.sentences, strict=True):
+                parts = [text] if how == "whole" else list(sentences)
+                vectors = model.encode_sentences(parts)
+                values.append(model.similarity(regions, vectors)[0].double().mean().item())
+            hits.append((values[0] == max(values), values[0] > values[1], values[0] > values[2]))
+    names = ("original_best", "original_above_negated", "original_above_omitted")
+    assert [found[name] for name in names] == pytest.approx(np.mean(hits, axis=0).tolist())
+    assert found["images"] == len(kept) == 24
+    assert headline(results)["triplets.judged"] == "24 of 36"
+    assert set(found["interval"]) == set(names)
+
+
+def test_runs_with_triplets_are_compared_on_them(evaluated):
+    found = compare([str(evaluated / "mean"), str(evaluated / "whole")], force=True, resamples=50)
+    rows = {row["key"]: row["groups"] for row in found["rows"]}
+    for name in ("mean", "whole"):
+        results = json.loads((evaluated / name / "results.json").read_text())
+        assert rows["triplets.original_best"][name]["value"] == pytest.approx(
+            results["triplets"]["original_best"]
+        )

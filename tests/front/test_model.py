@@ -1,0 +1,415 @@
+"""`md.load`: what a script gets is what the pipeline computes, and no input is misread."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import medclip_debias as md
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.secret import read_secret
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.item_tables import item_keys
+from medclip_debias.front import model as module
+from medclip_debias.front.model import Model, SyntheticModelWarning
+from medclip_debias.grounding.files import ground_files
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import (
+    BertSettings,
+    PeerSettings,
+    ViTSettings,
+    published_preprocessing,
+)
+from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.phantom import PhantomSettings, generate
+
+LEFT, NONE = "Left pleural effusion.", "No pleural effusion."
+
+
+@pytest.fixture(scope="module")
+def evaluated(files, model_folder, tmp_path_factory):
+    """A set of `files` by `md.prepare`, and the run that ``evaluate`` made of it."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    labels = [number % 2 for number in range(len(files))]
+    table = {"image": [str(path) for path in files], "report": [LEFT] * len(files)}
+    table |= {"split": ["test"] * len(files), "Edema": labels}
+    pd.DataFrame(table).to_csv(folder / "manifest.csv", index=False)
+    source = folder / "manifest.csv"
+    data = md.prepare(source, folder / "set", for_model=model_folder, workers=1)
+    evaluate(model_folder, data.folder, folder / "run", bootstrap=20, heatmaps=0, device="cpu")
+    return data, folder / "run"
+
+
+def test_files_have_the_scores_that_evaluate_gives_them(evaluated, files, model):
+    data, run = evaluated
+    items = pd.read_parquet(run / "items" / "zero_shot.parquet").set_index("item")
+    keys = item_keys(read_secret(data.folder), data.content_hash, data.images["image_id"])
+    found = model.zero_shot(files, batch_size=3)
+    assert list(found.columns) == list(load_prompts("chex5").classes)
+    assert list(found.index) == [str(path) for path in files]
+    # The set is in the manifest's order.
+    assert [Path(name).stem for name in data.images["image_id"]] == [p.stem for p in files]
+    scale = model.network.learned_scale
+    logit = np.log(found / (1 - found)) / scale
+    for name in found.columns:
+        expected = items.loc[keys, f"score.{name}"].to_numpy()
+        np.testing.assert_allclose(logit[name], expected, atol=1e-6)
+        np.testing.assert_allclose(found[name], 1 / (1 + np.exp(-scale * expected)), atol=1e-6)
+
+
+def test_files_have_the_maps_that_ground_gives_them(files, model, tmp_path):
+    files = [files[1], files[2], files[5], files[7]]
+    result = ground_files(model.network, files, [LEFT, NONE], tmp_path / "maps")
+    scores = model.scores(files, [LEFT, NONE])
+    for path, entry in zip(files, result["images"], strict=True):
+        maps = model.heatmaps(str(path), [LEFT, NONE])
+        assert maps.values.shape == (2, entry["height"], entry["width"])
+        assert maps.image.shape == maps.values.shape[1:]
+        for row in entry["sentences"]:
+            expected = np.load(row["map"], allow_pickle=False)
+            np.testing.assert_allclose(maps[row["text"]], expected, atol=1e-6)
+            assert scores.loc[str(path), row["text"]] == pytest.approx(row["score"], abs=1e-6)
+        rows = entry["sentences"]
+        np.testing.assert_allclose(maps.scores, [row["score"] for row in rows], atol=1e-6)
+        lowest, highest = min(r["lowest"] for r in rows), max(r["highest"] for r in rows)
+        assert maps.limits == pytest.approx((lowest, highest), abs=1e-6)
+        assert maps.kind == "cosine"
+
+
+def test_results_are_the_numbers_of_results_json(evaluated):
+    _, run = evaluated
+    content = json.loads((run / "results.json").read_text())
+    table = md.results(run)
+    assert set(table["run"]) == {str(run)}
+    part = content["zero_shot"]
+    (mean,) = table.query("metric == 'mean_auc'").to_dict("records")
+    assert (mean["value"], [mean["low"], mean["high"]]) == (
+        part["mean_auc"],
+        part["interval"]["mean_auc"],
+    )
+    (edema,) = table[(table["class"] == "Edema") & (table["metric"] == "auc")].to_dict("records")
+    assert edema["value"] == part["classes"]["Edema"]["auc"]
+    assert table.attrs["skipped"][str(run)] == content["skipped"]
+    assert table.attrs["notes"][str(run)] == content.get("notes", [])
+    pd.testing.assert_frame_equal(md.results([run / "results.json"]).iloc[:, 1:], table.iloc[:, 1:])
+    with pytest.raises(UserError, match="given twice"):
+        md.results([run, str(run)])
+    with pytest.raises(UserError, match="no such folder"):
+        md.results(run / "nowhere")
+
+
+# ------------------------------------------------------------------------- forms of an image
+
+
+def forms(grey, path):
+    """The same picture as it may be handed in."""
+    return {
+        "Path": path,
+        "str": str(path),
+        "Radiograph": md.read_radiograph(str(path)),
+        "uint8": grey,
+        "int64": grey.astype(np.int64) - 40,
+        "uint16": grey.astype(np.uint16) * 257,
+        "0..1": (grey / 255).astype(np.float64),
+        "float32": grey.astype(np.float32),
+        "colours": np.stack([grey] * 3, axis=-1),
+        "deep colours": np.stack([grey.astype(np.uint16) * 257] * 3, axis=-1),
+        "alpha": np.dstack([grey, grey, grey, np.full_like(grey, 9)]),
+        "one channel": grey[..., None],
+        "Pillow": Image.fromarray(grey),
+        "Pillow RGB": Image.fromarray(grey).convert("RGB"),
+        "Pillow float": Image.fromarray(grey.astype(np.float32)),
+        "tensor": torch.from_numpy(grey),
+    }
+
+
+def test_one_picture_in_any_form_has_one_score(model, grey, tmp_path):
+    path = tmp_path / "picture.png"
+    Image.fromarray(grey).save(path)
+    found = forms(grey, path)
+    scores = model.scores(list(found.values()), [LEFT, NONE]).to_numpy()
+    np.testing.assert_allclose(scores, np.tile(scores[0], (len(found), 1)), atol=1e-6)
+    alone = {name: model.scores(form, LEFT).to_numpy() for name, form in found.items()}
+    assert {value.shape for value in alone.values()} == {(1, 1)}
+    assert np.ptp(list(alone.values())) < 1e-6
+    assert np.ptp(model.scores([grey, 255 - grey], LEFT).to_numpy()) > 1e-4
+
+
+def test_colours_count_by_their_luminance_as_in_a_file(model, files):
+    (path,) = (p for p in files if p.name == "g.png")
+    with Image.open(path) as opened:
+        colours = np.asarray(opened)
+        found = model.scores([path, colours, opened], [LEFT]).to_numpy()
+    assert np.ptp(found) < 1e-6
+    assert np.ptp(model.scores([colours, colours[..., ::-1]], [LEFT]).to_numpy()) > 1e-6
+
+
+def test_a_turned_photograph_in_memory_is_turned(model, files):
+    (path,) = (p for p in files if p.name == "f.jpg")
+    with Image.open(path) as opened:
+        maps = model.heatmaps(opened, LEFT)
+        assert maps.image.shape == (opened.width, opened.height)
+    np.testing.assert_array_equal(maps.values, model.heatmaps(path, LEFT).values)
+
+
+def test_a_data_set_of_pydicom_is_read_as_its_file(model, files):
+    from pydicom import dcmread
+
+    paths = [path for path in files if path.suffix == ".dcm"]
+    found = model.scores([*paths, *map(dcmread, paths)], [LEFT, NONE]).to_numpy()
+    np.testing.assert_array_equal(found[:3], found[3:])
+    assert np.ptp(found[:3], axis=0).min() > 1e-5
+    broken = dcmread(paths[0])
+    del broken.file_meta
+    with pytest.raises(UserError, match="image 0: this data set is no whole DICOM"):
+        model.scores(broken, LEFT)
+
+
+def test_real_radiographs_have_one_score_as_files_and_in_memory(model, shared_data):
+    pictures = sorted((shared_data / "real_cxr").rglob("*.png"))[:2]
+    pictures += sorted((shared_data / "real_cxr").rglob("*.jp*g"))[:2]
+    assert pictures
+    memory = []
+    for path in pictures:
+        with Image.open(path) as opened:
+            memory.append(np.asarray(opened))
+    found = model.scores([*pictures, *memory], [LEFT]).to_numpy().reshape(2, -1)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
+def test_a_folder_is_all_its_images_and_says_what_it_left_aside(model, files, tmp_path):
+    (tmp_path / "sub").mkdir()
+    for path in files[:2]:
+        (tmp_path / "sub" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "notes.csv").write_text("x")
+    with pytest.warns(UserWarning, match=r"left aside: 1 \.csv"):
+        found = model.encode_images(tmp_path)
+    np.testing.assert_allclose(found, model.encode_images(files[:2]), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+
+
+BAD_IMAGES = {
+    "list of several": (np.zeros((4, 30, 30)), "several images are a list"),
+    "channels first": (np.zeros((3, 30, 30)), "Channels come last"),
+    "bool": (np.eye(30, dtype=bool), "no grey levels"),
+    "complex": (np.eye(30) * 1j, "no grey levels"),
+    "one value": (np.full((30, 30), 7), "single grey value"),
+    "NaN": (np.where(np.eye(30) > 0, np.nan, np.eye(30)), "not numbers"),
+    "tiny": (np.eye(5), "5 x 5 pixels"),
+    "deep colours": (np.zeros((30, 30, 3), dtype=np.int32), "uint16 or floats"),
+    "nothing": (None, "NoneType is no image"),
+    "number": ([3], "int is no image"),
+    "mapping": ({"a": "a.png"}, "not a mapping"),
+    "bilevel": (Image.new("1", (30, 30)), "black and white"),
+    "missing": ("nowhere.png", "no such file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_IMAGES)
+def test_what_is_no_radiograph_is_refused_in_one_sentence(model, case):
+    bad, why = BAD_IMAGES[case]
+    for call in (model.zero_shot, model.encode_images):
+        with pytest.raises(UserError, match=why) as error:
+            call(bad)
+        assert "\n" not in str(error.value)
+
+
+def test_a_radiograph_of_another_window_is_refused(model, files):
+    read = md.read_radiograph(files[1], window="none")
+    with pytest.raises(UserError, match="image 1: was read from DICOM with window='none'"):
+        model.zero_shot([files[1], read])
+    same = model.scores([files[1], md.read_radiograph(files[1])], LEFT).to_numpy()
+    assert same[0] == same[1]
+
+
+# ----------------------------------------------------------------------- sentences, prompts
+
+
+def test_a_string_is_one_text(model):
+    found = model.encode_texts(LEFT)
+    assert found.shape == (1, model.dim)
+    np.testing.assert_array_equal(found, model.encode_texts([LEFT]))
+    assert model.encode_texts([LEFT, NONE, LEFT]).shape == (3, model.dim)
+    for bad in ("", [], [LEFT, " "], [LEFT, None], None, {"a": 1}, b"Left."):
+        with pytest.raises(UserError):
+            model.encode_texts(bad)
+
+
+def test_sentences_in_a_list_share_the_probability(model, files):
+    texts = [LEFT, NONE, "Pulmonary edema"]
+    found = model.zero_shot(files, texts)
+    scores = model.scores(files, texts).to_numpy().astype(np.float64)
+    powers = np.exp(model.network.learned_scale * scores)
+    np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-9)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    sharp = model.zero_shot(files, texts, scale=1e6).to_numpy()
+    assert np.isfinite(sharp).all()
+    np.testing.assert_array_equal(sharp.argmax(axis=1), scores.argmax(axis=1))
+
+
+def test_a_side_of_several_sentences_counts_by_their_mean(model, files):
+    sides = {"Effusion": ([LEFT, "Pulmonary edema"], NONE), "Other": (LEFT, [NONE])}
+    found = model.zero_shot(files, sides, scale=5)
+    spelt = {name: dict(zip(("positive", "negative"), s, strict=True)) for name, s in sides.items()}
+    pd.testing.assert_frame_equal(found, model.zero_shot(files, spelt, scale=5))
+    left, edema, none = model.scores(files, [LEFT, "Pulmonary edema", NONE]).to_numpy().T
+    logit = 5 * ((left + edema) / 2 - none.astype(np.float64))
+    np.testing.assert_allclose(found["Effusion"], 1 / (1 + np.exp(-logit)), atol=1e-6)
+    named = model.zero_shot(files, "chex5")
+    pd.testing.assert_frame_equal(named, model.zero_shot(files))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sentences that a model of 16 tokens cuts
+        columns = model.zero_shot(files[:1], "openi").columns
+    assert list(columns) == list(load_prompts("openi").classes)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "why"),
+    [
+        ("chex6", "did you mean 'chex5'"),
+        ("Left effusion.", "A sentence goes into a list"),
+        ("nowhere.yaml", "nowhere.yaml"),
+        ([LEFT], "always 1"),
+        ([LEFT, LEFT], "given twice"),
+        ([LEFT, ""], "is empty"),
+        ({"Effusion": LEFT}, "two sides"),
+        ({"Effusion": (LEFT,)}, "two sides"),
+        ({"Effusion": (LEFT, [])}, "negative"),
+        ({}, "classes"),
+        (3, "a text or a list of texts"),
+    ],
+)
+def test_prompts_that_ask_nothing_are_refused(model, grey, prompts, why):
+    with pytest.raises(UserError, match=why):
+        model.zero_shot(grey, prompts)
+
+
+def test_no_image_gives_an_empty_table_of_the_right_columns(model):
+    assert model.zero_shot([]).shape == (0, 5)
+    assert model.zero_shot([], [LEFT, NONE]).shape == (0, 2)
+    assert model.encode_images([]).shape == (0, model.dim)
+
+
+def test_heatmaps_take_one_image_and_know_their_sentences(model, grey):
+    maps = model.heatmaps(grey, LEFT)
+    assert len(maps) == 1
+    np.testing.assert_array_equal(maps[LEFT], maps[0])
+    with pytest.raises(KeyError):
+        maps[NONE]
+    with pytest.raises(UserError, match="takes one image, got 2"):
+        model.heatmaps([grey, grey], LEFT)
+
+
+def test_a_sentence_that_is_cut_is_named_by_its_number(model, grey):
+    with pytest.warns(UserWarning, match="Sentence 2 has .* tokens") as found:
+        model.scores(grey, [LEFT, "effusion " * 40])
+    assert found[0].filename == __file__
+
+
+# -------------------------------------------------------------------------------- the model
+
+
+def test_nothing_is_recorded_for_gradients(model, grey, monkeypatch):
+    seen = []
+    for name in ("encode_images", "encode_sentences"):
+        original = getattr(model.network, name)
+
+        def watched(*words, original=original):
+            seen.append(torch.is_grad_enabled())
+            return original(*words)
+
+        monkeypatch.setattr(model.network, name, watched)
+    model.zero_shot(grey)
+    model.heatmaps(grey, LEFT)
+    model.encode_images(grey)
+    model.encode_texts(LEFT)
+    assert len(seen) == 6
+    assert not any(seen)
+    assert torch.is_grad_enabled()
+
+
+def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path):
+    text = BertSettings(
+        config=json.loads((language_model / "config.json").read_text()),
+        **{"pooling": "mlp", "token": "mean", "hidden": 10},
+    )
+    image = ViTSettings(image_size=64, patch=16, width=32, layers=1, heads=2, hidden=48)
+    settings = PeerSettings(kind="open_clip", dim=6, max_tokens=16, image=image, text=text)
+    tokenizer = SentenceTokenizer.load(language_model)
+    torch.manual_seed(0)
+    Peer(settings, published_preprocessing("open_clip", 64), tokenizer).eval().save(tmp_path / "p")
+    peer = md.load(tmp_path / "p", device="cpu")
+    with pytest.raises(UserError, match="give scale="):
+        peer.zero_shot(grey)
+    scores = peer.scores(grey, [LEFT, NONE]).to_numpy().astype(np.float64)
+    found = peer.zero_shot(grey, {"E": (LEFT, NONE)}, scale=100)["E"].item()
+    assert found == pytest.approx(1 / (1 + np.exp(-100 * (scores[0, 0] - scores[0, 1]))))
+    vectors = peer.encode_images(grey) @ peer.encode_texts([LEFT, NONE]).T
+    np.testing.assert_allclose(vectors, scores, atol=1e-6)
+    assert peer.network.encode_sentences(LEFT).shape == (1, 6)
+
+
+def test_a_model_of_phantoms_warns_once_and_not_of_a_phantom(make_network, files, grey, tmp_path):
+    generate(tmp_path / "p", PhantomSettings(studies=20, min_side=80, max_side=90), None, 1)
+    own = next((tmp_path / "p" / "files").rglob("*.dcm"))
+    for calls in ("zero_shot", "encode_images", "heatmaps"):
+        model = Model(make_network(kind="mimic_cxr", synthetic=True))
+        call = getattr(model, calls)
+        words = [LEFT] if calls == "heatmaps" else []
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntheticModelWarning)
+            call(own, *words)
+            model.encode_texts(LEFT)
+        with pytest.warns(SyntheticModelWarning, match=r"mimic_cxr \(synthetic\)") as found:
+            call(files[0], *words)
+        assert [warning.filename for warning in found] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntheticModelWarning)
+            call(files[1], *words)
+    with pytest.warns(SyntheticModelWarning):
+        Model(make_network(kind="mimic_cxr", synthetic=True)).encode_images(grey)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SyntheticModelWarning)
+        Model(make_network(kind="mimic_cxr", synthetic=False)).encode_images(grey)
+        Model(make_network()).encode_images(grey)
+
+
+def test_folders_that_hold_no_model_are_refused(model_folder, make_network, tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        md.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=f"{model_folder.name} is one"):
+        md.load(model_folder.parent)
+    with pytest.raises(UserError, match="training mode"):
+        Model(make_network().train())
+    assert "manifest" in repr(md.load(str(model_folder), device="cpu"))
+
+
+def test_unknown_words_are_refused(model, grey, files, tmp_path):
+    with pytest.raises(TypeError, match="bogus"):
+        model.zero_shot(grey, bogus=1)
+    with pytest.raises(TypeError, match="bogus"):
+        md.load("x", bogus=1)
+    with pytest.raises(TypeError, match="did you mean 'equalize'"):
+        md.prepare("x", tmp_path / "y", equalise=True)
+    with pytest.raises(UserError, match="resample"):
+        md.prepare("x", tmp_path / "y", resample="magic")
+    assert not (tmp_path / "y").exists()
+
+
+def test_options_against_the_model_are_refused(model_folder, tmp_path):
+    with pytest.raises(UserError, match="size=64 is not what"):
+        md.prepare("x", tmp_path / "y", for_model=model_folder, size=64)
+
+
+def test_the_example_of_the_class_runs(model_folder, grey):
+    found = doctest.testmod(module, extraglobs={"folder": model_folder, "image": grey})
+    assert (found.failed, found.attempted > 4) == (0, True)
