@@ -39,6 +39,17 @@ def note(sentence: str) -> None:
     typer.echo(without_patients(sentence), err=True)
 
 
+def warn(sentence: str | None) -> None:
+    """Say in red on standard error what must not be overlooked; nothing for None."""
+    if sentence is None:
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    text = Text(without_patients(sentence), style="bold red")
+    Console(stderr=True).print(text, soft_wrap=True)
+
+
 def words(text: str | None) -> list[str] | None:
     """Words of an option that takes a list, as ``AP,PA``; None stays None."""
     return None if text is None else [word.strip() for word in text.split(",")]

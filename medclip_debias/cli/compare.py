@@ -35,11 +35,16 @@ def compare(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Test which differences between runs are statistically significant; forest plot and tables."""
+    """Say in which settings runs differ, and test the differences of their metrics."""
     from medclip_debias.evaluation.compare import compare as run
     from medclip_debias.evaluation.provenance import plain
     from medclip_debias.reporting.comparison import write_comparison
-    from medclip_debias.reporting.tables import comparison_table, markdown
+    from medclip_debias.reporting.tables import (
+        comparison_table,
+        markdown,
+        seeds_sentence,
+        settings_table,
+    )
 
     content = run(
         runs,
@@ -56,6 +61,10 @@ def compare(
 
         typer.echo(json.dumps(plain(content)))
         return
+    settings = settings_table(content)
+    typer.echo(seeds_sentence(content) + "\n")
+    for table in [settings] if settings else []:
+        typer.echo(markdown(table))
     typer.echo(markdown(comparison_table(content)))
     for path in written:
         typer.echo(str(path))

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, note, progress, show, words
+from medclip_debias.cli.common import (
+    EVALUATION,
+    AsJson,
+    Seed,
+    app,
+    note,
+    progress,
+    show,
+    warn,
+    words,
+)
 from medclip_debias.errors import UserError
 
 
@@ -96,6 +106,9 @@ def evaluate(
             device=device,
             progress=advance,
         )
+    from medclip_debias.models.synthetic import WARNING
+
+    warn(WARNING if WARNING in results["notes"] else None)
     if as_json:
         show(results, as_json)
         return

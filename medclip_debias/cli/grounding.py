@@ -17,6 +17,7 @@ from medclip_debias.cli.common import (
     note,
     progress,
     show,
+    warn,
 )
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
@@ -49,8 +50,12 @@ def ground(
         list[float] | None, typer.Option(help="Draw a line at this score; may be repeated.")
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="Range of the colours: each map its own, or one for the image.")
-    ] = "own",
+        str,
+        typer.Option(
+            help="Colours: one scale from the score of absent findings, image (lowest to highest of"
+            " all maps), or each map's own range."
+        ),
+    ] = "one",
     limits: Annotated[
         tuple[float, float] | None, typer.Option(help="Scores at both ends of the colours.")
     ] = None,
@@ -58,6 +63,9 @@ def ground(
         int, typer.Option(help="Longer side of the pictures, pixels; 0 for the original's.")
     ] = 1024,
     legend: Annotated[bool, typer.Option(help="Colour bar, key and caption.")] = True,
+    beside: Annotated[
+        bool, typer.Option(help="The radiograph without its map on the left.")
+    ] = True,
     maps: Annotated[bool, typer.Option(help="Write the maps as NPY files too.")] = True,
     local: Annotated[
         bool, typer.Option("--local", help="GLoRIA's attention of words instead of cosines.")
@@ -74,7 +82,7 @@ def ground(
     from medclip_debias.models.load import load_model
 
     style = {"colormap": colormap, "alpha": alpha, "contours": contour or []}
-    style |= {"legend": legend, "max_side": max_side}
+    style |= {"legend": legend, "beside": beside, "max_side": max_side}
     content: dict[str, Any] = {"smoothing": smoothing, "threshold": threshold, "scale": scale}
     content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
     options = validate(GroundOptions, content, "the command line")
@@ -89,6 +97,7 @@ def ground(
         note(line)
     with progress("Images") as advance:
         result = ground_files(encoder, files, texts, out, options, boxes=boxes, progress=advance)
+    warn(result["warning"])
     for entry in result["rejected"]:
         note(f"left out: {entry['reason']}")
     for line in result["boxes_left_aside"]:
@@ -166,6 +175,7 @@ def search(
 
     query = given(text=text, image=image, candidates=candidates, model=model)
     found = run(index, k=k, ranking=ranking, device=device, say=note, **query)
+    warn(found["warning"])
     if as_json:
         show(found, as_json)
         return

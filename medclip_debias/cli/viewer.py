@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import LOOKING, app
+from medclip_debias.cli.common import LOOKING, app, warn
 
 
 @app.command(rich_help_panel=LOOKING)
@@ -62,8 +62,10 @@ def view(
     token = None if no_token else given or new_token()
     from medclip_debias.viewer.answers import Answers
 
+    answers = Answers.open(model, index, images, device)
+    warn(answers.warning)
     serve(
-        Answers.open(model, index, images, device),
+        answers,
         socket or (host or LOOPBACK, PORT if port is None else port),
         token,
         given=given is not None,

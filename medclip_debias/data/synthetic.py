@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,3 +27,19 @@ def _holds_truth(folder: Path) -> bool:
 
 # Thousands of images share a few folders.
 _remembered = lru_cache(maxsize=4096)(_holds_truth)
+
+
+def all_of_phantoms(files: Iterable[Path]) -> bool:
+    """Tell whether every file lies below the folder of a phantom; False for no file.
+
+    A copy elsewhere does not: what is not known to be generated counts as real.
+    """
+    known: dict[Path, bool] = {}
+    found = []
+    for file in files:
+        parents = file.absolute().parents
+        for folder in parents:
+            if folder not in known:
+                known[folder] = _holds_truth(folder)
+        found.append(any(known[folder] for folder in parents))
+    return bool(found) and all(found)

@@ -1,10 +1,13 @@
-"""Compare evaluations of several models on one prepared set: which differences are real?
+"""Compare evaluations of several models on one prepared set: which differences are beyond chance?
 
 Every metric is computed again from the per-item tables, for all runs on the same resampled
 patients. A group of several seeds is represented by the mean of its seeds in each resample.
-A difference is called real when its p-value, after Holm's correction over all metrics and groups
-of the table, is at most 0.05. With two or more seeds on both sides the variances over patients
-and over seeds are added (`medclip_debias.evaluation.crossed`).
+With two or more seeds on both sides the variances over patients and over seeds are added
+(`medclip_debias.evaluation.crossed`), and a difference is called real when its p-value, after
+Holm's correction over all metrics and groups of the table, is at most 0.05. With one seed on a
+side nothing is known of how another training would turn out: such a difference is never called
+real, at most one that shows on these patients. What differs between the groups' settings, and how
+many seeds each has, is said before any metric.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric, value_at
 from medclip_debias.evaluation.crossed import crossed_difference
 from medclip_debias.evaluation.item_metrics import ITEMS, class_columns
+from medclip_debias.evaluation.run_settings import differing_settings
 from medclip_debias.evaluation.runs import Group, differences, mismatch, read_groups
 from medclip_debias.evaluation.statistics import (
     ALPHA,
@@ -37,6 +41,9 @@ from medclip_debias.evaluation.statistics import (
 FORMAT = 1
 RESAMPLES = 2000
 REAL, NOT_SHOWN, NOT_TESTED = "real", "not shown", "not tested"
+ONE_EACH = "differs on these patients, one seed each"
+ONE_SIDE = "differs on these patients, one seed on one side"
+UNSEEDED = "differs on these patients"
 
 
 def compare(
@@ -87,9 +94,9 @@ def compare(
     rows = [row for row in rows if row["groups"]]
     if not rows:
         raise UserError("The runs share no metric that could be compared.")
-    tests = _judge(rows, "groups")
+    tests = _judge(rows, groups, base)
     classes = [] if "zero_shot" in unpaired or "zero_shot" not in shared else _classes(groups, base)
-    _judge(classes, "groups")
+    _judge(classes, groups, base)
     first = groups[0].runs[0].results
     return {
         "format": FORMAT,
@@ -116,6 +123,7 @@ def compare(
         )
         + lacking,
         "left_out": [p for p in PROTOCOLS if p not in shared and _somewhere(p, groups)],
+        "settings": differing_settings(groups),
         "groups": [
             {
                 "label": group.label,
@@ -345,17 +353,33 @@ def _classes(groups: Sequence[Group], base: Group) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------ judgement
 
 
-def _judge(rows: Sequence[Mapping[str, Any]], key: str) -> int:
+def _judge(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group], base: Group) -> int:
     """Add ``p_holm`` and ``verdict`` to every difference; return how many were tested."""
-    entries = [e for row in rows for e in row[key].values() if "difference" in e]
-    tested = [entry for entry in entries if entry["p"] is not None]
-    for entry, adjusted in zip(tested, holm([e["p"] for e in tested]), strict=True):
-        entry["p_holm"] = adjusted
-        entry["verdict"] = REAL if adjusted <= ALPHA else NOT_SHOWN
-    for entry in entries:
+    runs = {group.label: len(group.runs) for group in groups}
+    entries = [
+        (runs[label], entry)
+        for row in rows
+        for label, entry in row["groups"].items()
+        if "difference" in entry
+    ]
+    tested = [(count, entry) for count, entry in entries if entry["p"] is not None]
+    adjusted = holm([entry["p"] for _, entry in tested])
+    for (count, entry), p_holm in zip(tested, adjusted, strict=True):
+        entry["p_holm"] = p_holm
+        entry["verdict"] = (
+            NOT_SHOWN if p_holm > ALPHA else _shown(entry, sorted((count, len(base.runs))))
+        )
+    for _, entry in entries:
         if entry["p"] is None:
             entry |= {"p_holm": None, "verdict": NOT_TESTED}
     return len(tested)
+
+
+def _shown(entry: Mapping[str, Any], runs: Sequence[int]) -> str:
+    """What a difference is called that chance in the patients does not explain."""
+    if "p_seeds" in entry:
+        return REAL
+    return ONE_EACH if runs[1] == 1 else ONE_SIDE if runs[0] == 1 else UNSEEDED
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> dict[str, float] | None:

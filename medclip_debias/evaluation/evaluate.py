@@ -38,6 +38,7 @@ from medclip_debias.evaluation.provenance import (
 from medclip_debias.files import code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -197,7 +198,11 @@ def evaluate(
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
         "skipped": skipped,
-        "notes": [*_notes(data, split, options), *archive_notes(archives, data)],
+        "notes": [
+            *_synthetic(model, data),
+            *_notes(data, split, options),
+            *archive_notes(archives, data),
+        ],
         "counts": {
             "images": encoded.images,
             **counts,
@@ -225,6 +230,11 @@ def evaluate(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:
+    warning = synthetic_warning(model.provenance, bool(data.meta.get("synthetic", False)))
+    return [warning] if warning else []
 
 
 def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.evaluation.phrase_selection import Phrase
 from medclip_debias.files import atomic_folder, write_json
+from medclip_debias.grounding.absent import PERCENTILE, AbsentScores
+from medclip_debias.grounding.boxes import as_boxes
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.overlay import slug, write_overlay
 
@@ -26,6 +30,8 @@ CHOICE = (
     "One phrase of each category in turn, in the order of the phrase ids, each image once as long "
     "as there are others; the scores play no part."
 )
+
+_QUANTILES = 1000
 
 
 def choose_phrases(phrases: Sequence[Phrase], count: int) -> list[int]:
@@ -66,18 +72,29 @@ def write_heatmaps(
 
     The pictures show the prepared image in the original's shape, in original coordinates.
     """
+    chosen = choose_phrases(phrases, count)
+
+    def heatmap(number: int) -> NDArray[np.float32]:
+        """Computed anew each time: sixteen maps of large radiographs would hold 500 MB."""
+        where = phrases[number].geometry
+        return upsample_to_original(grids[number], where, grid, smoothing=smoothing)
+
+    scale = one_scale((heatmap(number), phrases[number].boxes) for number in chosen)
     items = []
     image_ids = prepared.images["image_id"].tolist()
     with atomic_folder(folder) as temporary:
-        for place, number in enumerate(choose_phrases(phrases, count), start=1):
+        for place, number in enumerate(chosen, start=1):
             phrase = phrases[number]
             geometry = phrase.geometry
             name = f"{place:02d}_{slug(phrase.category, 24)}_{slug(phrase.text)}.png"
             write_overlay(
                 temporary / name,
                 np.asarray(prepared.pixels[phrase.row]),
-                upsample_to_original(grids[number], geometry, grid, smoothing=smoothing),
+                heatmap(number),
                 boxes=phrase.boxes,
+                limits=scale.limits if scale else None,
+                reference=scale.reference if scale else None,
+                beside=True,
                 # The prepared square reaches beyond the original by its padding.
                 image_extent=(
                     -geometry.pad_x,
@@ -97,5 +114,60 @@ def write_heatmaps(
                     **{key: float(value) for key, value in metrics[number].items()},
                 }
             )
-        write_json(temporary / "index.json", {"choice": CHOICE, "notice": NOTICE, "items": items})
+        index = {"choice": CHOICE, "notice": NOTICE, "scale": _said(scale), "items": items}
+        write_json(temporary / "index.json", index)
     return items
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The colours of all pictures.
+
+    Attributes:
+        reference: score below which nothing is coloured.
+        limits: scores at the ends of the colours.
+    """
+
+    reference: float
+    limits: tuple[float, float]
+
+
+def one_scale(maps: Iterable[tuple[NDArray[np.floating], ArrayLike]]) -> Scale | None:
+    """One scale for maps whose true boxes are known.
+
+    The reference is the 95th percentile of the scores outside the true boxes, all maps weighing
+    alike: places where what the sentence says is not to be seen. The colours run to the
+    highest score, as `medclip_debias.grounding.absent.AbsentScores.limits` says.
+
+    Args:
+        maps: heatmaps ``[height, width]`` with their boxes ``[K, 4]`` (x, y, width, height).
+
+    Returns:
+        None where no map has a seen pixel outside its boxes.
+    """
+    outside, highest = [], -np.inf
+    for heatmap, boxes in maps:
+        inside = np.zeros(heatmap.shape, dtype=bool)
+        for x, y, width, height in as_boxes(boxes):
+            rows = slice(max(math.floor(y), 0), math.ceil(y + height))
+            inside[rows, max(math.floor(x), 0) : math.ceil(x + width)] = True
+        scores = heatmap[~inside & ~np.isnan(heatmap)]
+        if scores.size:
+            # As many quantiles of each, so that a large radiograph counts no more than a small one.
+            outside.append(np.quantile(scores, (np.arange(_QUANTILES) + 0.5) / _QUANTILES))
+            highest = max(highest, float(np.nanmax(heatmap)))
+    if not outside:
+        return None
+    middle, reference = np.percentile(np.concatenate(outside), (50.0, PERCENTILE))
+    absent = AbsentScores(float(reference), float(middle), ())
+    return Scale(absent.reference, absent.limits(highest))
+
+
+def _said(scale: Scale | None) -> str:
+    if scale is None:
+        return "Each picture has its own colour scale."
+    return (
+        f"All pictures have one colour scale, up to {scale.limits[1]:.2f}. What scores less than"
+        f" {scale.reference:.2f}, the 95th percentile of the scores outside the true boxes of"
+        " these pictures, has no colour."
+    )

@@ -19,7 +19,7 @@ from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.schema import read_results
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
-_PLACE = ("out", "prepared", "best_step", "medclip_debias", "data")
+PLACE = ("out", "prepared", "best_step", "medclip_debias", "data", "synthetic")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Run:
     @property
     def configuration(self) -> str | None:
         """Names the training's settings without seed and place; None when it does not say."""
-        content = {key: value for key, value in _provenance(self).items() if key not in _PLACE}
+        content = {key: value for key, value in _provenance(self).items() if key not in PLACE}
         if not isinstance(content.get("train"), Mapping):
             return None
         train = {key: value for key, value in content["train"].items() if key != "seed"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,13 +12,16 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
+from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, write_json
+from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.ground import Grounding, ground_images, highest_pixel, region_grid
 from medclip_debias.grounding.overlay import OverlayStyle, slug, value_range, write_overlay
 from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.grounding.regions import Connectivity, threshold_regions
 from medclip_debias.grounding.sentences import checked_sentences, cut_sentences
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.data.images.radiograph import Radiograph
@@ -41,8 +45,10 @@ class GroundOptions(Settings):
         threshold: score from which pixels form found boxes; none for no boxes.
         min_area: pixels that a found region must have.
         connectivity: 8 joins pixels that touch at a corner, 4 wants a common side.
-        scale: colours from each map's ``own`` lowest to highest score, or from those of all
-            sentences in the ``image``.
+        scale: ``one`` for all maps of an image, from the reference score of absent findings
+            (`medclip_debias.grounding.absent`), below which nothing is coloured, to the highest
+            score; ``image`` from the lowest to the highest score of all its maps; or from the
+            lowest to the highest of ``each`` map.
         limits: scores at the ends of the colours of every picture, instead of ``scale``.
         maps: write the maps as NPY files too.
         batch_size: images encoded at a time.
@@ -53,7 +59,7 @@ class GroundOptions(Settings):
     threshold: float | None = None
     min_area: float = Field(1.0, ge=1)
     connectivity: Connectivity = 8
-    scale: Literal["own", "image"] = "own"
+    scale: Literal["one", "image", "each"] = "one"
     limits: tuple[float, float] | None = None
     maps: bool = True
     batch_size: int = Field(4, ge=1)
@@ -64,6 +70,11 @@ class GroundOptions(Settings):
         if self.limits is not None and not self.limits[0] < self.limits[1]:
             raise ValueError(f"limits must rise, got {self.limits[0]}, {self.limits[1]}")
         return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether colours begin at the reference score of absent findings."""
+        return self.limits is None and self.scale == "one"
 
 
 def ground_files(
@@ -95,8 +106,10 @@ def ground_files(
     Returns:
         The content of ``groundings.json``: ``images``, each with its ``sentences`` (``text``,
         ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``reference``
-        boxes, ``picture``, ``map``), ``rejected``, and ``boxes_left_aside``: sentences on
-        reference boxes that could not be used.
+        boxes, ``picture``, ``map``) and ``absent`` (the reference score of its colours),
+        ``rejected``, ``boxes_left_aside``: sentences on reference boxes that could not be used,
+        and ``warning``: a sentence where the model was trained on synthetic images and these are
+        not a phantom's, else None.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,
@@ -110,14 +123,31 @@ def ground_files(
     folders = dict(zip(images, _folders(out, images), strict=True))
     reader = _Reader(model, images)
     found = []
+    warning = synthetic_warning(model.provenance, all_of_phantoms(images))
     for groundings in ground_images(
-        model, reader, sentences, smoothing=options.smoothing, batch_size=options.batch_size
+        model,
+        reader,
+        sentences,
+        smoothing=options.smoothing,
+        batch_size=options.batch_size,
+        absent=AbsentFindings(model) if options.needs_reference else None,
     ):
         path, image = reader.held.popleft()
         grey = image.stretched(model.preprocessing.prepare)
-        rows = write_groundings(folders[path], grey, groundings, options, path, references)
+        rows = write_groundings(
+            folders[path], grey, groundings, options, path, references, warning or ""
+        )
         height, width = image.shape
-        found.append({"image": str(path), "height": height, "width": width, "sentences": rows})
+        absent = groundings[0].absent
+        found.append(
+            {
+                "image": str(path),
+                "height": height,
+                "width": width,
+                "absent": asdict(absent) | {"classes": list(absent.classes)} if absent else None,
+                "sentences": rows,
+            }
+        )
         if progress:
             progress(len(found) + len(reader.rejected), len(images))
     if not found:
@@ -126,6 +156,7 @@ def ground_files(
     result = {
         "format": FORMAT,
         "notice": NOTICE,
+        "warning": warning,
         "model_hash": model.content_hash,
         "scores": model.map_kind,
         "options": options.model_dump(mode="json"),
@@ -196,6 +227,7 @@ def write_groundings(
     options: GroundOptions,
     path: Path | None = None,
     references: ReferenceBoxes | None = None,
+    warning: str = "",
 ) -> list[dict[str, Any]]:
     """Write one image's pictures and maps; return what the JSON says about them.
 
@@ -206,14 +238,12 @@ def write_groundings(
         options: what is drawn and written.
         path: the image's file, by which its reference boxes are found.
         references: reference boxes to draw.
+        warning: words in red under each picture with a legend.
 
     Returns:
         For each sentence an entry as in `ground_files`.
     """
-    limits = options.limits
-    if limits is None and options.scale == "image":
-        ranges = [value_range(found.heatmap) for found in groundings]
-        limits = min(low for low, _ in ranges), max(high for _, high in ranges)
+    limits, reference_score = _colours(groundings, options)
     rows = []
     for number, grounding in enumerate(groundings, start=1):
         name = f"{number:02d}_{slug(grounding.text)}"
@@ -253,8 +283,12 @@ def write_groundings(
             heatmap,
             boxes=reference,
             found=[r.box for r in regions],
-            caption=_caption(grounding, lowest, highest) if options.style.legend else "",
+            caption=_caption(grounding, lowest, highest, reference_score)
+            if options.style.legend
+            else "",
             limits=limits,
+            reference=reference_score,
+            warning=warning if options.style.legend else "",
             names=(named, f"score >= {options.threshold}") if options.style.legend else None,
             **options.style.keywords(*heatmap.shape),
         )
@@ -266,6 +300,23 @@ def write_groundings(
     return rows
 
 
-def _caption(grounding: Grounding, lowest: float, highest: float) -> str:
+def _colours(
+    groundings: Sequence[Grounding], options: GroundOptions
+) -> tuple[tuple[float, float] | None, float | None]:
+    """Scores at the ends of the colours (None: each map's own), and where colour begins."""
+    if options.limits is not None or options.scale == "each":
+        return options.limits, None
+    ranges = [value_range(found.heatmap) for found in groundings]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    absent = groundings[0].absent
+    if options.scale == "image" or absent is None:
+        return (low, high), None
+    return absent.limits(high), absent.reference
+
+
+def _caption(grounding: Grounding, lowest: float, highest: float, reference: float | None) -> str:
     numbers = f"score {grounding.score:.2f}, regions {lowest:.2f} to {highest:.2f}"
+    if reference is not None:
+        reached = "coloured from" if highest >= reference else "none reaches the reference"
+        numbers += f", {reached} {reference:.2f}"
     return f"{grounding.text} ({numbers})"

@@ -15,6 +15,7 @@ from torch import Tensor
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.errors import UserError
+from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.sentences import checked_sentences
 from medclip_debias.models.finite import finite
@@ -36,6 +37,8 @@ class Grounding:
         geometry: the image's way into the model.
         places: where the regions lie in the model's input.
         smoothing: sigma of the Gaussian over the grid, in cells; 0 for none.
+        absent: how high the image's regions score for findings that it does not show; None where
+            that was not asked for.
     """
 
     text: str
@@ -44,6 +47,7 @@ class Grounding:
     geometry: SquareGeometry
     places: RegionGrid
     smoothing: float = 0.0
+    absent: AbsentScores | None = None
 
     @property
     def heatmap(self) -> NDArray[np.float32]:
@@ -96,6 +100,7 @@ def ground_images(
     *,
     smoothing: float = 0.0,
     batch_size: int = 8,
+    absent: AbsentFindings | None = None,
 ) -> Iterator[list[Grounding]]:
     """Score sentences over many images: each image and each sentence is encoded once.
 
@@ -109,6 +114,7 @@ def ground_images(
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
         batch_size: images encoded at a time.
+        absent: gives every `Grounding` its ``absent``; none when None.
 
     Yields:
         For each image in turn, its `Grounding` of every sentence.
@@ -122,7 +128,7 @@ def ground_images(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if smoothing < 0 or smoothing != smoothing:
         raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
-    return _ground_images(model, images, sentences, smoothing, batch_size)
+    return _ground_images(model, images, sentences, smoothing, batch_size, absent)
 
 
 def region_grid(model: ImageTextModel) -> RegionGrid:
@@ -146,6 +152,7 @@ def _ground_images(
     sentences: Sequence[str],
     smoothing: float,
     batch_size: int,
+    absent: AbsentFindings | None,
 ) -> Iterator[list[Grounding]]:
     from medclip_debias.data.images import prepare_image
 
@@ -162,7 +169,7 @@ def _ground_images(
             return
         with torch.inference_mode():
             features = model.encode_images(torch.from_numpy(np.stack(squares)))
-        yield from _grounded(model, features, shapes, sentences, vectors, smoothing)
+        yield from _grounded(model, features, shapes, sentences, vectors, smoothing, absent)
 
 
 def ground_features(
@@ -172,6 +179,7 @@ def ground_features(
     texts: Sequence[str],
     *,
     smoothing: float = 0.0,
+    absent: AbsentFindings | None = None,
 ) -> list[Grounding]:
     """Score sentences over an image that was encoded before.
 
@@ -181,6 +189,7 @@ def ground_features(
         shape: rows and columns of the original image.
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
+        absent: as for `ground_images`.
 
     Raises:
         UserError: no sentence, an empty one, or a model without regions.
@@ -189,7 +198,7 @@ def ground_features(
     region_grid(model)
     with torch.inference_mode():
         vectors = model.encode_sentences(sentences)
-    return next(_grounded(model, features, [shape], sentences, vectors, smoothing))
+    return next(_grounded(model, features, [shape], sentences, vectors, smoothing, absent))
 
 
 def _grounded(
@@ -199,6 +208,7 @@ def _grounded(
     sentences: Sequence[str],
     vectors: Tensor,
     smoothing: float,
+    absent: AbsentFindings | None,
 ) -> Iterator[list[Grounding]]:
     """Features of B images and sentence vectors ``[T, D]`` to T groundings of each image."""
     settings, places = model.preprocessing, region_grid(model)
@@ -206,10 +216,11 @@ def _grounded(
     with torch.inference_mode():
         totals = finite(model.score(features, vectors), "grounding")
         maps = finite(model.region_scores(features, vectors), "grounding")
-    for (height, width), scores, grids in zip(shapes, totals, maps, strict=True):
+    nothing = absent.of(features) if absent else [None] * len(shapes)
+    for (height, width), scores, grids, low in zip(shapes, totals, maps, nothing, strict=True):
         geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
         yield [
-            Grounding(text, float(score), grid, geometry, places, smoothing)
+            Grounding(text, float(score), grid, geometry, places, smoothing, low)
             for text, score, grid in zip(
                 sentences, scores, grids.reshape(-1, *places.shape), strict=True
             )

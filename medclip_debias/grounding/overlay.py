@@ -26,6 +26,9 @@ MOST_PIXELS = 1200
 SMALLEST_SIDE = 440
 BOX_COLOUR = "#35e0ff"
 FOUND_COLOUR = "white"
+WARNING_COLOUR = "#b91c1c"
+NO_COLOUR = "#d4d4d4"  # of the scores below the reference, on the colour bar
+GAP = 0.08  # inches between the radiograph and the map beside it
 # A sentence with two dollar signs is no formula.
 CAPTION: dict[str, Any] = {"fontsize": 9, "va": "bottom", "parse_math": False}
 
@@ -42,6 +45,7 @@ class OverlayStyle(Settings):
         alpha: opacity of the highest score.
         contours: scores along which lines are drawn.
         legend: colour bar with the range of the scores, key of the boxes, and caption.
+        beside: with a legend, the radiograph without its map on the left.
         max_side: pixels of the longer side of the image in the picture; 0 for the original's.
     """
 
@@ -49,6 +53,7 @@ class OverlayStyle(Settings):
     alpha: float = Field(0.55, ge=0, le=1)
     contours: tuple[float, ...] = ()
     legend: bool = True
+    beside: bool = True
     max_side: int = Field(1024, ge=0, le=20_000)
 
     @field_validator("colormap")
@@ -74,6 +79,7 @@ class OverlayStyle(Settings):
             "alpha": self.alpha,
             "contours": self.contours,
             "colour_bar": self.legend,
+            "beside": self.legend and self.beside,
             "dpi": max(side, SMALLEST_SIDE) / LONGEST_SIDE if self.legend else side / LONGEST_SIDE,
         }
 
@@ -88,19 +94,23 @@ def write_overlay(
     caption: str = "",
     image_extent: Extent | None = None,
     limits: tuple[float, float] | None = None,
+    reference: float | None = None,
     colormap: str = "inferno",
     alpha: float = 0.55,
     contours: Sequence[float] = (),
     colour_bar: bool = True,
+    beside: bool = False,
     names: tuple[str, str] | None = None,
+    warning: str = "",
     dpi: float = 110,
 ) -> Path:
     """Write one PNG: ``heatmap`` over ``image``, with the same scale on both axes.
 
-    The colours run from the heatmap's lowest to its highest score, and low scores are more
-    transparent, so that anatomy stays visible; the colour bar gives the numbers. Pixels
-    that the model did not see (NaN) stay grey. Reference boxes are drawn in solid lines, found
-    ones in dashed lines, so that they differ without their colours too.
+    The colours run over ``limits``, else from the heatmap's lowest to its highest score, and low
+    scores are more transparent, so that anatomy stays visible; the colour bar gives the numbers.
+    Pixels below ``reference``, and those that the model did not see (NaN), stay grey. Reference
+    boxes are drawn in solid lines, found ones in dashed lines, so that they differ without their
+    colours too.
 
     Args:
         path: file to write; its folder is created when missing.
@@ -112,11 +122,14 @@ def write_overlay(
         image_extent: left, top, right, bottom of ``image`` in original pixels, where it is
             not the original itself (a padded square, say).
         limits: scores at the ends of the colours, for several pictures on one scale.
+        reference: score below which nothing is coloured.
         colormap: matplotlib's name of the colours.
         alpha: opacity of the highest score.
         contours: scores along which lines are drawn.
         colour_bar: draw the scale of the scores beside the picture.
+        beside: draw the image without map and boxes on the left, too.
         names: what a key under the picture calls ``boxes`` and ``found``; no key when None.
+        warning: words in red under the picture; none when empty.
         dpi: pixels per inch; the longer side of the picture is 4 inches.
     """
     # Figure and Agg directly: pyplot would keep every figure in a global table.
@@ -131,19 +144,23 @@ def write_overlay(
         (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),  # type: ignore[arg-type]
     ]
     with_key = names is not None and any(len(kind[0]) for kind in kinds)
-    paper = _Paper.of(height, width, caption, colour_bar, with_key)
+    paper = _Paper.of(height, width, (caption, warning), colour_bar, with_key, beside)
     figure = Figure(figsize=(paper.width, paper.height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
 
-    axes = figure.add_axes(paper.place(0, 0, paper.image_width, paper.image_height))
-    axes.set_axis_off()
     most = max(MOST_PIXELS, math.ceil(dpi * LONGEST_SIDE))
     shown, place = thinned(image, *(image_extent or (0.0, 0.0, float(width), float(height))), most)
-    axes.imshow(shown, cmap="gray", extent=place, interpolation="bilinear")
+    for left in (0.0, paper.left) if beside else (paper.left,):
+        axes = figure.add_axes(paper.place(left, 0, paper.image_width, paper.image_height))
+        axes.set_axis_off()
+        axes.imshow(shown, cmap="gray", extent=place, interpolation="bilinear")
+        axes.set_xlim(0, width)
+        axes.set_ylim(height, 0)
     small, place = thinned(heatmap, 0.0, 0.0, float(width), float(height), most)
     low, high = limits or value_range(small)
     norm = Normalize(low, high, clip=True)
-    opacity = np.where(np.isnan(small), 0, alpha * (0.1 + 0.9 * norm(np.nan_to_num(small))))
+    hidden = np.isnan(small) if reference is None else ~(small >= reference)
+    opacity = np.where(hidden, 0, alpha * (0.1 + 0.9 * norm(np.nan_to_num(small))))
     axes.imshow(
         np.nan_to_num(small, nan=low),
         cmap=colormap,
@@ -160,10 +177,12 @@ def write_overlay(
     if colour_bar:
         long = min(paper.image_height, 2.4) * 0.94
         top = (min(paper.image_height, 2.4) - long) / 2
-        cax = figure.add_axes(paper.place(paper.image_width + 0.1, top, 0.12, long))
+        cax = figure.add_axes(paper.place(paper.left + paper.image_width + 0.1, top, 0.12, long))
         bar = figure.colorbar(ScalarMappable(norm, colormap), cax=cax)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.set_label("cosine", fontsize=7)
+        if reference is not None:
+            bar.ax.axhspan(low, min(max(reference, low), high), color=NO_COLOUR)
         for level in contours:
             if low <= level <= high:
                 bar.ax.axhline(level, color="white", linewidth=1.0)
@@ -178,8 +197,12 @@ def write_overlay(
             borderpad=0.1,
             handlelength=2.4,
         )
-    if paper.lines:
-        figure.text(0.04 / paper.width, 0.03 / paper.height, "\n".join(paper.lines), **CAPTION)
+    low_edge = 0.03
+    for lines, colour in ((paper.warning, WARNING_COLOUR), (paper.lines, "black")):
+        if lines:
+            at = 0.04 / paper.width, low_edge / paper.height
+            figure.text(*at, "\n".join(lines), color=colour, **CAPTION)
+            low_edge += 0.19 * len(lines)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png")
     return path
@@ -193,19 +216,31 @@ class _Paper:
     height: float
     image_width: float
     image_height: float
+    left: float  # where the map begins
     caption_height: float
     lines: tuple[str, ...]
+    warning: tuple[str, ...]
 
     @classmethod
-    def of(cls, rows: int, columns: int, caption: str, colour_bar: bool, key: bool) -> _Paper:
+    def of(
+        cls,
+        rows: int,
+        columns: int,
+        words: tuple[str, str],
+        colour_bar: bool,
+        key: bool,
+        beside: bool,
+    ) -> _Paper:
         inch = LONGEST_SIDE / max(rows, columns)
         # A very narrow image keeps its shape; only the paper around it grows to hold the caption.
         image_w, image_h = columns * inch, rows * inch
-        width = max(image_w, 2.2 if caption or key else 0.4) + (0.8 if colour_bar else 0.0)
-        lines = tuple(textwrap.wrap(caption, max(int(width * 13), 12))) if caption else ()
-        foot = 0.1 + 0.19 * len(lines) if lines else 0.0
+        left = image_w + GAP if beside else 0.0
+        width = max(left + image_w, 2.2 if any(words) or key else 0.4)
+        width += 0.8 if colour_bar else 0.0
+        lines, warning = (tuple(textwrap.wrap(w, max(int(width * 13), 12))) for w in words)
+        foot = 0.1 + 0.19 * len(lines + warning) if lines + warning else 0.0
         height = max(image_h, 1.0 if colour_bar else 0.4) + foot + (0.22 if key else 0.0)
-        return cls(width, height, image_w, image_h, foot, lines)
+        return cls(width, height, image_w, image_h, left, foot, lines, warning)
 
     def place(
         self, left: float, top: float, width: float, height: float

@@ -25,7 +25,7 @@ def noise_field(
     rng: np.random.Generator, shape: tuple[int, int], cells: tuple[int, int]
 ) -> np.ndarray:
     """Smooth random field with standard deviation near 1, from a coarse grid of normals."""
-    coarse = rng.standard_normal(cells, dtype=np.float32)
+    coarse = rng.standard_normal(cells, dtype=np.float32).astype(np.float64)
     return cv2.resize(coarse, (shape[1], shape[0]), interpolation=cv2.INTER_CUBIC)
 
 
@@ -132,7 +132,7 @@ class Scene:
         for curve in curves:
             points = np.round((self.pixels(curve) - 0.5) * 8).astype(np.int32)
             cv2.polylines(canvas, [points], False, 255, max(1, round(wide)), cv2.LINE_AA, 3)
-        return canvas.astype(np.float32) * (min(1.0, max(wide, 0.6)) / 255.0)
+        return canvas.astype(np.float64) * (min(1.0, max(wide, 0.6)) / 255.0)
 
 
 def new_scene(
@@ -147,13 +147,13 @@ def new_scene(
     angle = np.deg2rad(rng.normal(0.0, 2.5 if portable else 1.2))
     c, s = np.cos(angle), np.sin(angle)
     matrix = np.array([[sx * c, -sy * s, cx], [sx * s, sy * c, cy]])
-    inverse = np.linalg.inv(matrix[:, :2]).astype(np.float32)
-    x = (np.arange(width, dtype=np.float32) + 0.5 - cx).astype(np.float32)[None]
-    y = (np.arange(height, dtype=np.float32) + 0.5 - cy).astype(np.float32)[:, None]
+    inverse = np.linalg.inv(matrix[:, :2])
+    x = (np.arange(width) + 0.5 - cx)[None]
+    y = (np.arange(height) + 0.5 - cy)[:, None]
     u = inverse[0, 0] * x + inverse[0, 1] * y
     v = inverse[1, 0] * x + inverse[1, 1] * y
-    lung = np.zeros((height, width), np.float32)
-    empty = np.zeros((height, width), np.float32)
+    lung = np.zeros((height, width))
+    empty = np.zeros((height, width))
     return Scene(thorax, matrix, u, v, lung, empty.copy(), empty.copy(), empty)
 
 

@@ -284,7 +284,7 @@ def _pacemaker(
     window = scene.window(cu - 1.3 * a, cu + 1.3 * a, cv - 1.3 * b, cv + 1.3 * b)
     u, v = scene.u[window], scene.v[window]
     q = ((u - cu) / a) ** 4 + ((v - cv) / b) ** 4
-    shape = np.zeros(scene.shape, np.float32)
+    shape = np.zeros(scene.shape)
     shape[window] = smooth((1.15 - q) / 0.3)
     top = (cu - 0.4 * a, cv - 0.8 * b)
     leads = [

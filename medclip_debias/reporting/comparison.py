@@ -8,11 +8,19 @@ from typing import Any
 
 from medclip_debias.evaluation.provenance import plain
 from medclip_debias.files import atomic_file, write_json, write_text
+from medclip_debias.models.synthetic import WARNING
 from medclip_debias.reporting.content import number
 from medclip_debias.reporting.forest import forest
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import data_address
-from medclip_debias.reporting.tables import class_table, comparison_table, latex, markdown
+from medclip_debias.reporting.tables import (
+    class_table,
+    comparison_table,
+    latex,
+    markdown,
+    seeds_sentence,
+    settings_table,
+)
 
 
 def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
@@ -24,8 +32,11 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     plot = forest(content, "svg")
     paths = {kind: out / f"comparison.{kind}" for kind in ("json", "md", "tex", "svg", "png")}
     write_json(paths["json"], plain(content))
-    write_text(paths["md"], "\n".join(markdown(table) for table in tables) + _ranks(content))
-    write_text(paths["tex"], "\n".join(latex(table) for table in tables))
+    settings = settings_table(content)
+    every = [settings, *tables] if settings else tables
+    printed = "\n".join(markdown(table) for table in every)
+    write_text(paths["md"], f"{seeds_sentence(content)}\n\n{printed}{_ranks(content)}")
+    write_text(paths["tex"], "\n".join(latex(table) for table in every))
     for kind, content_of_file in (("svg", plot), ("png", forest(content, "png"))):
         with atomic_file(paths[kind]) as temporary:
             temporary.write_bytes(content_of_file)
@@ -46,6 +57,9 @@ def _page(content: Mapping[str, Any], tables: list[Any], plot: str) -> str:
     return render(
         "comparison.html.j2",
         content=content,
+        settings=settings_table(content),
+        seeds=seeds_sentence(content),
+        warning=WARNING if WARNING in content.get("notes", ()) else None,
         tables=tables,
         plot=plot,
         ranks=_ranks(content).strip(),

@@ -144,6 +144,7 @@ def read_heatmaps(folder: Path) -> list[dict[str, Any]]:
                 "category": str(item.get("category", "")),
                 "facts": ", ".join(facts),
                 "choice": str(index.get("choice", "")),
+                "scale": str(index.get("scale", "Each picture has its own colour scale.")),
             }
         )
     return items

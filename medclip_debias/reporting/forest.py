@@ -63,7 +63,9 @@ def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool)
             [place],
             mark,
             color=colour,
-            markerfacecolor=colour if entry["verdict"] == "real" else "white",
+            markerfacecolor="white" if entry["verdict"].startswith("not ") else colour,
+            markerfacecoloralt="white",
+            fillstyle="left" if entry["verdict"].startswith("differs") else "full",
             markersize=6,
             markeredgewidth=1.4,
         )

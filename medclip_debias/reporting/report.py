@@ -12,6 +12,7 @@ from medclip_debias.evaluation.catalogue import (
     PAPER_TABLE_1,
 )
 from medclip_debias.files import write_text
+from medclip_debias.models.synthetic import WARNING
 from medclip_debias.reporting import content, protocols
 from medclip_debias.reporting.ceilings import ceiling_rows
 from medclip_debias.reporting.page import render
@@ -65,7 +66,8 @@ def write_report(run: Path) -> Path:
         denied=content.dig(results, "grounding.not_groundable.phrases") or 0,
         studies=protocols.study_rows(results),
         precision=protocols.precision_rows(results),
-        notes=results.get("notes") or [],
+        warning=WARNING if WARNING in (results.get("notes") or ()) else None,
+        notes=[note for note in results.get("notes") or () if note != WARNING],
         self_test=content.dig(results, "self_test.sentence"),
         retrieval=content.retrieval_rows(results),
         retrieval_part=results.get("retrieval", {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -199,10 +200,55 @@ def p_value(value: float | None) -> str:
 
 
 def verdict(entry: Mapping[str, Any]) -> str:
-    """``real, better``, ``real, worse``, ``not shown`` or ``not tested``."""
-    if entry["verdict"] != "real":
-        return str(entry["verdict"])
-    return "real, better" if entry["better"] else "real, worse"
+    """What was found, with ``better`` or ``worse`` where a difference shows.
+
+    >>> verdict({"verdict": "real", "better": True})
+    'real, better'
+    >>> verdict({"verdict": "differs on these patients, one seed each", "better": False})
+    'differs on these patients, one seed each: worse'
+    """
+    found = str(entry["verdict"])
+    if found.startswith("not "):
+        return found
+    mark = "," if found == "real" else ":"
+    return f"{found}{mark} {'better' if entry['better'] else 'worse'}"
+
+
+def settings_table(content: Mapping[str, Any]) -> PrintedTable | None:
+    """The settings in which the groups differ; None where there is none."""
+    if not content.get("settings"):
+        return None
+    labels = [group["label"] for group in content["groups"]]
+    rows = tuple(
+        (entry["setting"], *(_setting(entry["values"][label]) for label in labels))
+        for entry in content["settings"]
+    )
+    caption = "Settings that differ: a difference below may come from any of them."
+    return PrintedTable(("setting", *labels), rows, caption, words=1 + len(labels))
+
+
+def seeds_sentence(content: Mapping[str, Any]) -> str:
+    """How many seeds each group has, and what follows from it."""
+    parts, few = [], False
+    for group in content["groups"]:
+        count, named = len(group["runs"]), [s for s in group["seeds"] if s is not None]
+        few = few or count == 1
+        words = "one seed" if count == 1 else f"{count} seeds"
+        which = f" ({', '.join(map(str, named))})" if named else ""
+        parts.append(f"{group['label']}: {words}{which}")
+    sentence = f"Seeds: {'; '.join(parts)}."
+    if not content.get("settings"):
+        sentence = f"No setting differs that the runs name. {sentence}"
+    if few:
+        sentence += (
+            " With one seed on a side a difference is one of these trainings on these patients;"
+            " another seed may turn it round."
+        )
+    return sentence
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def comparison_caption(content: Mapping[str, Any]) -> str:
@@ -221,9 +267,12 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
             "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
         )
     if any(len(group["runs"]) == 1 for group in content["groups"]):
-        sentences.append("One seed says nothing of how another training would turn out.")
+        sentences.append(
+            "One seed says nothing of how another training would turn out: what differs with one "
+            "seed on a side is not called real."
+        )
     sentences.append(
-        f"Real: at most {options['alpha']:g} after Holm's correction over the "
+        f"Real, or differs: at most {options['alpha']:g} after Holm's correction over the "
         f"{options['tests']} tests of this table; 'not shown' is no proof of equality."
     )
     if few := few_patients(row["patients"] for row in content["rows"]):

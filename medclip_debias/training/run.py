@@ -405,6 +405,8 @@ class _Run:
         model.prompts = default_prompts()
         model.provenance = identity(self.trainer) | {"studies": len(self.trainer.studies)}
         meta = self.trainer.prepared.meta
+        # What the model says of a real radiograph means nothing then (`models.synthetic`).
+        model.provenance["synthetic"] = meta.get("synthetic", "unknown")
         # Not part of the identity: a run of an earlier version would not resume.
         model.provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
         if self.settings.train.ema:

@@ -19,6 +19,7 @@ from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.prompt_scores import class_scores
+from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.files import GroundOptions, write_groundings
 from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.ground import ground_features, region_grid
@@ -28,6 +29,7 @@ from medclip_debias.grounding.sentences import cut_notes
 from medclip_debias.models.dual_encoder import best_device
 from medclip_debias.models.finite import finite
 from medclip_debias.models.load import load_model
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -211,9 +213,12 @@ class Answers:
             image.shape,
             sentences,
             smoothing=options.smoothing,
+            absent=self._absent if options.needs_reference else None,
         )
         with tempfile.TemporaryDirectory() as folder:
-            rows = write_groundings(Path(folder), image.grey, found, options)
+            rows = write_groundings(
+                Path(folder), image.grey, found, options, warning=self.warning or ""
+            )
             pictures = [Path(row.pop("picture")).read_bytes() for row in rows]
         return Look(pictures, rows, cut_notes(self.model, sentences))
 
@@ -263,6 +268,14 @@ class Answers:
 
     # ------------------------------------------------------------------------- description
 
+    @property
+    def warning(self) -> str | None:
+        """What the page says in red: that the model was trained on synthetic images, if it was.
+
+        Also before images of a phantom: the page cannot know what will be put on it.
+        """
+        return synthetic_warning(self.model.provenance)
+
     def described(self) -> list[tuple[str, str]]:
         """What answers here: names and values for the head of the page."""
         model, how = self.model, self.model.preprocessing
@@ -301,6 +314,10 @@ class Answers:
 
         folder = Path(self._with_index().meta.get("prepared", ""))
         return PreparedSet.open(folder) if (folder / "meta.json").is_file() else None
+
+    @cached_property
+    def _absent(self) -> AbsentFindings:
+        return AbsentFindings(self.model)
 
     @cached_property
     def _prompt_vectors(self) -> dict[str, Tensor]:

@@ -91,8 +91,12 @@ def build(answers: Answers, sessions: Sessions, uploads: Uploads) -> Blocks:
                 threshold = gr.Slider(-1, 1, value=0.3, step=0.01, label="Threshold (cosine)")
                 alpha = gr.Slider(0, 1, value=0.55, step=0.05, label="Opacity of the heatmap")
                 scale = gr.Radio(
-                    [("each sentence's own", "own"), ("one for all", "image")],
-                    value="own",
+                    [
+                        ("one for all, above what absent findings score", "one"),
+                        ("one for all, from the lowest", "image"),
+                        ("each sentence's own", "each"),
+                    ],
+                    value="one",
                     label="Range of the colours",
                 )
             with gr.Column(scale=3):
@@ -320,8 +324,8 @@ def ground_options(boxed: bool, threshold: float, alpha: float, scale: str) -> G
     """The page's controls as options of the drawing."""
     return GroundOptions(
         threshold=threshold if boxed else None,
-        scale="image" if scale == "image" else "own",
-        style=OverlayStyle(alpha=alpha),
+        scale=scale if scale in ("image", "each") else "one",
+        style=OverlayStyle(alpha=alpha, beside=False),  # the page shows it before them
     )
 
 
@@ -392,7 +396,8 @@ def _head(answers: Answers) -> str:
         f"<div><b>{html.escape(name)}</b> {html.escape(value)}</div>"
         for name, value in answers.described()
     )
-    return f"<h2>{TITLE}</h2><div class='facts'>{lines}<div><b></b> {RESEARCH}</div></div>"
+    warning = _notice(answers.warning or "", wrong=True)
+    return f"<h2>{TITLE}</h2>{warning}<div class='facts'>{lines}<div><b></b> {RESEARCH}</div></div>"
 
 
 def _block(content: str = "") -> Any:

@@ -21,6 +21,7 @@ from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.synthetic import WARNING
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.reporting.report import write_report
 
@@ -171,6 +172,22 @@ def test_results_and_report_name_both_archives(prepared_for_model, trained_elsew
         assert words in page
     assert "Labels by the label map" in page
     assert "Fracture: the archive has no label of it" in page
+
+
+def test_a_model_of_synthetic_images_measured_on_others_says_what_that_means(
+    prepared_for_model, trained_elsewhere, tmp_path
+):
+    real = tmp_path / "real"
+    shutil.copytree(prepared_for_model.folder, real)
+    meta = json.loads((real / "meta.json").read_text())
+    (real / "meta.json").write_text(json.dumps(meta | {"synthetic": False}))
+    found = evaluate(trained_elsewhere, real, tmp_path / "run", **QUICK)
+    assert found["notes"][0] == WARNING
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count(WARNING) == 1
+    assert f'<p class="warning" role="alert">{WARNING}</p>' in page
+    found = evaluate(trained_elsewhere, prepared_for_model.folder, tmp_path / "same", **QUICK)
+    assert WARNING not in found["notes"]
 
 
 def test_a_class_without_a_column_is_told_of_the_archives_map(

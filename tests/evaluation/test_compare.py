@@ -18,6 +18,7 @@ from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.reporting.tables import seeds_sentence
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +73,9 @@ def test_the_p_values_are_corrected_over_the_whole_table(two_runs):
     entries = [row["groups"]["b"] for row in found["rows"]]
     assert [e["p_holm"] for e in entries] == pytest.approx(holm([e["p"] for e in entries]))
     for entry in entries:
-        assert entry["verdict"] == ("real" if entry["p_holm"] <= 0.05 else "not shown")
+        assert entry["verdict"] == (
+            "differs on these patients, one seed each" if entry["p_holm"] <= 0.05 else "not shown"
+        )
 
 
 def test_intervals_repeat_a_bootstrap_by_hand(two_runs):
@@ -105,21 +108,27 @@ def test_a_run_against_its_copy_shows_nothing(runs):
         assert (entry["difference"], entry["p"], entry["verdict"]) == (0, 1, "not shown")
 
 
-def test_a_clear_difference_is_real(runs):
+def test_a_clear_difference_of_one_seed_each_shows_on_these_patients_and_is_not_called_real(runs):
     path = runs / "b" / "items" / "phrases.parquet"
     table = pd.read_parquet(path)
     table["cnr"] += 1 + 0.1 * np.arange(len(table)) % 3
     table.to_parquet(path)
     found = compare([str(runs / "a"), str(runs / "b")], metrics=["grounding.cnr"], resamples=500)
     entry = found["rows"][0]["groups"]["b"]
-    assert (entry["verdict"], entry["better"]) == ("real", True)
+    assert (entry["verdict"], entry["better"]) == (
+        "differs on these patients, one seed each",
+        True,
+    )
     turned = compare(
         [str(runs / "a"), str(runs / "b")],
         baseline="b",
         metrics=["grounding.cnr"],
         resamples=500,
     )["rows"][0]["groups"]["a"]
-    assert (turned["verdict"], turned["better"]) == ("real", False)
+    assert (turned["verdict"], turned["better"]) == (
+        "differs on these patients, one seed each",
+        False,
+    )
     assert turned["difference"] == pytest.approx(-entry["difference"])
 
 
@@ -227,7 +236,10 @@ def test_items_that_do_not_match_are_refused_or_put_side_by_side(runs):
     by_key = {row["key"]: row["groups"]["b"] for row in forced["rows"]}
     assert by_key["grounding.cnr"]["verdict"] == "not tested"
     assert by_key["grounding.cnr"]["p"] is None
-    assert by_key["retrieval.recall"]["verdict"] in ("real", "not shown")
+    assert by_key["retrieval.recall"]["verdict"] in (
+        "differs on these patients, one seed each",
+        "not shown",
+    )
     assert forced["options"]["tests"] < len(forced["rows"])
 
 
@@ -275,6 +287,44 @@ def test_what_is_missing_is_said_in_one_sentence(runs):
         compare([a, b])
 
 
+def test_the_settings_that_differ_are_listed_and_the_seed_and_place_are_not(runs):
+    trained = {"train": {"lr": 1e-3, "seed": 0}, "loss": {"eta": 0.1}, "out": "here"}
+    edit(runs / "a", lambda content: content["model"].update(provenance=trained))
+    other = {"train": {"lr": 2e-3, "seed": 1}, "loss": {"eta": 0.1}, "out": "there"}
+    edit(runs / "b", lambda content: content["model"].update(provenance=other))
+    found = compare([str(runs / "a"), str(runs / "b")], resamples=100)
+    assert found["settings"] == [{"setting": "train.lr", "values": {"a": 1e-3, "b": 2e-3}}]
+    assert seeds_sentence(found).startswith("Seeds: a: one seed (0); b: one seed (1).")
+    del trained["loss"]
+    edit(runs / "a", lambda content: content["model"].update(provenance=trained))
+    found = compare([str(runs / "a"), str(runs / "b")], resamples=100)
+    assert found["settings"][0] == {
+        "setting": "loss.eta",
+        "values": {"a": "not said", "b": 0.1},
+    }
+
+
+def test_only_seeds_on_both_sides_make_a_difference_real(runs, two_runs):
+    """Three copies a side, shifted by little more than their seeds' spread, or by much."""
+    for name, shift in (("a", 0.0), ("b", 1.0)):
+        for seed in range(3):
+            folder = runs / f"{name}{seed}"
+            shutil.copytree(two_runs / "a", folder)
+            train = {"train": {"seed": seed, "name": name}}
+            edit(folder, lambda content, train=train: content["model"].update(provenance=train))
+            path = folder / "items" / "phrases.parquet"
+            table = pd.read_parquet(path)
+            table["cnr"] += shift + 0.01 * seed * (1 if name == "a" else -1)
+            table.to_parquet(path)
+    words = {"metrics": ["grounding.cnr"], "resamples": 200}
+    several = [",".join(str(runs / f"{name}{seed}") for seed in range(3)) for name in "ab"]
+    found = compare([f"a={several[0]}", f"b={several[1]}"], **words)
+    assert found["rows"][0]["groups"]["b"]["verdict"] == "real"
+    found = compare([f"a={several[0]}", f"b={runs / 'b0'}"], **words)
+    verdict = found["rows"][0]["groups"]["b"]["verdict"]
+    assert verdict == "differs on these patients, one seed on one side"
+
+
 # --------------------------------------------------------------------------------- the verb
 
 
@@ -283,6 +333,7 @@ def test_the_verb_prints_and_writes(two_runs, tmp_path, capsys):
     assert command([*words, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "| Zero-shot AUC | a |" in printed
+    assert "one seed" in printed.splitlines()[0]  # before any metric
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {f"comparison.{kind}" for kind in ("json", "html", "md", "tex", "svg", "png")}
     written = json.loads((tmp_path / "out" / "comparison.json").read_text())

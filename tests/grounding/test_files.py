@@ -17,6 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.regions import threshold_regions
+from medclip_debias.models.synthetic import WARNING
 
 
 @pytest.fixture
@@ -167,14 +168,14 @@ def test_one_scale_for_the_sentences_of_an_image(model, image_file, tmp_path):
 
     path = image_file("image.png", 64, 64)
     texts = ["Left lung.", "Right lung.", "Lung left right."]
-    for scale in ("own", "image"):
+    for scale in ("each", "image"):
         options = GroundOptions(scale=scale, style={"legend": False, "max_side": 0, "alpha": 1})
         result = ground_files(model, [path], texts, tmp_path / scale, options)
         rows = result["images"][0]["sentences"]
         low = min(row["lowest"] for row in rows)
         high = max(row["highest"] for row in rows)
         for row in rows:
-            if scale == "own":
+            if scale == "each":
                 low, high = row["lowest"], row["highest"]
             picture = np.asarray(Image.open(row["picture"]).convert("RGB"))
             assert picture.shape == (64, 64, 3)
@@ -359,3 +360,35 @@ class TestFolders:
             UserError, match=r"holds no DICOM, JPG or PNG file \(there are: 1 \.csv"
         ):
             find_images([tmp_path])
+
+
+def test_a_model_of_synthetic_images_says_so_before_images_that_are_no_phantoms(
+    make_model, image_file, tmp_path, capsys
+):
+    model = make_model(96, 80, (0, 100))
+    model.provenance = {"synthetic": True}
+    model.save(tmp_path / "model")
+    path = image_file("a.png", 60, 60)
+    words = ["ground", tmp_path / "model", path, "--text", "Left lung.", "--out", tmp_path / "out"]
+    assert run([str(word) for word in words]) == 0
+    assert WARNING in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "groundings.json").read_text())["warning"] == WARNING
+    truth = path.parent / "truth" / "meta.json"
+    truth.parent.mkdir()
+    truth.write_text('{"settings_hash": "x", "classes": []}')
+    assert run([str(word) for word in words]) == 0
+    assert WARNING not in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "groundings.json").read_text())["warning"] is None
+
+
+def test_by_default_only_what_exceeds_absent_findings_is_coloured(model, image_file, tmp_path):
+    path = image_file("a.png", 64, 64)
+    options = GroundOptions(style={"legend": False, "max_side": 0, "alpha": 1})
+    result = ground_files(model, [path], ["Left lung.", "Lung right."], tmp_path / "out", options)
+    (entry,) = result["images"]
+    for row in entry["sentences"]:
+        heatmap = np.load(row["map"])
+        picture = np.asarray(Image.open(row["picture"]).convert("RGB")).astype(int)
+        coloured = np.ptp(picture, axis=2) > 0
+        below = ~(heatmap >= entry["absent"]["reference"])
+        assert not coloured[below].any()

@@ -184,3 +184,32 @@ def test_the_default_colours_rise_evenly_in_lightness():
     lightness = np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
     assert (np.diff(lightness) > 0).all()
     np.testing.assert_allclose(lightness, np.linspace(lightness[0], lightness[-1], 64), atol=6)
+
+
+def test_nothing_below_the_reference_is_coloured(tmp_path):
+    across = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (100, 1))
+    options = {"colour_bar": False, "dpi": 100, "alpha": 1.0, "limits": (0.0, 1.0)}
+    path = write_overlay(tmp_path / "a.png", np.eye(100, 200), across, reference=0.75, **options)
+    picture = read(path).astype(int)  # 400 x 200
+    coloured = np.ptp(picture[:, :, :3], axis=2) > 8
+    assert not coloured[:, :298].any()
+    assert coloured[:, 302:].all()
+
+
+def test_the_radiograph_alone_stands_on_the_left(tmp_path):
+    grey = np.tile(np.arange(100.0), (100, 1))
+    options = {"colour_bar": False, "dpi": 100, "alpha": 1.0, "boxes": [[10, 10, 50, 50]]}
+    heat = np.tile(np.linspace(0, 1, 100), (100, 1))
+    path = write_overlay(tmp_path / "a.png", grey, heat, beside=True, **options)
+    picture = read(path).astype(int)
+    assert picture.shape[:2] == (400, 808)
+    assert (np.ptp(picture[:, :399, :3], axis=2) == 0).all()  # no map and no box
+    assert (np.ptp(picture[5:395, 600:800, :3], axis=2) > 8).mean() > 0.9
+
+
+def test_a_warning_is_written_in_red(tmp_path):
+    for words in ("", "Means nothing."):
+        path = write_overlay(tmp_path / "a.png", np.eye(50), np.eye(50), alpha=0.0, warning=words)
+        foot = read(path)[445:].reshape(-1, 4).astype(int)
+        red = (foot[:, 0] > foot[:, 1] + 80) & (foot[:, 0] > 150)
+        assert red.any() == bool(words)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -111,3 +116,41 @@ def test_marker_is_one_bright_square_in_the_corner() -> None:
     rows, columns = np.nonzero(change)
     assert rows.max() < 0.15 * SIZE[0]
     assert columns.max() < 0.15 * SIZE[1]
+
+
+_DIGEST = """
+import hashlib, numpy as np
+from medclip_debias.phantom.render import render_frontal, render_lateral
+digest = hashlib.sha256()
+for key in range(4):
+    front = render_frontal((key,), (260, 300), [3 * key])
+    for picture in (front, render_lateral((key,), (260, 300))):
+        digest.update(np.rint(picture.pixels * 4095).astype("<u2").tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_the_pixels_do_not_depend_on_the_processors_vector_units() -> None:
+    """Rendered with numpy's and OpenCV's plainest code, every grey value is the same."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__
+
+    plain = {
+        "NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__),
+        "OPENCV_CPU_DISABLE": "AVX512-SKX,AVX2,FP16,FMA3,AVX",
+        "OPENCV_IPP": "disabled",
+    }
+    digest = hashlib.sha256()
+    for key in range(4):
+        for picture in (
+            render_frontal((key,), (260, 300), [3 * key]),
+            render_lateral((key,), (260, 300)),
+        ):
+            digest.update(np.rint(picture.pixels * 4095).astype("<u2").tobytes())
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _DIGEST],
+        env={**os.environ, **plain, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split()[-1] == digest.hexdigest()

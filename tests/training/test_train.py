@@ -117,6 +117,7 @@ def test_a_run_leaves_what_is_needed_to_repeat_it(settings):
         == PreparedSet.open(settings.prepared).content_hash
     )
     meta = PreparedSet.open(settings.prepared).meta
+    assert model.provenance["synthetic"] is meta["synthetic"] is True
     assert model.provenance["data"] == {"kind": meta["kind"], "synthetic": meta.get("synthetic")}
 
 

@@ -14,13 +14,13 @@ from medclip_debias.viewer.calls import Refused
 from tests.viewer.conftest import TOKEN, Browser
 
 SECRET = "planted-4711-secret"
-DRAWING = ["Left lung.", False, 0.3, 0.55, "own"]
+DRAWING = ["Left lung.", False, 0.3, 0.55, "each"]
 USUAL = {
     "file": None,
     "textbox": "Left lung.",
     "checkbox": False,
     "slider": 1,
-    "radio": "own",
+    "radio": "each",
     "dropdown": "good.png",
 }
 USED = {

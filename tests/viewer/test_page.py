@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from medclip_debias.models.synthetic import WARNING
 from medclip_debias.viewer.calls import Calls
-from medclip_debias.viewer.page import Handlers, build, functions, ground_options
+from medclip_debias.viewer.page import Handlers, _head, build, functions, ground_options
 from medclip_debias.viewer.sessions import Sessions
 from medclip_debias.viewer.uploads import Uploads
 
 pytest.importorskip("gradio")
 
-DRAWING = ("Left lung.", False, 0.3, 0.55, "own")
+DRAWING = ("Left lung.", False, 0.3, 0.55, "each")
 A = "session"
 
 
@@ -115,7 +116,13 @@ def test_names_and_sentences_are_shown_as_words_not_as_html(handlers, image_fold
     assert "<img" not in handlers.looked(A, *DRAWING)[0]
 
 
+def test_a_model_of_synthetic_images_says_so_at_the_head_of_the_page(answers):
+    assert "synthetic" not in _head(answers)
+    answers.model.provenance = {"synthetic": True}
+    assert f"<p class='notice wrong' role='alert'>{WARNING}</p>" in _head(answers)
+
+
 def test_without_the_tick_there_is_no_threshold():
-    assert ground_options(False, 0.3, 0.5, "own").threshold is None
+    assert ground_options(False, 0.3, 0.5, "each").threshold is None
     options = ground_options(True, 0.25, 0.5, "image")
     assert (options.threshold, options.scale, options.style.alpha) == (0.25, "image", 0.5)

@@ -16,7 +16,7 @@ from tests.viewer.conftest import Browser
 
 pytest.importorskip("gradio")
 
-DRAWING = ["Left lung.\nRight lung.", True, 0.0, 0.5, "own"]
+DRAWING = ["Left lung.\nRight lung.", True, 0.0, 0.5, "each"]
 
 
 @pytest.fixture

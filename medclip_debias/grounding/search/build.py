@@ -117,6 +117,7 @@ def build_index(
         "model_hash": model.content_hash,
         "prepared": str(Path(prepared).resolve()),
         "data_hash": data.content_hash,
+        "synthetic": bool(data.meta.get("synthetic", False)),
         "regions": list(shape),
         "landmarks": len(queries.landmarks),
         "settings": settings.model_dump(mode="json"),

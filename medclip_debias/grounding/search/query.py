@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.landmarks import Landmarks
 from medclip_debias.grounding.search.learn import (
@@ -41,6 +42,7 @@ from medclip_debias.grounding.search.store import (
     read_meta,
 )
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
@@ -270,7 +272,9 @@ def search(
         say: called when a sentence is longer than the encoder reads.
 
     Returns:
-        ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``.
+        ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``;
+        ``warning``: a sentence where the model was trained on synthetic images and the index, or
+        ``image``, is not known to be synthetic, else None.
 
     Raises:
         UserError: not one of ``text`` and ``image`` was given, either cannot be used, or the
@@ -302,6 +306,10 @@ def search(
         "hits": [asdict(hit) for hit in hits],
         "images": len(index),
         "candidates": min(max(used, k), len(index)),
+        "warning": synthetic_warning(
+            encoder.provenance,
+            bool(index.meta.get("synthetic")) and (image is None or all_of_phantoms([Path(image)])),
+        ),
     }
 
 

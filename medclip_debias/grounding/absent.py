@@ -1,0 +1,108 @@
+"""How high regions score for findings that an image does not show: where colour begins.
+
+A map has a brightest place whether or not its finding is there. Stretched to its own range, every
+map is bright somewhere, and one of "No pneumothorax." all over. What a score must exceed to be
+worth a colour is taken from the image and the model alone: from the model's own prompts about
+findings that the model itself holds to be absent from this image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+PERCENTILE = 95.0
+
+
+@dataclass(frozen=True)
+class AbsentScores:
+    """Region scores of an image for findings that it does not show.
+
+    Attributes:
+        reference: their 95th percentile: colour begins above it.
+        middle: their median.
+        classes: the findings, by name.
+    """
+
+    reference: float
+    middle: float
+    classes: tuple[str, ...]
+
+    def limits(self, highest: float) -> tuple[float, float]:
+        """Scores at the ends of the colours for maps whose highest score is ``highest``.
+
+        From the median, so that the reference already has a colour that is seen, to ``highest``,
+        but at least as far beyond the reference as the median lies below it (1, the highest
+        cosine, at most): what barely exceeds the reference does not get the brightest colour.
+        """
+        span = max(self.reference - self.middle, 1e-6)
+        low = self.reference - span
+        return low, max(highest, min(self.reference + span, 1.0), low + 1e-6)
+
+
+class AbsentFindings:
+    """The sentences of a model's prompts, encoded once, to find the reference of any image.
+
+    Args:
+        model: its prompt sets are used, and the packaged one where it has none.
+    """
+
+    def __init__(self, model: ImageTextModel) -> None:
+        own = [content for content in model.prompts.values() if isinstance(content, Mapping)]
+        sets = [load_prompts(content) for content in own] or [load_prompts()]
+        self._model = model
+        self._sides = [
+            (name, list(sides.positive), list(sides.negative))
+            for prompts in sets
+            for name, sides in prompts.classes.items()
+        ]
+        self._texts = list(dict.fromkeys(text for prompts in sets for text in prompts.texts))
+        with torch.inference_mode():
+            self._vectors: Tensor = model.encode_sentences(self._texts)
+
+    def of(self, features: ImageFeatures) -> list[AbsentScores]:
+        """The scores of each of B images.
+
+        A finding counts as absent where its sentences "it is there" score lower on average than
+        those of "it is not"; where none does, the one nearest to that is taken. The percentiles
+        are over all regions and all sentences of both kinds about these findings: neither what is
+        not there, nor that it is not there, is seen at a place.
+        """
+        with torch.inference_mode():
+            scores = finite(self._model.score(features, self._vectors), "grounding")
+            regions = finite(self._model.region_scores(features, self._vectors), "grounding")
+        place = {text: number for number, text in enumerate(self._texts)}
+        found = []
+        for totals, maps in zip(scores, regions, strict=True):
+            gaps = [
+                _mean(totals, place, positive) - _mean(totals, place, negative)
+                for _, positive, negative in self._sides
+            ]
+            chosen = [number for number, gap in enumerate(gaps) if gap < 0] or [
+                int(np.argmin(gaps))
+            ]
+            texts = dict.fromkeys(
+                text for number in chosen for side in self._sides[number][1:] for text in side
+            )
+            pool = maps[[place[text] for text in texts]]
+            middle, reference = np.percentile(pool, (50.0, PERCENTILE))
+            names = tuple(self._sides[number][0] for number in chosen)
+            found.append(AbsentScores(float(reference), float(middle), names))
+        return found
+
+
+def _mean(scores: NDArray[np.floating], place: Mapping[str, int], texts: list[str]) -> float:
+    return float(np.mean([scores[place[text]] for text in texts], dtype=np.float64))

@@ -1,0 +1,38 @@
+"""Was a model trained on generated images? Then what it says of a patient's means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+WARNING = (
+    "This model was trained on synthetic images: what it says about a real radiograph means"
+    " nothing."
+)
+
+
+def trained_on_synthetic(provenance: Mapping[str, Any]) -> bool | Literal["unknown"]:
+    """What a model's provenance says of the images it was trained on.
+
+    ``synthetic`` is read, and in models of earlier versions ``data.synthetic``.
+
+    >>> trained_on_synthetic({"synthetic": True}), trained_on_synthetic({"steps": 5})
+    (True, 'unknown')
+    """
+    data = provenance.get("data")
+    earlier = data.get("synthetic") if isinstance(data, Mapping) else None
+    found = provenance.get("synthetic", earlier)
+    return found if isinstance(found, bool) else "unknown"
+
+
+def synthetic_warning(
+    provenance: Mapping[str, Any], synthetic_data: bool | None = None
+) -> str | None:
+    """The sentence that must stand beside whatever a model says of some data, or None for none.
+
+    Args:
+        provenance: the model's.
+        synthetic_data: whether the data are the phantom's, too; None where that is not known,
+            which counts as real.
+    """
+    return WARNING if trained_on_synthetic(provenance) is True and not synthetic_data else None
