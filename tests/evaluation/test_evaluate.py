@@ -22,6 +22,7 @@ from medclip_debias.evaluation.encoding import cut_sentences
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
 from medclip_debias.evaluation.phrase_selection import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
+from medclip_debias.grounding.overlay import GAP
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
 
@@ -174,8 +175,9 @@ def test_pictures_are_spread_over_categories_and_show_the_originals_shape(result
         assert item["boxes"]
         picture = Image.open(results[1] / "heatmaps" / item["file"])
         height, width = shapes.loc[item["image_id"], ["height", "width"]]
-        bar = 0.8 * 110  # inches of the colour bar
-        assert (picture.width - bar) / picture.height == pytest.approx(width / height, abs=0.02)
+        beside = (0.8 + GAP) * 110  # inches of the colour bar and between radiograph and map
+        shown = (picture.width - beside) / 2  # the clean radiograph, and the map
+        assert shown / picture.height == pytest.approx(width / height, abs=0.02)
 
 
 def test_equal_runs_give_equal_results(results, small_prepared, small_model, tmp_path):

@@ -43,10 +43,13 @@ def language_model(prepared_phantom, tmp_path_factory):
     return out
 
 
-@pytest.fixture(scope="module", autouse=True)
-def claimed(prepared_phantom):
-    """The phantom's claims, beside its set."""
-    claim_set(prepared_phantom, "phantom")
+@pytest.fixture(scope="module")
+def prepared_phantom(prepared_phantom, tmp_path_factory):
+    """The phantom's set with its claims, apart from the one that other tests share."""
+    folder = tmp_path_factory.mktemp("claimed") / "set"
+    shutil.copytree(prepared_phantom, folder)
+    claim_set(folder, "phantom")
+    return folder
 
 
 @pytest.fixture
