@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,6 @@ __all__ = [
 
 FILES = ("images.bin", *(f"{name}.parquet" for name in TABLES), "rejected.csv", "funnel.json")
 
-LEFT_OUT = "left_out"
-"""Split of the images that `PreparedSet.only` leaves aside."""
-
 
 class PreparedSet:
     """A prepared set, read lazily; use `PreparedSet.open`.
@@ -115,22 +112,6 @@ class PreparedSet:
     def images(self) -> pd.DataFrame:
         """One row per image, in the order of `pixels`: `IMAGE_COLUMNS`."""
         return self._table("images")
-
-    def only(self, image_ids: Collection[str], splits: Collection[str]) -> PreparedSet:
-        """The same set with these images alone in some of its splits.
-
-        The others of ``splits`` are in the split `LEFT_OUT`, which nothing reads.
-
-        Args:
-            image_ids: that stay.
-            splits: whose images are looked at.
-        """
-        table = self.images.copy()
-        aside = table["split"].isin(list(splits)) & ~table["image_id"].isin(list(image_ids))
-        table.loc[aside, "split"] = LEFT_OUT
-        part = PreparedSet(self.folder, self.meta, self.settings)
-        part.__dict__["images"] = table
-        return part
 
     @cached_property
     def studies(self) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,6 @@ def evaluate(
     class_images: Path | None = None,
     phrases: Path | None = None,
     triplets: Path | None = None,
-    images: Collection[str] | None = None,
     options: EvaluationOptions | None = None,
 ) -> dict[str, Any]:
     """Run the protocols that the set allows; write ``results.json``, ``items/``, ``heatmaps/``.
@@ -127,7 +126,6 @@ def evaluate(
         phrases: box file that takes the place of the set's own phrases.
         triplets: reports with a finding negated and omitted, as CXR-Align's
             (`medclip_debias.evaluation.triplets`).
-        images: ids of those that are judged; the others of the split are left aside, and counted.
         options: every other choice.
 
     Returns:
@@ -161,8 +159,6 @@ def evaluate(
     draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
     check_sample(data)
-    listed = _listed(data, split, images)
-    data = data if images is None else data.only(images, (split, HELD_OUT))
     secret = read_secret(data.folder)
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
@@ -205,7 +201,6 @@ def evaluate(
         "notes": [
             *_synthetic(model, data),
             *_notes(data, split, options),
-            *listed,
             *archive_notes(archives, data),
         ],
         "counts": {
@@ -253,18 +248,6 @@ def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[st
             " option views: all judges them)."
         )
     return notes
-
-
-def _listed(data: PreparedSet, split: str, images: Collection[str] | None) -> list[str]:
-    """What a list of images leaves of the split and the held-out images, as a sentence."""
-    if images is None:
-        return []
-    judged = data.images.loc[data.images["split"].isin({split, HELD_OUT}), "image_id"]
-    kept = int(judged.isin(list(images)).sum())
-    return [
-        f"A list says which images are judged: {kept} of its {len(set(images))} are in the split"
-        f" '{split}' or held out, and {len(judged) - kept} others of these are left aside."
-    ]
 
 
 # ------------------------------------------------------------------------------- planning

@@ -117,17 +117,3 @@ class TestOnASet:
         assert part["dice"] <= part["dice_test_threshold"] + 1e-12
         assert "dice" not in other
         assert "validate" in other["threshold"]["reason"]
-
-    def test_images_left_off_a_list_are_not_judged(self, judged, small_model, tmp_path):
-        data, found = judged
-        test = data.images.loc[data.images["split"] == "test", "image_id"].tolist()[:4]
-        listed = evaluate(
-            small_model, data.folder, tmp_path, bootstrap=0, heatmaps=0, images=[*test, "absent"]
-        )
-        assert listed["zero_shot"]["images"] == 4
-        assert listed["segmentation"]["masks"] == 8
-        assert listed["segmentation"]["threshold"] == found["test"]["segmentation"]["threshold"]
-        assert listed["progression"]["pairs"] == 2
-        note = next(note for note in listed["notes"] if "list says" in note)
-        assert "4 of its 5" in note
-        assert "absent" not in note
