@@ -45,7 +45,14 @@ from medclip_debias.phantom.triplets import write_triplets
 DOCS = Path(__file__).parents[2] / "docs"
 CARDS = packaged_cards()
 SIZE = 48
-PHANTOM = {"studies": 60, "seed": 11, "min_side": 64, "max_side": 72, "format": "jpg"}
+PHANTOM = {
+    "studies": 44,
+    "test_studies": 16,
+    "seed": 11,
+    "min_side": 64,
+    "max_side": 72,
+    "format": "jpg",
+}
 WANTED = {
     "zero_shot": 8,
     "grounding": 4,
@@ -54,6 +61,7 @@ WANTED = {
     "negation": 2,
     "time": 1,
 }
+PRECISION_100 = "study_retrieval.class_precision.image_to_report.precision_at_100"
 
 
 def layout_of(card: Card) -> str:
@@ -196,21 +204,35 @@ def test_a_card_is_measured_on_its_archive_s_form_of_a_phantom(name, world, tmp_
         options=options,
         **files_of(card, root),
     )
+    if name == "padchest/zero-shot-rare":  # the phantom has none of these findings
+        assert results["skipped"]["zero_shot"].startswith("The set has no labels for suture")
+        return
     found = {metric: value_at(results, metric) for metric in card.metrics}
     lacking = {metric for metric, value in found.items() if value is None}
-    assert lacking == set(), results["skipped"]
-    assert all(np.isfinite(value) for value in found.values())
-    if card.data.list.file is not None:
-        listed = read_list(card, root)
-        images = pd.read_parquet(prepared / "images.parquet")["image_id"].tolist()
-        assert listed.among(images).complete, "names of the list are images of the set"
+    assert lacking <= {PRECISION_100}, results["skipped"]  # there are fewer than 100 reports
+    assert all(np.isfinite(value) for value in found.values() if value is not None)
+
+
+@pytest.mark.parametrize("name", [name for name in RUN if CARDS[name].data.list.file])
+def test_the_names_of_a_card_s_list_are_images_of_its_set(name, world):
+    card = CARDS[name]
+    _, root, prepared = world(card)
+    if card.data.archive == "chestx_det":  # the phantom's is ChestX-Det, the card's ChestX-Det10
+        card = with_list(card, file="ChestX_Det_test.json")
+    images = pd.read_parquet(prepared / "images.parquet")["image_id"].tolist()
+    found = read_list(card, root).among(images)
+    assert found.wanted > 10
+    # An image without a sentence, a label and a box has no place in a set.
+    assert found.missing <= 1
 
 
 # ------------------------------------------------------------------------------------------ lists
 
 
-def with_list(**wanted) -> Card:
-    card = find_card("chestxray14/zero-shot")
+NIH = find_card("chestxray14/zero-shot")
+
+
+def with_list(card: Card = NIH, **wanted) -> Card:
     data = card.data.model_copy(update={"list": card.data.list.model_copy(update=wanted)})
     return card.model_copy(update={"data": data})
 
