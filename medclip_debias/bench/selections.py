@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def _exclusive(labels: dict[str, float | None]) -> str:
     return present[0] if len(present) == 1 and not any(others) else ""
 
 
-def _csv(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _csv(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     import csv
 
     text = io.StringIO()

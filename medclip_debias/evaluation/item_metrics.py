@@ -174,7 +174,7 @@ ITEMS = {
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
         Items(ReportTriplets, triplet_statistics),
-        Items(Segmentation, segmentation_statistics, ("category", "area")),
-        Items(ProgressionProtocol, change_statistics, ("finding", "state")),
+        Items(Segmentation, segmentation_statistics, ("area",)),
+        Items(ProgressionProtocol, change_statistics, ("state",)),
     )
 }

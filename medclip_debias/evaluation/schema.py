@@ -339,8 +339,6 @@ class Counts(Part):
     images: int = Field(description="Images encoded.")
     labelled_images: int | None = Field(None, description="Images with labels.")
     phrases: int | None = Field(None, description="Phrases.")
-    masks: int | None = Field(None, description="Masks.")
-    progressions: int | None = Field(None, description="Findings of pairs of images.")
     sentences: int | None = Field(None, description="Distinct sentences encoded.")
     cut_sentences: int | None = Field(None, description="Sentences longer than the encoder reads.")
 

@@ -14,7 +14,7 @@ model reads both images at once; one of single images is asked in three ways.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.sources.progression import STATES, TABLE
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
     Statistics,
     bootstrap_intervals,
@@ -142,7 +143,6 @@ class ProgressionProtocol(Protocol):
 
     name: ClassVar[str] = "progression"
     items_name: ClassVar[str] = "progression"
-    counted: ClassVar[tuple[str, ...]] = ("progressions",)
 
     def __init__(
         self,
@@ -170,15 +170,16 @@ class ProgressionProtocol(Protocol):
         splits = data.images["split"].tolist()
         left_out = {"other_splits": 0, "other_views": 0}
         changes = []
-        columns = ("previous_image_id", "image_id", "finding", "progression")
-        for before, now, finding, state in zip(*(table[name] for name in columns), strict=True):
-            pair = row_of[str(before)], row_of[str(now)]
-            if any(splits[row] not in (request.split, HELD_OUT) for row in pair):
+        for row, (before, now, finding, state) in enumerate(_told(data, table)):
+            if state not in STATES or before not in row_of or now not in row_of:
+                raise _damaged(data, f", row {row}")
+            pair = row_of[before], row_of[now]
+            if any(splits[image] not in (request.split, HELD_OUT) for image in pair):
                 left_out["other_splits"] += 1
-            elif views == "frontal" and not all(data.frontal[row] for row in pair):
+            elif views == "frontal" and not all(data.frontal[image] for image in pair):
                 left_out["other_views"] += 1
             else:
-                changes.append(Change(*pair, str(finding), STATES.index(str(state))))
+                changes.append(Change(*pair, finding, STATES.index(state)))
         if not changes:
             raise Skipped(
                 f"None of the set's {len(table)} progressions can be judged:"
@@ -259,9 +260,19 @@ class ProgressionProtocol(Protocol):
         }
         return Measured(results, pd.DataFrame(head | values))
 
-    def counts(self) -> dict[str, int]:
-        """See `Protocol.counts`."""
-        return {"progressions": len(self._changes)}
+
+def _told(data: PreparedSet, table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Earlier image, later image, finding and state of each row."""
+    columns = ("previous_image_id", "image_id", "finding", "progression")
+    if not set(columns) <= set(table.columns):
+        raise _damaged(data)
+    for cells in zip(*(table[name] for name in columns), strict=True):
+        yield tuple(map(str, cells))
+
+
+def _damaged(data: PreparedSet, where: str = "") -> UserError:
+    path = data.folder / f"{TABLE}.parquet"
+    return UserError(f"{path}{where}: is damaged or was edited; run 'prepare' again.")
 
 
 def _sentences(finding: str, prompts: PromptSet) -> tuple[tuple[str, ...], ...]:

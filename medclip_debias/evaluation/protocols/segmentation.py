@@ -150,7 +150,6 @@ class Segmentation(Protocol):
 
     name: ClassVar[str] = "segmentation"
     items_name: ClassVar[str] = "masks"
-    counted: ClassVar[tuple[str, ...]] = ("masks",)
 
     def __init__(
         self,
@@ -274,10 +273,6 @@ class Segmentation(Protocol):
         }
         head = {"id": [p.phrase_id for p in phrases], "patient": patients, "category": own}
         return Measured(results, pd.DataFrame(head | values | {"area": area}))
-
-    def counts(self) -> dict[str, int]:
-        """See `Protocol.counts`."""
-        return {"masks": self._judged}
 
 
 def _at_most(inside: Bools) -> Bools:

@@ -9,6 +9,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.sources.progression import STATES
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, NotAsked, Request, Skipped
 from medclip_debias.evaluation.protocols.progression import (
@@ -118,6 +119,23 @@ class TestOnASet:
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match="other splits than 'validate'"):
             ProgressionProtocol.plan(request_of("validate", data=data))
+
+    @pytest.mark.parametrize(
+        ("column", "said"),
+        [("progression", r"row 3: is damaged"), ("image_id", r"row 3: is damaged")],
+    )
+    def test_a_table_that_was_edited_is_said(
+        self, request_of, write_prepared, tmp_path, column, said
+    ):
+        data = PreparedSet.open(write_prepared(tmp_path / "set"))
+        table = data.annotations("progression")
+        table.loc[3, column] = "better"
+        table.to_parquet(data.folder / "progression.parquet", index=False)
+        with pytest.raises(UserError, match=said):
+            ProgressionProtocol.plan(request_of(data=data))
+        table.drop(columns=column).to_parquet(data.folder / "progression.parquet", index=False)
+        with pytest.raises(UserError, match="damaged"):
+            ProgressionProtocol.plan(request_of(data=data))
 
     def test_an_archive_without_the_table_is_not_asked(self, request_of, small_prepared):
         bare = type(small_prepared)(
