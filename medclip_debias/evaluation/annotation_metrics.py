@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from medclip_debias.evaluation.metric_entry import Metric
+from medclip_debias.evaluation.declaration import Metric
 
 
 def _masks(name: str, title: str, definition: str, **more: Any) -> Metric:
