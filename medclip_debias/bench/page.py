@@ -33,6 +33,32 @@ versions never stand in one table.
   scripts/cards.py`, and stay there.
 - Cards of `phantom/` run on generated radiographs; everybody can run them. Cards of archives
   never run on a phantom.
+
+## Writing one
+
+A file in that folder is a card because it is there; `tests/bench/test_cards.py` checks it, and runs
+it where the phantom has the archive's form.
+
+```yaml
+name: myarchive/zero-shot         # what it is of, and the task
+version: 1                        # raise it whenever a figure could change
+kind: zero_shot                   # or grounding, segmentation, retrieval, negation, time
+title: My archive's test images, two findings
+about: Labels of two radiologists.
+data:
+  archive: manifest               # as prepare --kind takes it
+  folders: [myarchive]            # names that its folder may have below the data's root
+  obtain: my archive (its address)
+  prepare: {without_sentence: keep}
+  list: {split: all, file: test.csv, column: image, images: 500}
+prompts: chexpert
+classes: [Edema, Pneumothorax]
+preset: radzero                   # published protocol beside ours
+metrics: [zero_shot.mean_auc_positive, zero_shot.mean_auc]
+published:
+  - {model: Theirs, metric: zero_shot.mean_auc_positive, value: 0.8, source: "their paper, Table 1"}
+differs: [Laterals are left aside.]
+```
 """
 
 

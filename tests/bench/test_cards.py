@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
+from cards import main
 from medclip_debias.bench.card import Card, find_card, packaged_cards
 from medclip_debias.bench.lists import check_list, list_hash, pin, plain_name, read_list
 from medclip_debias.bench.page import page
@@ -114,6 +116,14 @@ def test_lists_of_classes_are_as_published():
 def test_the_page_is_current():
     stored = (DOCS / "cards.md").read_text(encoding="utf-8")
     assert stored == page(), "run: python scripts/results_schema.py"
+
+
+def test_the_page_s_example_is_a_card():
+    text = page([]).partition("```yaml\n")[2].partition("```")[0]
+    card = Card.model_validate(yaml.safe_load(text))
+    load_prompts(card.prompts).only(card.classes)
+    SelectionSettings.model_validate(card.data.prepare)
+    assert set(card.metrics) <= {metric.key for metric in METRICS}
 
 
 # ------------------------------------------------------------------------------- run on a phantom
@@ -382,3 +392,18 @@ def test_single_boxes_are_images_with_one_box_in_all(tmp_path):
     (tmp_path / "all.json").write_text("[]")
     with pytest.raises(UserError, match="is no COCO file"):
         single_box(tmp_path / "all.json", tmp_path / "one.json")
+
+
+def test_the_script_writes_a_list_or_says_why_not(tmp_path, capsys):
+    content = {
+        "images": [{"id": 0, "file_name": "0.jpg"}],
+        "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 1, 1]}],
+        "categories": [{"id": 1}],
+    }
+    (tmp_path / "all.json").write_text(json.dumps(content))
+    assert main(["single-box", str(tmp_path / "all.json"), str(tmp_path / "one.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == 1
+    assert main(["single-box", str(tmp_path / "no.json"), str(tmp_path / "one.json")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert main(["five-by-200", str(tmp_path / "nowhere"), str(tmp_path / "five.csv")]) == 2
+    assert not (tmp_path / "five.csv").exists()
