@@ -31,6 +31,7 @@ from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import MapKind
 from medclip_debias.models.load import load_model
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
@@ -350,12 +351,8 @@ class Model:
 
     def _tell_synthetic(self, images: Sequence[GivenImage]) -> None:
         """Say once that the model knows no patient, when it is shown other than a phantom."""
-        trained = trained_on(self.network.provenance)
-        if self._warned or not trained["synthetic"] or all(i.is_phantoms for i in images):
-            return
-        self._warned = True
-        warn(
-            f"this model was trained on generated images alone ({archive_name(trained)}): what it"
-            " says of a patient's radiograph means nothing.",
-            SyntheticModelWarning,
-        )
+        shown = all(image.is_phantoms for image in images)
+        said = synthetic_warning(self.network.provenance, shown)
+        if said is not None and not self._warned:
+            self._warned = True
+            warn(said, SyntheticModelWarning)
