@@ -80,7 +80,7 @@ class FittedClass(Settings):
         positive, negative = np.array(self.positive), np.array(self.negative)
         if kind == "class_conditional":
             return ClassSets(conformal.class_conditional(positive, negative, coverage), scores)
-        ends = (self.logits(side, target) for side in (positive, negative))
+        ends = self.logits(positive, target), self.logits(negative, target)
         rule = conformal.marginal(*ends, coverage, target)
         return ClassSets(rule, self.logits(scores, target))
 

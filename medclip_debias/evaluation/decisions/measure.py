@@ -146,11 +146,10 @@ class ClassDecisions:
     def statistics(self, weights: Floats) -> dict[str, Floats]:
         """Every metric under each row of ``weights [b, n]`` of these images."""
         y, present, absent = self.positive, self.sets.present, self.sets.absent
-        found = {
-            f"{stage}/{name}": values
-            for stage, logits in self.stages.items()
-            for name, values in qualities(y, logits, weights).items()
-        }
+        found = {}
+        for stage, logits in self.stages.items():
+            own = qualities(y, logits, weights)
+            found |= {f"{stage}/{name}": values for name, values in own.items()}
         for rule, flagged in self.flagged.items():
             for name, members, right in (
                 ("sensitivity", y, flagged),

@@ -6,6 +6,7 @@ another prevalence only adds a constant (`medclip_debias.evaluation.decisions.sh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -124,43 +125,70 @@ def logistic(
     offset: Floats | float = 0.0,
     start: Floats | None = None,
 ) -> Floats:
-    """Logistic regression under each row of ``weights``, by Newton's method with halved steps.
+    """Logistic regression under each row of ``weights``, by Newton's method.
 
     Args:
         design: ``[n, k]``.
         target: ``[n]`` in [0, 1], fractions too.
         weights: ``[b, n]``, at least 0.
         offset: ``[n]``, added to the log-odds.
-        start: ``[k]``, where to begin; 0 by default.
+        start: ``[k]``, the solution under similar weights, if one is known.
 
     Returns:
         Coefficients ``[b, k]``; NaN where no finite ones were found.
     """
-    rows, width = len(weights), design.shape[1]
-    total = weights.sum(axis=1)
-    found = np.zeros((rows, width)) if start is None else np.tile(start, (rows, 1))
+    found = np.full((len(weights), design.shape[1]), np.nan)
+    if start is not None and np.isfinite(start).all():
+        found = _newton(design, target, weights, offset, start, halved=False)
+    left = np.isnan(found).any(axis=1) & (weights.sum(axis=1) > 0)
+    if left.any():
+        begin = np.zeros(design.shape[1])
+        found[left] = _newton(design, target, weights[left], offset, begin, halved=True)
+    return found
+
+
+def _newton(
+    design: Floats,
+    target: Floats,
+    weights: Floats,
+    offset: Floats | float,
+    start: Floats,
+    *,
+    halved: bool,
+) -> Floats:
+    """Newton's steps from ``start``; ``halved`` until none makes the fit worse, for any start."""
+    found = np.tile(start, (len(weights), 1))
+    total = np.maximum(weights.sum(axis=1), 1)[:, None]
 
     def loss(beta: Floats) -> Floats:
         z = beta @ design.T + offset
         return np.asarray((weights * (np.logaddexp(0, z) - target * z)).sum(axis=1))
 
-    now = loss(found)
     with np.errstate(invalid="ignore", over="ignore"):
-        for _ in range(100):
+        now = loss(found) if halved else None
+        for _ in range(100 if halved else 10):
             p = sigmoid(found @ design.T + offset)
             slope = (weights * (p - target)) @ design
-            if np.all(np.abs(slope) <= 1e-10 * np.maximum(total, 1)[:, None]):
+            if np.all(np.abs(slope) <= 1e-9 * total):
                 break
-            curve = np.einsum("bn,ni,nj->bij", weights * p * (1 - p), design, design)
-            curve += 1e-12 * np.maximum(total, 1)[:, None, None] * np.eye(width)
+            # The sum over images of w p (1 - p) x_i x_j, for each pair of columns.
+            pairs = np.einsum("ni,nj->nij", design, design).reshape(len(design), -1)
+            curve = ((weights * p * (1 - p)) @ pairs).reshape(len(weights), *[design.shape[1]] * 2)
+            curve += 1e-12 * total[:, :, None] * np.eye(design.shape[1])
             step = np.linalg.solve(curve, slope[:, :, None])[:, :, 0]
-            for _ in range(30):
-                then = loss(found - step)
-                worse = ~(then <= now + 1e-12 * np.abs(now))
-                if not worse.any():
-                    break
-                step[worse] /= 2
-            found, now = found - step, loss(found - step)
-        settled = np.all(np.abs(slope) <= 1e-7 * np.maximum(total, 1)[:, None], axis=1)
-    found[~settled | (total <= 0)] = np.nan
+            if now is not None:
+                now = _shorten(step, found, loss, now)
+            found = found - step
+    found[~np.all(np.abs(slope) <= 1e-7 * total, axis=1)] = np.nan
     return found
+
+
+def _shorten(step: Floats, found: Floats, loss: Callable[[Floats], Floats], now: Floats) -> Floats:
+    """Halve, in place, the steps that make the loss worse; the loss after them."""
+    for _ in range(30):
+        then = loss(found - step)
+        worse = ~(then <= now + 1e-12 * np.abs(now))
+        if not worse.any():
+            break
+        step[worse] /= 2
+    return then

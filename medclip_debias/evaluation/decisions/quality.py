@@ -54,7 +54,7 @@ def recalibration(positive: Bools, logits: Floats, weights: Floats) -> tuple[Flo
     y = positive.astype(np.float64)
     ones = np.ones((1, y.size))
     start = logistic(ones.T, y, ones, logits)[0]
-    intercept = logistic(ones.T, y, weights, logits, np.nan_to_num(start))[:, 0]
+    intercept = logistic(ones.T, y, weights, logits, start)[:, 0]
     middle, spread = float(logits.mean()), float(logits.std())
     if spread <= 1e-12 * (1 + abs(middle)):
         slope = np.full(len(weights), np.nan)
@@ -64,7 +64,7 @@ def recalibration(positive: Bools, logits: Floats, weights: Floats) -> tuple[Flo
         slope = np.full(len(weights), np.nan)
         if mixed.any():
             start = logistic(design, y, ones)[0]
-            found = logistic(design, y, weights[mixed], 0.0, np.nan_to_num(start))
+            found = logistic(design, y, weights[mixed], 0.0, start)
             slope[mixed] = found[:, 0] / spread
     both = (weights @ y > 0) & (weights @ (1 - y) > 0)
     return np.where(both, intercept, np.nan), np.where(both, slope, np.nan)
