@@ -1,12 +1,14 @@
 """What a model's probabilities and sets of answers are worth after the prevalence has changed.
 
     python scripts/bench/decisions.py RUN [--finding 'Pleural Effusion'] [--replicates 400]
+    python scripts/bench/decisions.py RUN --elsewhere RUN2
 
 RUN is a folder that `evaluate` wrote on a set with many labelled images. Its patients are split at
 random into two halves, again and again. The images of one half are calibrated on, thinned to a
 prevalence of 0.4; those of the other half are the target, thinned to 0.05. Writes Markdown tables
 to standard output: mean over the replicates, and the range that holds 95% of them; how many of them
-allow no estimate of the prevalence; the share of them whose coverage is within 1.5% of 90%.
+allow no estimate of the prevalence; the share of them whose coverage is within 1.5% of 90%. With
+RUN2, of the same model on another set, every class is calibrated on all of RUN and used there.
 """
 
 from __future__ import annotations
@@ -99,17 +101,54 @@ def summary(values: list[float], digits: int = 3) -> str:
     return f"{np.mean(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
+def read(run: Path, finding: str) -> pd.DataFrame:
+    """Patient, score and label (0, 1) of every image of a run with a label of the finding."""
+    items = pd.read_parquet(run / "items" / "zero_shot.parquet")
+    columns = {f"score.{finding}": "score", f"label.{finding}": "label"}
+    return items.rename(columns=columns)[["patient", "score", "label"]].dropna()
+
+
+def elsewhere(run: Path, other: Path) -> None:
+    """Print what calibrations of one set are worth on another, at its own prevalence."""
+    names = [
+        "finding",
+        *("share in RUN", "in RUN2", "estimated", "ECE uncalibrated", "ECE of the fit"),
+        *("ECE at RUN2's share", "coverage", "with the finding", "without"),
+    ]
+    print(f"| {' | '.join(names)} |\n| --- |{' ---: |' * (len(names) - 1)}")
+    scale = json.loads((run / "results.json").read_text())["zero_shot"]["scale"]
+    for finding in json.loads((other / "results.json").read_text())["zero_shot"]["classes"]:
+        here, there = read(run, finding), read(other, finding)
+        truth = {"x": here["label"].to_numpy()}
+        fitted = fit_classes("platt", {"x": here["score"].to_numpy()}, truth)[0]["x"]
+        d, y = there["score"].to_numpy(), there["label"].to_numpy() == 1
+        share, ones = float(y.mean()), np.ones((1, len(y)))
+        stages = (scale * d, fitted.logits(d), fitted.logits(d, share))
+        errors = [float(qualities(y, logits, ones)["ece"][0]) for logits in stages]
+        try:
+            estimate = f"{estimated_prevalence(fitted.logits(d), fitted.prevalence):.3f}"
+        except Unfit:
+            estimate = "none"
+        sets = fitted.sets(d, COVERAGE, "class_conditional", share)
+        covered = np.where(y, sets.present, sets.absent)
+        values = [*errors, covered.mean(), covered[y].mean(), covered[~y].mean()]
+        shares = f"{fitted.prevalence:.3f} | {share:.3f} | {estimate}"
+        print(f"| {finding} | {shares} | {' | '.join(f'{v:.3f}' for v in values)} |")
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--finding", default="Pleural Effusion")
     parser.add_argument("--replicates", type=int, default=400)
+    parser.add_argument("--elsewhere", type=Path)
     given = parser.parse_args()
+    if given.elsewhere:
+        elsewhere(given.run, given.elsewhere)
+        return
     results = json.loads((given.run / "results.json").read_text())
-    items = pd.read_parquet(given.run / "items" / "zero_shot.parquet")
-    columns = {f"score.{given.finding}": "score", f"label.{given.finding}": "label"}
-    table = items.rename(columns=columns)[["patient", "score", "label"]].dropna()
+    table = read(given.run, given.finding)
     rng = np.random.default_rng(0)
     scale = results["zero_shot"]["scale"]
     parts = [replicate(rng, table, scale) for _ in range(given.replicates)]

@@ -146,7 +146,7 @@ class ClassDecisions:
     def statistics(self, weights: Floats) -> dict[str, Floats]:
         """Every metric under each row of ``weights [b, n]`` of these images."""
         y, present, absent = self.positive, self.sets.present, self.sets.absent
-        found = {}
+        found: dict[str, Floats] = {}
         for stage, logits in self.stages.items():
             own = qualities(y, logits, weights)
             found |= {f"{stage}/{name}": values for name, values in own.items()}
