@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from medclip_debias.evaluation.protocol import Protocol
-from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -63,30 +61,6 @@ def encode(
             if progress:
                 progress(start + len(batch), len(rows))
     return Encoded(len(rows), len(texts), cut_sentences(model, texts))
-
-
-@torch.no_grad()
-def row_scores(
-    model: ImageTextModel,
-    data: PreparedSet,
-    rows: Sequence[int] | NDArray[np.integer],
-    texts: Sequence[str],
-    batch_size: int = 64,
-    *,
-    what: str = "validation",
-) -> NDArray[np.float64]:
-    """Similarities of the images in ``rows`` with texts: ``[len(rows), len(texts)]``.
-
-    Raises:
-        NotFiniteError: the model gives NaN; it names ``what`` was being done.
-    """
-    sentences = model.encode_sentences(list(texts))
-    parts = [np.zeros((0, len(texts)))]
-    for start in range(0, len(rows), batch_size):
-        pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
-        scores = model.score(model.encode_images(pixels), sentences)
-        parts.append(finite(scores, what).astype(np.float64))
-    return np.concatenate(parts)
 
 
 def cut_sentences(model: ImageTextModel, texts: Sequence[str]) -> int:

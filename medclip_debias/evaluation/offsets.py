@@ -103,7 +103,7 @@ def save_offsets(
     Raises:
         UserError: the model has no scale, or the split no image.
     """
-    from medclip_debias.evaluation.encoding import row_scores
+    from medclip_debias.evaluation.row_scores import row_scores
 
     scale = needed_scale(model)
     rows = offset_rows(data, "train" if split == "train" else "validate", ())

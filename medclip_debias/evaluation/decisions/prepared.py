@@ -25,9 +25,9 @@ from medclip_debias.evaluation.decisions.options import (
     Method,
     checked_prevalence,
 )
-from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_or_list
 from medclip_debias.evaluation.prompt_scores import prompt_differences
+from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.dual_encoder import best_device
 from medclip_debias.models.finite import NotFiniteError
