@@ -1,7 +1,7 @@
 """Models beside each other on every card: values, ranks, paired differences, figures of others.
 
-What can mislead is said where it would: a card that was judged on fewer images than it has is
-neither ranked nor paired nor best; a card that a model lacks leaves no model without a rank on it
+What can mislead is said where it would: a result on fewer images than its card has is neither ranked
+nor best, and compared only with one on the very same images; a card that a model lacks leaves no model without a rank on it
 unseen, for ranks count the cards only that every model has completed; a difference between two
 trainings is never called more than one on these patients.
 """
@@ -226,8 +226,9 @@ def _compare(task: Task, rows: Sequence[Row], base: str) -> None:
             if name == base or cell.figure is None or reference is None:
                 continue
             cell.gap = Gap(cell.figure.value - reference.value)
-            if _whole(cell) is None or _whole(row.cells[base]) is None:
-                cell.gap.reason = "one of the two is incomplete"
+            judged = [task.results[model].record.judged.list_hash for model in (name, base)]
+            if judged[0] != judged[1]:
+                cell.gap.reason = "the two judged different images"
             elif row.key not in done:
                 cell.gap.reason = "this metric does not follow from the items"
     for protocol, keys in paired.items():
@@ -235,7 +236,7 @@ def _compare(task: Task, rows: Sequence[Row], base: str) -> None:
 
 
 def _pair(task: Task, rows: Sequence[Row], base: str, protocol: str) -> None:
-    """Test what can be paired: complete results on the same items of the same patients."""
+    """Test what can be paired: results on the same items of the same patients."""
     models = {
         name
         for row in rows
@@ -332,7 +333,7 @@ def _notes(results: Results, rows: Sequence[Row]) -> Iterator[str]:
                 of = "" if judged.wanted is None else f" of {judged.wanted}"
                 yield (
                     f"Incomplete: {name} on {task.full_name}, {judged.missing}{of} images are "
-                    "missing; not ranked, not compared."
+                    "missing; not ranked, and compared only with who lacks the same ones."
                 )
     lacking: dict[str, list[str]] = {}
     for task in results.tasks:

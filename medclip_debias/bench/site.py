@@ -159,7 +159,9 @@ def _line(
     of = f"{judged.found:,}" if judged.wanted is None else f"{judged.found:,} of {judged.wanted:,}"
     gap = rows[0].cells[name].gap
     words = (
-        {"gap": "baseline" if name == board.baseline else ""} if gap is None else _gap(gap, rows[0])
+        ("baseline" if name == board.baseline else "", "", "")
+        if gap is None
+        else _gap(gap, rows[0])
     )
     return Line(
         name,
@@ -170,21 +172,24 @@ def _line(
         trained_there=result.trained_there,
         note=f"{of} images",
         licence=model.licence or "",
-        **words,
+        gap=words[0],
+        gap_bounds=words[1],
+        verdict=words[2],
     )
 
 
-def _gap(gap: Gap, row: Row) -> dict[str, str]:
+def _gap(gap: Gap, row: Row) -> tuple[str, str, str]:
+    """A difference, its interval and what it is called."""
     digits = row.metric.digits
     verdict = gap.verdict
     if gap.p_holm is not None and gap.better is not None and not verdict.startswith("not"):
         verdict = f"{'better' if gap.better else 'worse'} on these patients"
     bounds = None if gap.low is None or gap.high is None else (gap.low, gap.high)
-    return {
-        "gap": f"{gap.value:+.{digits}f}",
-        "gap_bounds": interval(bounds, digits) if bounds else "",
-        "verdict": f"{verdict}: {gap.reason}" if gap.reason else verdict,
-    }
+    return (
+        f"{gap.value:+.{digits}f}",
+        interval(bounds, digits) if bounds else "",
+        f"{verdict}: {gap.reason}" if gap.reason else verdict,
+    )
 
 
 def _shown(cell: Cell, row: Row, scale: tuple[float, float]) -> Shown:
