@@ -1,9 +1,9 @@
 """Models beside each other on every card: values, ranks, paired differences, figures of others.
 
-What can mislead is said where it would: a result on fewer images than its card has is neither ranked
-nor best, and compared only with one on the very same images; a card that a model lacks leaves no model without a rank on it
-unseen, for ranks count the cards only that every model has completed; a difference between two
-trainings is never called more than one on these patients.
+What can mislead is said where it would: a result on fewer images than its card has is neither
+ranked nor best, and compared only with one on the very same images; ranks count the cards alone
+that every model has completed; a difference between two trainings is never called more than one
+on these patients.
 """
 
 from __future__ import annotations

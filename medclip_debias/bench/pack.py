@@ -67,7 +67,14 @@ def pack_results(
         raise UserError(f"{out}: is the folder of the results; give another one to --out.")
     results = read_results(folder, models=models)
     left: Counter[str] = Counter()
-    for name, model in results.models.items():
+    packed = {
+        name: model
+        for name, model in results.models.items()
+        if any(name in task.results for task in results.tasks)
+    }
+    if len(packed) < len(results.models):
+        left["models without a result"] = len(results.models) - len(packed)
+    for name, model in packed.items():
         if not (model.licence or licence or "").strip():
             raise UserError(
                 f"{folder}: the model '{name}' names no licence of its weights; give --licence."
@@ -79,19 +86,19 @@ def pack_results(
     try:
         with tempfile.TemporaryDirectory(prefix=".packing", dir=out) as place:
             temporary = Path(place)
-            for name, model in results.models.items():
+            for name, model in packed.items():
                 _pack_model(results, name, model, temporary / name, licence, with_labels, left)
             faults = validate_repository(temporary).faults
             if faults:
                 raise UserError(faults[0].replace(str(temporary), str(folder)))
-            for name in results.models:
+            for name in packed:
                 exchange(temporary / name, out / name, temporary / f"{name}.old")
     finally:
         if new and not any(out.iterdir()):
             out.rmdir()
     count = sum(len(task.results) for task in results.tasks)
     return [
-        f"{out}: {len(results.models)} models with {count} results.",
+        f"{out}: {len(packed)} models with {count} results.",
         *(f"Left out: {what} ({number})." for what, number in left.items()),
     ]
 
