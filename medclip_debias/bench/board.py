@@ -8,7 +8,7 @@ on these patients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -113,6 +113,18 @@ class Board:
     ranks: dict[str, float]
     ranked: tuple[str, ...]
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ranked_words(self) -> str:
+        """Over how many cards the ranks are, and whose radiographs those are."""
+        generated = sum(
+            task.generated for task in self.results.tasks if task.full_name in self.ranked
+        )
+        words = f"{len(self.ranked)} of {len(self.results.tasks)} cards"
+        if generated:
+            every = generated == len(self.ranked)
+            words += ", all generated" if every else f", {generated} generated"
+        return words
 
     @property
     def others(self) -> list[str]:
@@ -262,7 +274,7 @@ def _pair(task: Task, rows: Sequence[Row], base: str, protocol: str) -> None:
                 tested = difference(found[metric], base_found[metric])
                 gap.p = tested.p
                 if tested.interval is None:
-                    gap.reason = "it is undefined in most resamples of the patients"
+                    gap.reason = "the metric is undefined in most resamples of the patients"
                 else:
                     gap.low, gap.high = tested.interval
 
@@ -314,34 +326,37 @@ def _notes(results: Results, rows: Sequence[Row]) -> Iterator[str]:
             f"Trained on synthetic images: {', '.join(made)}; what such a model says about a real "
             "radiograph means nothing."
         )
-    at_home: dict[str, list[str]] = {}
-    for task in results.tasks:
-        for name, result in task.results.items():
-            if result.trained_there:
-                at_home.setdefault(name, []).append(task.full_name)
-    for name, tasks in at_home.items():
-        yield f"Trained on the archive that it is judged on: {name}, {', '.join(tasks)}."
     for task in results.tasks:
         if task.card is None:
             yield (
                 f"{task.full_name} is not the card of this version: its title and the figures of "
                 "others are not known here."
             )
+    at_home: dict[str, list[str]] = {}
+    partial: dict[tuple[str, str], list[str]] = {}
+    for task in results.tasks:
         for name, result in task.results.items():
+            if result.trained_there:
+                at_home.setdefault(name, []).append(task.full_name)
             if not result.complete:
                 judged = result.record.judged
                 of = "" if judged.wanted is None else f" of {judged.wanted}"
-                yield (
-                    f"Incomplete: {name} on {task.full_name}, {judged.missing}{of} images are "
-                    "missing; not ranked, and compared only with who lacks the same ones."
-                )
+                key = (task.full_name, f"{judged.missing}{of} images are missing")
+                partial.setdefault(key, []).append(name)
+    for names, where in _swapped(at_home).items():
+        yield f"Trained on the archive that it is judged on: {names}, on {where}."
+    for (where, what), lacking_it in partial.items():
+        yield (
+            f"Incomplete: {where}, {what} for {', '.join(lacking_it)}; not ranked, and compared "
+            "only with who lacks the same ones."
+        )
     lacking: dict[str, list[str]] = {}
     for task in results.tasks:
         for name in results.models:
             if name not in task.results:
                 lacking.setdefault(name, []).append(task.full_name)
-    for name, tasks in lacking.items():
-        yield f"Not run: {name} on {', '.join(tasks)}."
+    for names, where in _swapped(lacking).items():
+        yield f"Not run: {names} on {where}."
     why: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, cell in row.cells.items():
@@ -355,4 +370,12 @@ def _notes(results: Results, rows: Sequence[Row]) -> Iterator[str]:
         if gap.p is None and gap.reason:
             untested[gap.reason] = untested.get(gap.reason, 0) + 1
     for reason, count in untested.items():
-        yield f"Not tested: {count} differences, because {reason}."
+        yield f"Not tested: {count} differences ({reason})."
+
+
+def _swapped(places: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Names that have the same places, to the places; both as words."""
+    found: dict[str, list[str]] = {}
+    for name, where in places.items():
+        found.setdefault(", ".join(where), []).append(name)
+    return {", ".join(names): where for where, names in found.items()}

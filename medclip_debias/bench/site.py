@@ -67,7 +67,6 @@ class Line:
     gap: str = ""
     gap_bounds: str = ""
     verdict: str = ""
-    licence: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,6 @@ def _line(
         complete=result.complete,
         trained_there=result.trained_there,
         note=f"{of} images",
-        licence=model.licence or "",
         gap=words[0],
         gap_bounds=words[1],
         verdict=words[2],

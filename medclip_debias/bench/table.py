@@ -107,7 +107,7 @@ def _values(board: Board) -> PrintedTable:
         rows.append(
             (
                 "Mean rank",
-                f"{len(board.ranked)} of {len(board.results.tasks)} cards",
+                board.ranked_words,
                 *(number(board.ranks[name], 2) for name in models),
                 *("" for _ in others),
             )

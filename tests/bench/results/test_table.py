@@ -38,7 +38,7 @@ def test_values_are_those_of_the_records_and_the_best_complete_one_is_bold(resul
         "| phantom/zero-shot@1 | Zero-shot AUC | 0.938 (0.838 to 0.938) "
         "| **1.000 (0.900 to 1.000)** | 0.500 (0.400 to 0.500) | 0.900 |"
     )
-    assert lines[5] == "| Mean rank | 1 of 2 cards | 2.00 | **1.00** | 3.00 |  |"
+    assert lines[5] == "| Mean rank | 1 of 2 cards, all generated | 2.00 | **1.00** | 3.00 |  |"
     assert "Not run: c on openi/retrieval@2." in text
     assert "Lai et al. 2024, table 2" in text
 
@@ -60,10 +60,10 @@ def test_what_is_incomplete_is_marked_and_neither_best_nor_ranked_nor_tested(res
     assert not board.ranks
     assert cell(board, AUC, "a").best
     assert not cell(board, AUC, "b").best
-    assert cell(board, AUC, "b").gap.p is None
+    assert cell(board, AUC, "b").gap.reason == "the two judged different images"
     text = markdown(board)
     assert "1.000 (0.900 to 1.000), incomplete" in text
-    assert "Incomplete: b on phantom/zero-shot@1, 2 of 8 images are missing" in text
+    assert "Incomplete: phantom/zero-shot@1, 2 of 8 images are missing for b" in text
 
 
 def test_paired_differences_are_holm_corrected_over_the_whole_table(results):
