@@ -91,8 +91,16 @@ def write_resampled(path: Path, found: dict[str, Replicated]) -> None:
     rows = [_POINT] + [_RESAMPLE] * first.replicates.size + [_WITHOUT] * first.without.size
     columns: dict[str, object] = {"part": np.array(rows, dtype=np.int8)}
     for name, one in found.items():
-        columns[name] = np.concatenate([[one.value], one.replicates, one.without])
-    pd.DataFrame(columns).to_parquet(path, index=False, compression="zstd")
+        # The metric itself stays exact; seven digits of the resamples do.
+        rest = np.concatenate([one.replicates, one.without]).astype(np.float32)
+        columns[name] = np.concatenate([[one.value], rest.astype(np.float64)])
+    pd.DataFrame(columns).to_parquet(
+        path,
+        index=False,
+        compression="zstd",
+        use_dictionary=False,
+        use_byte_stream_split=list(found),
+    )
 
 
 def read_resampled(path: Path, patients: int) -> dict[str, Replicated]:

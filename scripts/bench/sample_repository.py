@@ -19,7 +19,7 @@ from medclip_debias.cli import run
 REPOSITORY = Path(__file__).parents[2] / "docs" / "benchmark"
 CARDS = (
     *("openi/held-out-zero-shot", "openi/held-out-retrieval"),
-    *("phantom/zero-shot", "phantom/retrieval", "phantom/grounding", "phantom/negation"),
+    *("phantom/zero-shot", "phantom/retrieval", "phantom/grounding"),
 )
 LICENCE = "weights not published"
 
