@@ -363,8 +363,8 @@ def _notes(results: Results, rows: Sequence[Row]) -> Iterator[str]:
             if cell.state == "not measured":
                 key = (name, cell.reason or "its record gives no reason")
                 why.setdefault(key, []).append(f"{row.key} of {row.task.full_name}")
-    for (name, reason), what in why.items():
-        yield f"Not measured: {name}, {', '.join(what)}: {reason.rstrip('.')}."
+    for (name, reason), keys in why.items():
+        yield f"Not measured: {name}, {', '.join(keys)}: {reason.rstrip('.')}."
     untested: dict[str, int] = {}
     for _, gap in _gaps(rows):
         if gap.p is None and gap.reason:
@@ -378,4 +378,4 @@ def _swapped(places: Mapping[str, Sequence[str]]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for name, where in places.items():
         found.setdefault(", ".join(where), []).append(name)
-    return {", ".join(names): where for where, names in found.items()}
+    return {", ".join(each): where for where, each in found.items()}

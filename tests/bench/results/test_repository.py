@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from medclip_debias.bench.board import read_board
+from medclip_debias.bench.card import Card
 from medclip_debias.bench.pack import pack_results
 from medclip_debias.bench.repository import validate_repository
 from medclip_debias.cli import run
@@ -220,3 +223,31 @@ def test_the_verbs_pack_validate_and_end_with_2_on_a_fault(results, make, tmp_pa
     assert "was scored by 'biovil'" in said
     assert run(["bench", "site", str(out), "--out", str(tmp_path / "site")]) == 2
     assert not (tmp_path / "site").exists()
+
+
+def test_a_card_keeps_its_hash_when_the_program_learns_a_new_setting(board_cards):
+    card = board_cards["phantom/zero-shot"]
+
+    class Later(Card):
+        """A card of a later version."""
+
+        new: str = "as ever"
+
+    later = Later.model_validate(card.model_dump())
+    assert later.content_hash == card.content_hash
+    assert later.model_copy(update={"new": "x"}).content_hash != card.content_hash
+    assert card.model_copy(update={"title": "x"}).content_hash == card.content_hash
+    assert card.model_copy(update={"preset": "x"}).content_hash != card.content_hash
+
+
+def test_the_sample_is_small_and_has_no_fault_but_cards_that_went_on():
+    sample = Path(__file__).parents[3] / "docs" / "benchmark"
+    report = validate_repository(sample)
+    cards = re.compile(r"run 'bench'( again| with the card)|there is no task card")
+    assert [fault for fault in report.faults if not cards.search(fault)] == []
+    assert report.recomputed == 30
+    assert sum(path.stat().st_size for path in sample.rglob("*") if path.is_file()) < 1_000_000
+    real = sample.glob("*/openi.*/items/*.parquet")
+    assert not [
+        name for path in real for name in pd.read_parquet(path).columns if name.startswith("label.")
+    ]
