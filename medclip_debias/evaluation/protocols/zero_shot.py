@@ -258,6 +258,7 @@ class ZeroShot(Protocol):
 
     name: ClassVar[str] = "zero_shot"
     items_name: ClassVar[str] = "zero_shot"
+    reads_regions: ClassVar[bool] = False
     counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
     def __init__(
