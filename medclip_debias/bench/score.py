@@ -1,0 +1,254 @@
+"""One model on one card: plan, measure from vectors, and write the folder of its results."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.bench.card import Card
+from medclip_debias.bench.models import without_places
+from medclip_debias.bench.record import (
+    RECORD,
+    CardName,
+    Figure,
+    Judged,
+    Record,
+    read_record,
+    write_record,
+)
+from medclip_debias.bench.sets import BOXED, CardImages
+from medclip_debias.bench.vectors import CachedVectors
+from medclip_debias.config import validate
+from medclip_debias.data.label_maps import load_label_map
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.catalogue import METRICS, PROTOCOLS, value_at
+from medclip_debias.evaluation.evaluate import Planned, measure, plan
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import Draw, Request
+from medclip_debias.evaluation.provenance import versions
+from medclip_debias.files import atomic_folder, read_json_or_none, write_json
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+_BATCH = 64
+"""Images whose vectors are looked at together."""
+
+_INTERVALS = {metric.key: metric.interval_key for metric in METRICS}
+
+
+@dataclass
+class CardRun:
+    """One model on one card, ready to be measured.
+
+    Attributes:
+        name: of the model.
+        folder: of the model.
+        card: what is measured.
+        archive: where its images are.
+        images: that are judged.
+        planned: what is asked of the model.
+    """
+
+    name: str
+    folder: Path
+    card: Card
+    archive: Path
+    images: CardImages
+    planned: Planned
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        folder: Path,
+        model: ImageTextModel,
+        card: Card,
+        archive: Path,
+        images: CardImages,
+    ) -> CardRun:
+        """Plan a card.
+
+        Raises:
+            UserError: the model, the set or this version of the program does not allow it.
+        """
+        if card.kind in BOXED and model.grid.rows * model.grid.columns < 2:
+            raise UserError(
+                f"{name}: gives one vector an image and no regions, and {card.full_name} asks where"
+                " in an image a finding is."
+            )
+        wanted = {metric.partition(".")[0] for metric in card.metrics}
+        unknown = sorted(wanted - set(PROTOCOLS))
+        if unknown:
+            raise UserError(
+                f"{card.full_name}: this version has no protocol"
+                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
+            )
+        prompts = load_prompts(card.prompts or "chex5").only(card.classes)
+        request = Request(
+            data=images.data,
+            split=images.split,
+            model=model,
+            prompts=prompts,
+            options=_options(card),
+            model_folder=folder,
+            label_map=None if card.label_map is None else load_label_map(card.label_map),
+        )
+        request = replace(request, **_files(card, archive))
+        return cls(name, folder, card, archive, images, plan(request, wanted))
+
+    @property
+    def reads_regions(self) -> bool:
+        """Whether the regions of its images are looked at."""
+        return any(protocol.reads_regions for protocol in self.planned.protocols)
+
+    def write(
+        self, out: Path, vectors: CachedVectors, draw: Draw, seconds: Mapping[str, float]
+    ) -> Record:
+        """Measure, and write ``OUT/MODEL/CARD@VERSION`` as a whole.
+
+        Raises:
+            UserError: none of the card's metrics can be measured.
+        """
+        began = time.perf_counter()
+        request, card = self.planned.request, self.card
+        target = out / self.name / card.folder
+        with atomic_folder(target) as temporary:
+            results = measure(
+                self.planned,
+                temporary,
+                draw,
+                self.images.names,
+                vectors=vectors.read(regions=self.reads_regions),
+                batch_size=_BATCH,
+            )
+            places = {
+                str(self.archive): "ARCHIVE",
+                str(self.folder): "MODEL",
+                str(request.data.folder): "SET",
+                str(out): "RESULTS",
+            }
+            results = without_places(results, places)
+            write_json(temporary / "results.json", results)
+            metrics, reasons = figures(card, results)
+            if not metrics:
+                why = " ".join(dict.fromkeys(reasons.values()))
+                raise UserError(f"{card.full_name}: none of its metrics can be measured. {why}")
+            images = self.images
+            record = Record(
+                card=CardName(name=card.name, version=card.version, hash=card.content_hash),
+                model_hash=str(request.model.content_hash),
+                preset=card.preset,
+                judged=Judged(
+                    archive=card.data.archive,
+                    set_hash=request.data.content_hash,
+                    list_hash=images.list_hash,
+                    wanted=len(images.listed),
+                    found=len(images.found),
+                    missing=images.missing,
+                ),
+                status="complete" if images.complete else "incomplete",
+                metrics=metrics,
+                reasons=reasons,
+                notes=(*self._missing(), *results["notes"]),
+                seconds={**seconds, "score": time.perf_counter() - began},
+                versions=versions(),
+                command=self._command(draw),
+            )
+            write_record(temporary, record)
+        return record
+
+    def _missing(self) -> list[str]:
+        images = self.images
+        if not images.missing:
+            return []
+        return [
+            f"{images.missing} of the {len(images.listed)} images of the card's list are not on the"
+            " disk, or cannot be read."
+        ]
+
+    def _command(self, draw: Draw) -> str:
+        words = ["medclip-debias", "bench", f"{self.name}=MODEL", "--tasks", self.card.full_name]
+        words += ["--data", "ROOT", "--out", "RESULTS"]
+        words += [] if draw.resamples == Draw().resamples else ["--bootstrap", str(draw.resamples)]
+        words += [] if draw.seed == Draw().seed else ["--seed", str(draw.seed)]
+        return shlex.join(words)
+
+
+def finished(
+    folder: Path, card: Card, model_hash: str, images: CardImages, draw: Draw
+) -> Record | None:
+    """The record in a folder of results, if it is of these very inputs."""
+    results = read_json_or_none(folder / "results.json")
+    if not isinstance(results, Mapping) or not (folder / RECORD).is_file():
+        return None
+    try:
+        record = read_record(folder)
+    except UserError:  # damaged, or of another format: it is measured again
+        return None
+    same = (
+        record.card == CardName(name=card.name, version=card.version, hash=card.content_hash)
+        and record.model_hash == model_hash
+        and record.judged.set_hash == images.data.content_hash
+        and record.judged.list_hash == images.list_hash
+        and record.judged.missing == images.missing
+        and draw_of(results) == draw
+        and (folder / "items").is_dir()
+    )
+    return record if same else None
+
+
+def draw_of(results: Mapping[str, Any]) -> Draw | None:
+    """How the intervals of results were computed; None where they do not say."""
+    resamples = value_at(results, "options.bootstrap.resamples")
+    seed = results.get("seed")
+    if not isinstance(resamples, int) or not isinstance(seed, int):
+        return None
+    return Draw(resamples, seed)
+
+
+def figures(card: Card, results: Mapping[str, Any]) -> tuple[dict[str, Figure], dict[str, str]]:
+    """The card's metrics with their intervals, and why others have no value."""
+    found: dict[str, Figure] = {}
+    reasons: dict[str, str] = {}
+    for key in card.metrics:
+        value = value_at(results, key)
+        if not isinstance(value, int | float):
+            protocol = key.partition(".")[0]
+            why = results["skipped"].get(protocol, "these images allow no such metric.")
+            reasons[key] = str(why)
+            continue
+        parent, _, last = key.rpartition(".")
+        interval = value_at(results, _INTERVALS.get(key, f"{parent}.interval.{last}"))
+        low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
+        found[key] = Figure(value=value, low=low, high=high)
+    return found, reasons
+
+
+def _options(card: Card) -> EvaluationOptions:
+    content = dict(card.options)
+    if "preset" in EvaluationOptions.model_fields:
+        content["preset"] = card.preset
+    elif card.preset != "ours":
+        raise UserError(f"{card.full_name}: this version has no preset '{card.preset}'.")
+    return validate(EvaluationOptions, content, f"card {card.full_name}", "options.")
+
+
+def _files(card: Card, archive: Path) -> dict[str, Any]:
+    """Files that the evaluation is given beside the set, by keyword."""
+    found: dict[str, Any] = {}
+    for keyword, name in card.data.files:
+        if name is not None:
+            path = archive / name
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: is not there, and {card.full_name} is measured with it; it comes"
+                    f" with: {card.data.obtain.rstrip('.')}."
+                )
+            found[keyword] = path
+    return found
