@@ -30,6 +30,7 @@ from medclip_debias.evaluation.catalogue import METRICS, PROTOCOLS, value_at
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Request
+from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
 from medclip_debias.evaluation.provenance import versions
 from medclip_debias.files import atomic_folder, read_json_or_none, write_json
 
@@ -135,6 +136,7 @@ class CardRun:
             }
             results = without_places(results, places)
             write_json(temporary / "results.json", results)
+            aside = _classes_aside(card, request, results)
             metrics, reasons = figures(card, results)
             if not metrics:
                 why = " ".join(dict.fromkeys(reasons.values()))
@@ -155,7 +157,7 @@ class CardRun:
                 status="complete" if images.complete else "incomplete",
                 metrics=metrics,
                 reasons=reasons,
-                notes=(*self._missing(), *results["notes"]),
+                notes=(*self._missing(), *aside, *results["notes"]),
                 seconds={**seconds, "score": time.perf_counter() - began},
                 versions=versions(),
                 command=self._command(draw),
@@ -228,6 +230,25 @@ def figures(card: Card, results: Mapping[str, Any]) -> tuple[dict[str, Figure], 
         low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
         found[key] = Figure(value=value, low=low, high=high)
     return found, reasons
+
+
+def _classes_aside(card: Card, request: Request, results: Mapping[str, Any]) -> list[str]:
+    """Classes that no mean is over, in a sentence.
+
+    Raises:
+        UserError: the labels lack the column of one: they are of another version.
+    """
+    refused = (results.get("zero_shot") or {}).get("refused") or {}
+    left_out = {} if request.label_map is None else request.label_map.reasons
+    lacking = [n for n, r in refused.items() if r["reason"] != ONE_VALUE and n not in left_out]
+    if lacking:
+        raise UserError(
+            f"{card.full_name}: the archive's labels have no column for {', '.join(lacking)}, so"
+            " they are of another version than the card's; get the release that it names:"
+            f" {card.data.obtain.rstrip('.')}."
+        )
+    each = [f"{name} ({found['reason'].rstrip('.')})" for name, found in refused.items()]
+    return [f"Not judged, and in no mean: {', '.join(each)}."] if each else []
 
 
 def _options(card: Card) -> EvaluationOptions:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-NO_COLUMN = "no such label column"
+NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def zero_shot(
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
-            reason = "one label value only"
+            reason = ONE_VALUE
             if name not in labels:
                 reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
