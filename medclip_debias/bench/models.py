@@ -78,23 +78,27 @@ def record_of(name: str, model: ImageTextModel) -> ModelRecord:
     )
 
 
-def keep_model(out: Path, record: ModelRecord) -> None:
-    """Write ``OUT/NAME/model.json``.
+def check_model(out: Path, record: ModelRecord) -> None:
+    """See that ``OUT/NAME`` is free or the same model's.
 
     Raises:
         UserError: another model's results are there.
     """
-    path = out / record.name / MODEL
-    if path.is_file():
-        known = read_model(path.parent)
+    folder = out / record.name
+    if (folder / MODEL).is_file():
+        known = read_model(folder)
         if known.hash != record.hash:
             raise UserError(
-                f"{path.parent}: holds results of another model of that name ({known.hash}, not"
+                f"{folder}: holds results of another model of that name ({known.hash}, not"
                 f" {record.hash}); write OTHERNAME=FOLDER, or give another --out."
             )
-        if known == record:
-            return
-    write_json(path, record.model_dump(mode="json"))
+
+
+def keep_model(out: Path, record: ModelRecord) -> None:
+    """Write ``OUT/NAME/model.json``, unless it says so already."""
+    path = out / record.name / MODEL
+    if not path.is_file() or read_model(path.parent) != record:
+        write_json(path, record.model_dump(mode="json"))
 
 
 def read_model(folder: Path) -> ModelRecord:

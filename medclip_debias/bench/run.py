@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from medclip_debias.bench.card import Card
 from medclip_debias.bench.find import Archives
-from medclip_debias.bench.models import CACHE, keep_model, named_models, record_of
+from medclip_debias.bench.lists import check_list
+from medclip_debias.bench.models import CACHE, check_model, keep_model, named_models, record_of
 from medclip_debias.bench.record import Record
 from medclip_debias.bench.rescore import keep_state
-from medclip_debias.bench.score import CardRun, finished
+from medclip_debias.bench.score import Asked, CardRun, finished
 from medclip_debias.bench.sets import Recipe, card_images
 from medclip_debias.bench.vectors import CachedVectors
+from medclip_debias.config import Preprocessing
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.files import write_text
@@ -100,7 +102,12 @@ def bench(
     places: dict[str, Path] = {}
     for card in cards:
         try:
-            places[card.full_name] = archives.of(card)
+            archive = archives.of(card)
+            # What is wrong with a card or its list shall be said before hours of work.
+            Asked.of(card, archive)
+            Recipe.of(card, archive, Preprocessing())
+            check_list(card, archive)
+            places[card.full_name] = archive
         except UserError as error:
             outcome.not_run["", card.full_name] = str(error)
     there = [card for card in cards if card.full_name in places]
@@ -133,7 +140,8 @@ class _Model:
             for card in cards:
                 self._not_run(card, error)
             return
-        keep_model(self.out, record_of(self.name, model))
+        self.record = record_of(self.name, model)
+        check_model(self.out, self.record)
         sets: dict[str, tuple[Recipe, list[Card]]] = {}
         for card in cards:
             with self._naming(card):
@@ -163,8 +171,9 @@ class _Model:
             return
         for run in runs:
             with self._naming(run.card):
-                keep_state(self.out, run, recipe)
                 record = run.write(self.out, vectors, self.how.draw, {"encode": seconds})
+                keep_state(self.out, run, recipe)
+                keep_model(self.out, self.record)
                 self._ran(run.card, record, fresh=True)
 
     def _planned(

@@ -23,8 +23,8 @@ from medclip_debias.bench.record import (
 from medclip_debias.bench.sets import BOXED, CardImages
 from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.config import validate
-from medclip_debias.data.label_maps import load_label_map
-from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.label_maps import LabelMap, load_label_map
+from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import METRICS, PROTOCOLS, value_at
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
@@ -41,6 +41,47 @@ _BATCH = 64
 """Images whose vectors are looked at together."""
 
 _INTERVALS = {metric.key: metric.interval_key for metric in METRICS}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a card asks of the evaluation, read and checked before any work is done.
+
+    Attributes:
+        protocols: that give its metrics.
+        prompts: of the classes that are judged.
+        options: of the evaluation, with the preset.
+        label_map: what the archive's columns mean.
+        files: beside the prepared set, by keyword of the request.
+    """
+
+    protocols: frozenset[str]
+    prompts: PromptSet
+    options: EvaluationOptions
+    label_map: LabelMap | None
+    files: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, card: Card, archive: Path) -> Asked:
+        """Read what a card names.
+
+        Raises:
+            UserError: this version lacks something of it, or a file is not there.
+        """
+        protocols = frozenset(map(protocol_of, card.metrics))
+        unknown = sorted(protocols - set(PROTOCOLS))
+        if unknown:
+            raise UserError(
+                f"{card.full_name}: this version has no protocol"
+                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
+            )
+        return cls(
+            protocols,
+            load_prompts(card.prompts or "chex5").only(card.classes),
+            _options(card),
+            None if card.label_map is None else load_label_map(card.label_map),
+            _files(card, archive),
+        )
 
 
 @dataclass
@@ -83,25 +124,18 @@ class CardRun:
                 f"{name}: gives one vector an image and no regions, and {card.full_name} asks where"
                 " in an image a finding is."
             )
-        wanted = {metric.partition(".")[0] for metric in card.metrics}
-        unknown = sorted(wanted - set(PROTOCOLS))
-        if unknown:
-            raise UserError(
-                f"{card.full_name}: this version has no protocol"
-                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
-            )
-        prompts = load_prompts(card.prompts or "chex5").only(card.classes)
+        asked = Asked.of(card, archive)
         request = Request(
             data=images.data,
             split=images.split,
             model=model,
-            prompts=prompts,
-            options=_options(card),
+            prompts=asked.prompts,
+            options=asked.options,
             model_folder=folder,
-            label_map=None if card.label_map is None else load_label_map(card.label_map),
+            label_map=asked.label_map,
         )
-        request = replace(request, **_files(card, archive))
-        return cls(name, folder, card, archive, images, plan(request, wanted))
+        request = replace(request, **asked.files)
+        return cls(name, folder, card, archive, images, plan(request, asked.protocols))
 
     @property
     def reads_regions(self) -> bool:
@@ -221,8 +255,7 @@ def figures(card: Card, results: Mapping[str, Any]) -> tuple[dict[str, Figure], 
     for key in card.metrics:
         value = value_at(results, key)
         if not isinstance(value, int | float):
-            protocol = key.partition(".")[0]
-            why = results["skipped"].get(protocol, "these images allow no such metric.")
+            why = results["skipped"].get(protocol_of(key), "these images allow no such metric.")
             reasons[key] = str(why)
             continue
         parent, _, last = key.rpartition(".")
@@ -230,6 +263,16 @@ def figures(card: Card, results: Mapping[str, Any]) -> tuple[dict[str, Figure], 
         low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
         found[key] = Figure(value=value, low=low, high=high)
     return found, reasons
+
+
+def protocol_of(metric: str) -> str:
+    """The protocol that gives a metric, by its key in ``results.json``.
+
+    >>> protocol_of("grounding.miou"), protocol_of("presets.afloc.grounding.miou")
+    ('grounding', 'grounding')
+    """
+    parts = metric.split(".")
+    return parts[2] if parts[0] == "presets" and len(parts) > 2 else parts[0]
 
 
 def _classes_aside(card: Card, request: Request, results: Mapping[str, Any]) -> list[str]:

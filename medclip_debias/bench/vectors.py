@@ -119,7 +119,8 @@ class StoredSentences:
         lacking = [text for text in dict.fromkeys(texts) if _digest(text) not in self._rows]
         for start in range(0, len(lacking), _TEXTS):
             part = lacking[start : start + _TEXTS]
-            new = finite(network.sentences(part), "sentences")
+            with torch.inference_mode():
+                new = finite(network.sentences(part), "sentences")
             self._vectors = np.concatenate([self._vectors, new])
             self._rows |= {_digest(text): len(self._rows) + i for i, text in enumerate(part)}
             digests = np.frombuffer(b"".join(self._rows), np.uint8).reshape(-1, _DIGEST)
@@ -205,13 +206,12 @@ class CachedVectors:
             there &= self._whole.written(wanted)
         lacking, mapped = wanted[~there], mapped[~there]
         self._check_room(len(lacking), int(mapped.sum()))
-        with torch.inference_mode():
-            self._sentences.encode(texts, self._network)
-            for start in range(0, len(lacking), batch_size):
-                part = slice(start, start + batch_size)
-                self._encode(lacking[part], mapped[part])
-                if progress:
-                    progress(min(start + batch_size, len(lacking)), len(lacking))
+        self._sentences.encode(texts, self._network)
+        for start in range(0, len(lacking), batch_size):
+            part = slice(start, start + batch_size)
+            self._encode(lacking[part], mapped[part])
+            if progress:
+                progress(min(start + batch_size, len(lacking)), len(lacking))
         return len(lacking)
 
     def read(self, *, regions: bool) -> View:
@@ -245,7 +245,8 @@ class CachedVectors:
 
     def _encode(self, rows: NDArray[np.int64], mapped: NDArray[np.bool_]) -> None:
         assert self._network is not None
-        features = self._network.images(rows.tolist())
+        with torch.inference_mode():
+            features = self._network.images(rows.tolist())
         if features.regions.shape[1] != self._count:
             raise UserError(
                 f"the model gives {features.regions.shape[1]} regions an image and says that it"
@@ -266,8 +267,7 @@ class CachedVectors:
                     f"{self.folder}: {len(damaged)} of {len(rows)} images have no vectors, or"
                     f" damaged ones (row {damaged[0]} is the first); {_REMEDY}."
                 )
-            with torch.inference_mode():
-                self._encode(damaged, np.full(len(damaged), stored is self._regions))
+            self._encode(damaged, np.full(len(damaged), stored is self._regions))
             values, _ = stored.read(rows)
         return values
 

@@ -332,7 +332,7 @@ class TestWhatCannotBeRun:
             for name, wanted in (("listed", {"images": 21}), ("other", {"hash": "0" * 16}))
         )
         outcome = bench([str(models[0])], [fitting, other], root, tmp_path / "out", HOW)
-        assert "another release" in outcome.not_run["one", "phantom/other@1"]
+        assert "another release" in outcome.not_run["", "phantom/other@1"]
         record = outcome.records["one", "phantom/listed@1"]
         assert (record.judged.found, record.judged.missing) == (20, 1)
         assert record.status == "incomplete"
