@@ -228,6 +228,8 @@ class _Model:
         if record.status == "incomplete":
             shown += f"; incomplete, {missing} of {record.judged.wanted} images are missing"
         self.clock.passed(f"{self.name} on {card.full_name}: {shown}.", worked=fresh)
+        for note in record.notes if fresh else ():
+            self.how.say(f"    {note}")
 
 
 class _Clock:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,7 +154,7 @@ class CardRun:
         began = time.perf_counter()
         request, card = self.planned.request, self.card
         target = out / self.name / card.folder
-        with atomic_folder(target) as temporary:
+        with _tidy(target.parent), atomic_folder(target) as temporary:
             results = measure(
                 self.planned,
                 temporary,
@@ -214,6 +215,16 @@ class CardRun:
         words += [] if draw.resamples == Draw().resamples else ["--bootstrap", str(draw.resamples)]
         words += [] if draw.seed == Draw().seed else ["--seed", str(draw.seed)]
         return shlex.join(words)
+
+
+@contextmanager
+def _tidy(folder: Path) -> Iterator[None]:
+    """Leave no empty folder of a model behind when its card fails."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it holds results
+            folder.rmdir()
 
 
 def finished(

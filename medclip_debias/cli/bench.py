@@ -77,13 +77,15 @@ def run(
                 {f"{row['model']} {row['card']}": {"status": row["status"], **row["metrics"]}},
                 False,
             )
-        for row in shown["not_run"]:
-            note(f"not run: {row['model'] or 'every model'} on {row['card']}: {row['reason']}")
-    failed = sorted({card for _, card in outcome.not_run if card in named})
-    if failed:
-        raise UserError(f"{', '.join(failed)}: named in --tasks, and not run; see above why.")
-    if not outcome.records:
-        raise UserError(f"{root}: no card could be run; see above what each needs.")
+    failed = {key: why for key, why in outcome.not_run.items() if key[1] in named}
+    failed = failed if outcome.records else outcome.not_run
+    lines = [f"{model or 'every model'} on {card}: {why}" for (model, card), why in failed.items()]
+    for (model, card), why in outcome.not_run.items():
+        line = f"{model or 'every model'} on {card}: {why}"
+        if not as_json and line not in lines[-1:]:  # that one ends the command
+            note(f"not run: {line}")
+    if lines:
+        raise UserError(f"not run: {lines[-1]}")
 
 
 @bench.command("list")

@@ -61,22 +61,34 @@ def _ids(world: World) -> list[str]:
 
 for what, changes in {
     "an archive that is not there": {"data": {"archive": "vindr_cxr"}},
-    "an archive of an unknown kind": {"data": {"archive": "quackenbush"}},
+    "an archive of an unknown kind": {"data": {"archive": "nobodys"}},
     "a card of real radiographs on a phantom": {"data": {"synthetic": False}},
     "an unknown key": {"metric": "zero_shot.mean_auc"},
     "no metric": {"metrics": []},
     "a metric of no protocol": {"metrics": ["zero_shto.mean_auc"]},
     "a metric that nothing measures": {"metrics": ["zero_shot.mean_auk"]},
-    "an unknown preset": {"preset": "quackenbush"},
+    "an unknown preset": {"preset": "nobodys"},
     "an unknown option": {"options": {"smoothnig": 1}},
-    "an unknown class": {"classes": ["Quackenbush"]},
-    "an unknown prompt set": {"prompts": "quackenbush"},
-    "a label map of other columns": {"label_map": "vindr_cxr"},
+    "an unknown class": {"classes": ["Oedema"]},
+    "an unknown prompt set": {"prompts": "of_nobody"},
     "a selection that leaves nothing": {"data": {"prepare": {"views": ["QUACK"]}}},
     "an unknown setting of the selection": {"data": {"prepare": {"veiws": ["AP"]}}},
     "a file that the evaluation needs and nobody made": {"data": {"files": {"triplets": "no.csv"}}},
 }.items():
     case(BENCH, f"a card: {what}", "refused")(_of(**changes))
+
+
+@case(BENCH, "a card: a label map of other columns", "counted", shows="Not judged, and in no mean")
+def _other_map(world: World) -> list[str]:
+    return _bench(world, _root(world), _card(label_map="vindr_cxr"))
+
+
+@case(BENCH, "labels that lack a column", "refused")
+def _lost_column(world: World) -> list[str]:
+    root = _root(world)
+    for path in (root / "tree").glob("mimic-cxr-2.0.0-chexpert.csv*"):
+        pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)
+    return _bench(world, root, _card())
 
 
 @case(BENCH, "a list that is not there", "refused")

@@ -242,11 +242,9 @@ class World:
         """
         names = (path.relative_to(self.here).as_posix() for path in self.here.rglob("*"))
         aside = (".lock", "/lock", ".missing.csv", ".damaged.csv")
-        return {
-            n
-            for n in names
-            if not n.endswith(aside) and "/tensorboard/" not in n and "out/cache" not in n
-        }
+        found = {n for n in names if not n.endswith(aside) and "/tensorboard/" not in n}
+        kept = {n for n in found if n.startswith("out/cache")}
+        return found - kept - ({"out"} if kept else set())
 
     def stored(self) -> str:
         """What the verb stored of what it left aside."""
