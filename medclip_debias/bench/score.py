@@ -21,7 +21,7 @@ from medclip_debias.bench.record import (
     read_record,
     write_record,
 )
-from medclip_debias.bench.sets import BOXED, CardImages
+from medclip_debias.bench.sets import PLACES, CardImages
 from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.config import validate
 from medclip_debias.data.label_maps import LabelMap, load_label_map
@@ -120,7 +120,7 @@ class CardRun:
         Raises:
             UserError: the model, the set or this version of the program does not allow it.
         """
-        if card.kind in BOXED and model.grid.rows * model.grid.columns < 2:
+        if card.kind in PLACES and model.grid.rows * model.grid.columns < 2:
             raise UserError(
                 f"{name}: gives one vector an image and no regions, and {card.full_name} asks where"
                 " in an image a finding is."

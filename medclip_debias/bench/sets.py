@@ -30,7 +30,10 @@ from medclip_debias.evaluation.protocol import HELD_OUT
 NOT_LISTED = "not_listed"
 """Split of the images that an official list leaves out of the judged split."""
 
-BOXED = ("grounding", "segmentation")
+PLACES = ("grounding", "segmentation")
+"""Kinds of card that ask where in an image a finding is."""
+
+HELD = (*PLACES, "time")
 """Kinds of card that also judge held-out images: those of patients with boxes."""
 
 
@@ -146,7 +149,7 @@ def card_images(card: Card, archive: Path, recipe: Recipe, data: PreparedSet) ->
             )
         names = frozenset(listed.names), frozenset(among.image_ids)
         return CardImages(only_listed(data, names[1], split), split, *names, among.missing, True)
-    judged = {split, HELD_OUT} if card.kind in BOXED else {split}
+    judged = {split, HELD_OUT} if card.kind in HELD else {split}
     there = images.loc[images["split"].isin(judged), "image_id"]
     found = frozenset(map(str, there))
     lost = _lost(data, recipe, judged) - found
