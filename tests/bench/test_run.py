@@ -341,19 +341,30 @@ class TestWhatCannotBeRun:
         )
         assert results["counts"]["images"] == 20
 
-    def test_a_label_map_of_another_version_is_named(self, models, data, done, tmp_path):
-        """The map of another archive, whose columns only some of the classes' labels have."""
-        odd = card(
+    def test_labels_of_another_version_are_named(self, models, phantom_tree, tmp_path):
+        shutil.copytree(phantom_tree, tmp_path / "data" / "phantom")
+        for name in ("mimic-cxr-2.0.0-chexpert.csv.gz", "mimic-cxr-2.1.0-test-set-labeled.csv"):
+            path = tmp_path / "data" / "phantom" / name
+            pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)
+        out = tmp_path / "out"
+        outcome = bench([str(models[0])], [ZERO_SHOT], tmp_path / "data", out, HOW)
+        reason = outcome.not_run["one", ZERO_SHOT.full_name]
+        assert "no column for Edema" in reason
+        assert OBTAIN in reason
+        assert not (out / "one").exists()
+
+    def test_classes_that_a_label_map_leaves_out_are_said(self, models, data, done, tmp_path):
+        mapped = card(
             "phantom/map",
             "zero_shot",
             ["zero_shot.mean_auc"],
             label_map="vindr_cxr",
             prompts="chex5",
         )
-        out = with_sets(done, tmp_path)
-        outcome = bench([str(models[0])], [odd], data, out, HOW)
-        assert "no column for" in outcome.not_run["one", "phantom/map@1"]
-        assert not (out / "one" / odd.folder).exists()
+        outcome = bench([str(models[0])], [mapped], data, with_sets(done, tmp_path), HOW)
+        (record,) = outcome.records.values()
+        assert record.notes[0].startswith("Not judged, and in no mean: ")
+        assert "Edema" in record.notes[0]
 
     def test_a_model_without_regions_is_named_on_a_grounding_card(
         self, models, data, done, tmp_path, monkeypatch
