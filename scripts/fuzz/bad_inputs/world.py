@@ -244,7 +244,9 @@ class World:
         aside = (".lock", "/lock", ".missing.csv", ".damaged.csv")
         found = {n for n in names if not n.endswith(aside) and "/tensorboard/" not in n}
         kept = {n for n in found if n.startswith("out/cache")}
-        return found - kept - ({"out"} if kept else set())
+        left = found - kept
+        alone = kept and not any(n.startswith("out/") for n in left)
+        return left - {"out"} if alone else left
 
     def stored(self) -> str:
         """What the verb stored of what it left aside."""
