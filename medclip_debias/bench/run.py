@@ -183,7 +183,9 @@ class _Model:
         with self._naming(card):
             images = card_images(card, recipe.archive, recipe, data)
             folder = self.out / self.name / card.folder
-            known = finished(folder, card, str(model.content_hash), images, self.how.draw)
+            asked = Asked.of(card, recipe.archive)
+            draw = self.how.draw
+            known = finished(folder, card, asked, str(model.content_hash), images, draw)
             if known is None:
                 return CardRun.of(self.name, self.folder, model, card, recipe.archive, images)
             self._ran(card, known, fresh=False)

@@ -62,6 +62,11 @@ class Asked:
     label_map: LabelMap | None
     files: Mapping[str, Any]
 
+    @property
+    def named_map(self) -> list[str] | None:
+        """The label map as results name it."""
+        return None if self.label_map is None else [self.label_map.name, self.label_map.digest]
+
     @classmethod
     def of(cls, card: Card, archive: Path) -> Asked:
         """Read what a card names.
@@ -228,7 +233,7 @@ def _tidy(folder: Path) -> Iterator[None]:
 
 
 def finished(
-    folder: Path, card: Card, model_hash: str, images: CardImages, draw: Draw
+    folder: Path, card: Card, asked: Asked, model_hash: str, images: CardImages, draw: Draw
 ) -> Record | None:
     """The record in a folder of results, if it is of these very inputs."""
     results = read_json_or_none(folder / "results.json")
@@ -245,9 +250,16 @@ def finished(
         and record.judged.list_hash == images.list_hash
         and record.judged.missing == images.missing
         and draw_of(results) == draw
+        and results.get("prompts") == asked.prompts.model_dump(mode="json")
+        and value_at(results, "options.label_map") == asked.named_map
+        and not any(_changed(path) > _changed(folder / RECORD) for path in asked.files.values())
         and (folder / "items").is_dir()
     )
     return record if same else None
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def draw_of(results: Mapping[str, Any]) -> Draw | None:

@@ -28,6 +28,7 @@ from medclip_debias.data.prompts import default_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.evaluation.schema import check_results
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
@@ -306,9 +307,12 @@ class TestWhatCannotBeRun:
         table = pd.read_parquet(prepared_of(done[0])[0] / "images.parquet")
         gone = list(table.loc[table["split"] == "test", "image_id"][:3])
         gone += list(table.loc[table["split"] == "train", "image_id"][:5])
+        whole = bench([str(models[0])], [ZERO_SHOT], tmp_path / "data", tmp_path / "out", HOW)
+        assert [record.status for record in whole.records.values()] == ["complete"]
         for name in gone:
             next((tmp_path / "data" / "phantom").rglob(f"{name}.*")).unlink()
         outcome = bench([str(models[0])], [ZERO_SHOT], tmp_path / "data", tmp_path / "out", HOW)
+        assert outcome.fresh, "the archive changed, so the card is measured again"
         (record,) = outcome.records.values()
         before = done[1].records["one", ZERO_SHOT.full_name].judged
         assert record.status == "incomplete"
@@ -340,6 +344,7 @@ class TestWhatCannotBeRun:
             (tmp_path / "out" / "one" / fitting.folder / "results.json").read_text()
         )
         assert results["counts"]["images"] == 20
+        check_results(results, "results.json")
 
     def test_labels_of_another_version_are_named(self, models, phantom_tree, tmp_path):
         shutil.copytree(phantom_tree, tmp_path / "data" / "phantom")
