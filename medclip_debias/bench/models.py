@@ -116,7 +116,7 @@ def without_places(value: Any, places: Mapping[str, str]) -> Any:
 
     Args:
         value: of JSON.
-        places: folders, and the words that stand for them within sentences. A text that is an
+        places: absolute folders, and the words that stand for them within sentences. A text that is an
             absolute path altogether becomes its last part.
 
     >>> without_places({"a": "/data/me/lm", "b": ["/x/set: is empty."]}, {"/x/set": "SET"})

@@ -72,6 +72,7 @@ def rescore(
     Raises:
         UserError: there are no results in the folder, or another run works in it.
     """
+    out = out.absolute()
     models = sorted(path.parent for path in out.glob(f"*/{MODEL}"))
     if not models or not (out / CACHE).is_dir():
         raise UserError(

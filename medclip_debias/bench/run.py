@@ -96,7 +96,9 @@ def bench(
         UserError: a model cannot be found, ``out`` holds another model's results or is in use.
     """
     how = how or How()
-    folders = named_models(models)
+    # Absolute: what must not be in results is found in them by its whole path.
+    folders = {name: folder.absolute() for name, folder in named_models(models).items()}
+    root, out = root.absolute(), out.absolute()
     archives = Archives(root)
     outcome = Outcome()
     places: dict[str, Path] = {}

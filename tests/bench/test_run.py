@@ -414,3 +414,18 @@ def with_sets(done, tmp_path: Path) -> Path:
 def write_card(path: Path, content: Card) -> str:
     path.write_text(yaml.safe_dump(content.model_dump(mode="json")))
     return str(path)
+
+
+def test_relative_folders_change_no_word_of_the_results(models, data, done, tmp_path, monkeypatch):
+    """A model's folder called ``e`` is no reason to write MODEL for every e."""
+    monkeypatch.chdir(tmp_path)
+    Path("e").symlink_to(models[0])
+    Path("out/cache").mkdir(parents=True)
+    shutil.copytree(done[0] / "cache" / "sets", "out/cache/sets")
+    shutil.copytree(done[0] / "cache" / "features", "out/cache/features")
+    bench(["one=e"], [ZERO_SHOT], data, Path("out"), HOW)
+    place = Path("one") / ZERO_SHOT.folder / "results.json"
+    ours, before = (json.loads((root / place).read_text()) for root in (Path("out"), done[0]))
+    assert ours["prompts"] == before["prompts"]
+    assert ours["zero_shot"] == before["zero_shot"]
+    assert ours["notes"] == before["notes"]
