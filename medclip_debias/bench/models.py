@@ -116,8 +116,8 @@ def without_places(value: Any, places: Mapping[str, str]) -> Any:
 
     Args:
         value: of JSON.
-        places: absolute folders, and the words that stand for them within sentences. A text that is an
-            absolute path altogether becomes its last part.
+        places: absolute folders, and the words that stand for them within sentences. A text that
+            is an absolute path altogether becomes its last part.
 
     >>> without_places({"a": "/data/me/lm", "b": ["/x/set: is empty."]}, {"/x/set": "SET"})
     {'a': 'lm', 'b': ['SET: is empty.']}
