@@ -1,1 +1,1 @@
-"""The benchmark: the tasks of the field as cards, any model, results that others can add to."""
+"""The benchmark: the field's tasks as cards, run on any model; results that others can add to."""
