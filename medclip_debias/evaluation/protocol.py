@@ -120,6 +120,8 @@ class Protocol(ABC):
     Attributes:
         name: its key in ``results.json``, and of its metrics in the catalogue.
         items_name: file of its items, without ending.
+        reads_regions: whether it looks at the images' regions; a protocol that only asks the model
+            for whole scores says no, and a cache then need not keep them.
         counted: what it adds to ``counts`` of ``results.json``; 0 where it is skipped.
         texts: sentences that it needs as vectors.
         rows: rows of the set's images that it wants to see.
@@ -127,6 +129,7 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     items_name: ClassVar[str]
+    reads_regions: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     texts: list[str]
     rows: frozenset[int]

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-NO_COLUMN = "no such label column"
+NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def zero_shot(
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
-            reason = "one label value only"
+            reason = ONE_VALUE
             if name not in labels:
                 reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
@@ -260,6 +260,7 @@ class ZeroShot(Protocol):
 
     name: ClassVar[str] = "zero_shot"
     items_name: ClassVar[str] = "zero_shot"
+    reads_regions: ClassVar[bool] = False
     counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
     def __init__(
