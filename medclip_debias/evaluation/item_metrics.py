@@ -29,6 +29,7 @@ from medclip_debias.evaluation.protocols.report_triplets import (
     share_statistics,
 )
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, BoxRetrieval
+from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
@@ -96,6 +97,12 @@ def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statis
     }
 
 
+def asked_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/sentence_boxes.parquet``."""
+    del results
+    return sentence_statistics(table)
+
+
 def rank_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
     """Recall and median rank (strict) of the ranks in a retrieval's item table."""
     del results
@@ -143,6 +150,7 @@ ITEMS = {
     for items in (
         Items(ZeroShot, zero_shot_statistics, ("label.",)),
         Items(PhraseGrounding, phrase_statistics, ("groundable", "area")),
+        Items(SentenceBoxes, asked_statistics, ("kind", "there", "truths")),
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
         Items(ReportTriplets, triplet_statistics),

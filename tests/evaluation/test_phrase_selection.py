@@ -14,7 +14,6 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.prepare import prepare
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.groundable import is_groundable, study_counts
 from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.phrase_selection import COUNTS, select_phrases
 from medclip_debias.evaluation.protocol import Skipped
@@ -23,6 +22,7 @@ from medclip_debias.evaluation.protocols.phrase_grounding import (
     best_overlaps,
     score_phrase,
 )
+from medclip_debias.grounding.groundable import is_groundable, study_counts
 from medclip_debias.models.region_grid import RegionGrid
 
 INPUT = 40
