@@ -8,84 +8,31 @@ its entry below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Unit = Literal["share", "ratio", "rank", "error"]
-"""``share``: from 0 to 1. ``ratio``: of two quantities of one kind, without bound. ``rank``: place
-in a list, from 1. ``error``: a difference of shares, from 0 to 1, 0 best."""
+from medclip_debias.evaluation.box_metrics import DICE, MATCH_LEVELS, SENTENCE_BOXES
+from medclip_debias.evaluation.metric_entry import Metric, PaperColumn, Unit
 
-PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
-"""A column of Table 1 of Wang et al. 2023."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric of an evaluation.
-
-    Attributes:
-        protocol: the part of ``results.json`` that holds it, named as the protocol that gives it;
-            ``validation`` for what a training run measures on the way.
-        name: of its statistic; its key in that part unless ``path`` says otherwise.
-        title: what tables and plots call it.
-        definition: one sentence.
-        unit: what its numbers are.
-        lower_is_better: True for ranks and errors.
-        digits: decimals shown.
-        path: dotted key in that part, where it is not ``name``.
-        per_class: key of the same metric of one class, where ``name`` is the mean over classes
-            (the sum, where the definition says so).
-        item: column of the protocol's item table that holds it for one item, if there is one.
-        chance: what a model without any skill gets: a number, or the dotted key of one in the same
-            part of the results.
-        paper: column of the paper's Table 1 that it is.
-        terminal: whether ``evaluate`` prints it.
-        required: whether every results file that has the protocol has it, also of format 1.
-        compared: whether `compare` computes it again from the item tables.
-        seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,
-            because it varies from seed to seed more than from method to method.
-    """
-
-    protocol: str
-    name: str
-    title: str
-    definition: str
-    unit: Unit
-    lower_is_better: bool = False
-    digits: int = 3
-    path: str = ""
-    per_class: str = ""
-    item: str = ""
-    chance: str | float | None = None
-    paper: PaperColumn | None = None
-    terminal: bool = False
-    required: bool = False
-    compared: bool = True
-    seeds_needed: int = 0
-
-    @property
-    def place(self) -> str:
-        """Dotted key within its protocol's part."""
-        return self.path or self.name
-
-    @property
-    def key(self) -> str:
-        """Dotted key in ``results.json``.
-
-        >>> find("study_retrieval", "recall").key
-        'study_retrieval.report.recall'
-        """
-        return f"{self.protocol}.{self.place}"
-
-    @property
-    def interval_key(self) -> str:
-        """Dotted key of its interval in ``results.json``.
-
-        >>> find("study_retrieval", "recall").interval_key
-        'study_retrieval.report.interval.recall'
-        """
-        part, dot, name = self.path.rpartition(".") if self.path else ("", "", self.name)
-        return f"{self.protocol}.{part}{dot}interval.{name}"
+__all__ = [
+    "COMPARED",
+    "GROUPINGS",
+    "MATCH_LEVELS",
+    "METRICS",
+    "PAPER_BASE",
+    "PAPER_BEST",
+    "PAPER_COLUMNS",
+    "PAPER_TABLE_1",
+    "PROTOCOLS",
+    "VALIDATION",
+    "VARIANTS",
+    "Metric",
+    "PaperColumn",
+    "Unit",
+    "find",
+    "of_protocol",
+    "page",
+    "value_at",
+]
 
 
 def _box_recall(level: float) -> Metric:
@@ -98,85 +45,6 @@ def _box_recall(level: float) -> Metric:
         "share",
         item=f"box_recall_{level}",
     )
-
-
-DICE_RULES = (
-    ("fixed", "half of its range", "at half of the way from its lowest to its highest score"),
-    (
-        "validated",
-        "threshold chosen on validation",
-        "at the share of the way from its lowest to its highest score that is best on phrases of "
-        "validation images",
-    ),
-    (
-        "test_threshold",
-        "threshold chosen on the test phrases",
-        "at the share of the way from its lowest to its highest score that is best on these very "
-        "phrases: an upper bound, and no result",
-    ),
-)
-"""How a map is cut for its Dice coefficient: name, title, definition."""
-
-
-def _dice(rule: str, title: str, where: str) -> Metric:
-    return Metric(
-        "grounding",
-        f"dice_{rule}",
-        f"Dice, {title}",
-        f"Dice coefficient of the boxes and the map cut {where}.",
-        "share",
-        item=f"dice_{rule}",
-        compared=rule != "test_threshold",
-    )
-
-
-def _match(level: float) -> tuple[Metric, ...]:
-    """Boxes of all asked sentences at one IoU, one to one."""
-
-    def metric(name: str, title: str, definition: str, **more: Any) -> Metric:
-        name, title = f"{name}_{level}", f"{title}, IoU {level}"
-        return Metric("sentence_boxes", name, title, definition, "share", **more)
-
-    given = "after suppression, one to one with true boxes of an IoU of"
-    return (
-        metric(
-            "box_precision",
-            "Precision of given boxes",
-            f"Share of the boxes given, {given} {level} or more that are right; a box for a "
-            "sentence that is not in the image is wrong.",
-        ),
-        metric(
-            "box_recall",
-            "Recall of true boxes",
-            f"Share of the true boxes that a box given for their sentence matches, {given} {level} "
-            "or more.",
-        ),
-        metric(
-            "box_f1",
-            "Box F1",
-            "Twice the right boxes over the sum of given and true boxes, of all asked sentences, "
-            f"{given} {level} or more.",
-            terminal=level == MATCH_LEVELS[0],
-        ),
-        metric(
-            "average_precision",
-            "Average precision of boxes",
-            "Step-wise area under precision over recall of all boxes by falling confidence, those "
-            f"of suppressed sentences included, at an IoU of {level} or more.",
-            compared=False,
-        ),
-        metric(
-            "recall_loss",
-            "Recall lost by suppression",
-            f"Share of the true boxes that are matched at an IoU of {level} or more without "
-            "suppression and not with it.",
-            lower_is_better=True,
-        ),
-    )
-
-
-def _suppression(name: str, title: str, definition: str, **more: Any) -> Metric:
-    return Metric("sentence_boxes", name, title, definition, "share", **more)
 
 
 def _precision(k: int) -> Metric:
@@ -207,9 +75,6 @@ def _triplets(name: str, title: str, counted: str, chance: float) -> Metric:
         terminal=True,
     )
 
-
-MATCH_LEVELS = (0.3, 0.5)
-"""IoUs from which on a found box matches a true one, one to one."""
 
 METRICS = (
     Metric(
@@ -387,45 +252,8 @@ METRICS = (
         terminal=True,
     ),
     *(_box_recall(level) for level in (0.1, 0.3, 0.5)),
-    *(_dice(*rule) for rule in DICE_RULES),
-    *(metric for level in MATCH_LEVELS for metric in _match(level)),
-    _suppression(
-        "specificity",
-        "Specificity of suppression",
-        "Share of the asked sentences that are not in the image (denials and sentences from "
-        "elsewhere) that get no box.",
-        terminal=True,
-    ),
-    _suppression(
-        "specificity_denial",
-        "Specificity, denials",
-        "Share of the sentences of an image's own report that say only that something is absent or "
-        "normal that get no box.",
-    ),
-    _suppression(
-        "specificity_elsewhere",
-        "Specificity, not in the image",
-        "Share of the sentences about findings that the image does not have that get no box.",
-    ),
-    _suppression(
-        "kept",
-        "Sentences kept",
-        "Share of the sentences with boxes that are not suppressed.",
-        terminal=True,
-    ),
-    _suppression(
-        "suppression_f1",
-        "Suppression F1",
-        "F1 of suppression over all asked sentences: twice those rightly suppressed over the sum "
-        "of those suppressed and those that are not in the image; it depends on how many are asked "
-        "of each kind.",
-    ),
-    _suppression(
-        "presence_auc",
-        "AUC of presence",
-        "How often a sentence with boxes has more evidence in its image than one from elsewhere.",
-        chance=0.5,
-    ),
+    *DICE,
+    *SENTENCE_BOXES,
     Metric(
         "retrieval",
         "recall",

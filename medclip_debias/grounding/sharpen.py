@@ -16,7 +16,7 @@ or a share of the range means for it what it means for the plain one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.prompts import sets_of
+from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.grounding.counterparts import Reader, without_words
 from medclip_debias.grounding.settings import Sharpen
 from medclip_debias.models.finite import finite
@@ -105,6 +106,22 @@ class Sharpener:
             else:
                 result[:, t] = plain[:, t] - beside.mean(axis=1)
         return to_range_of(plain, result)
+
+
+def checked_sharpen(kind: str) -> Sharpen:
+    """The way of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    for known in get_args(Sharpen):
+        if kind == known:
+            return cast(Sharpen, known)
+    names = get_args(Sharpen)
+    raise UserError(
+        f"There is no way '{kind}' to sharpen maps{did_you_mean(kind, names)}; it is one of "
+        f"{', '.join(names)}."
+    )
 
 
 def to_range_of(plain: Floats, sharpened: Floats) -> NDArray[np.float32]:

@@ -203,10 +203,10 @@ class PhraseGrounding(Protocol):
     def __init__(
         self,
         phrases: Phrases,
-        validation: Phrases | str,
         *,
         options: EvaluationOptions,
         prompts: Mapping[str, Any],
+        validation: Phrases | str = "no phrases to choose a threshold on",
     ) -> None:
         self.selected = phrases
         self._validation = validation
@@ -231,8 +231,8 @@ class PhraseGrounding(Protocol):
             validation = request.once(validation_phrases)
         except Skipped as reason:
             validation = str(reason)
-        given = {"options": request.options, "prompts": request.model.prompts}
-        return cls(phrases, validation, **given)
+        options, prompts = request.options, request.model.prompts
+        return cls(phrases, options=options, prompts=prompts, validation=validation)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
