@@ -214,7 +214,7 @@ def fit_level(vectors: Floats, levels: Floats) -> tuple[Floats, float, float]:
             best = (loss, vt.T @ (s / (s**2 + penalty) * (u.T @ y)))
     assert best is not None
     spread = float((y**2).mean())
-    explained = 1 - best[0] / spread if spread > 0 else 0.0
+    explained = 1 - best[0] / spread if spread > 1e-20 else 0.0
     return best[1], mean - float(middle @ best[1]), explained
 
 

@@ -100,12 +100,13 @@ class Sharpener:
             if totals is not None and rivals is not None:
                 kept = rivals[:, columns] >= totals[:, t, None]
                 sums = plain[:, t] + (beside * kept[..., None]).sum(axis=1)
-                result[:, t] = sums / (1 + kept.sum(axis=1))[:, None]
+                sharper = sums / (1 + kept.sum(axis=1))[:, None]
             elif self.kind == "findings":
-                result[:, t] = beside.mean(axis=1)
+                sharper = beside.mean(axis=1)
             else:
-                result[:, t] = plain[:, t] - beside.mean(axis=1)
-        return to_range_of(plain, result)
+                sharper = plain[:, t] - beside.mean(axis=1)
+            result[:, t] = to_range_of(plain[:, t], sharper)
+        return result
 
 
 def checked_sharpen(kind: str) -> Sharpen:

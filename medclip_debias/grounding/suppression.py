@@ -20,7 +20,7 @@ Which kind, and from what value on, is chosen on validation images
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -180,9 +180,7 @@ def read_rule(folder: Path, model: ImageTextModel) -> SuppressionRule:
             f" image; {remedy} first."
         )
     content = read_json(path, remedy)
-    if not isinstance(content, Mapping):
-        raise UserError(f"{path}: holds no rule; {remedy}.")
-    rule = validate(SuppressionRule, dict(content), str(path))
+    rule = validate(SuppressionRule, content, str(path))
     if rule.model_hash != model.content_hash:
         raise UserError(f"{path}: is of other weights than this model's; {remedy} again.")
     if rule.evidence == "offset" and len(rule.level) != model.dim:

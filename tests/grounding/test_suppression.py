@@ -107,5 +107,5 @@ def test_a_rule_is_read_as_it_was_kept_and_others_are_refused(model, tmp_path):
         with pytest.raises(UserError, match=words):
             read_rule(tmp_path, model)
     path.write_text("[]")
-    with pytest.raises(UserError, match="holds no rule"):
+    with pytest.raises(UserError, match="not a JSON object"):
         read_rule(tmp_path, model)

@@ -46,9 +46,7 @@ def test_every_metric_is_what_a_loop_over_repeated_sentences_counts():
     weights[0] = 1
     result = sentence_statistics(table)(weights)
     for number, w in enumerate(weights):
-        rows = [
-            row for row, n in zip(table.itertuples(), w, strict=True) for _ in range(int(n))
-        ]
+        rows = [row for row, n in zip(table.itertuples(), w, strict=True) for _ in range(int(n))]
         for prefix, given in (("", [r.kept for r in rows]), ("without_suppression/", None)):
             kept = given or [1.0] * len(rows)
             answered = sum(r.found for r, k in zip(rows, kept, strict=True) if k)
@@ -90,7 +88,12 @@ def model(small_model):
 
 def run(model, data, folder=None, **options):
     request = Request(
-        data, "test", model, load_prompts("chex5"), EvaluationOptions(**options), model_folder=folder
+        data,
+        "test",
+        model,
+        load_prompts("chex5"),
+        EvaluationOptions(**options),
+        model_folder=folder,
     )
     planned = SentenceBoxes.plan(request)
     encode(model, data, [planned], batch_size=8)
