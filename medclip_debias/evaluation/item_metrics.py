@@ -90,7 +90,7 @@ def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statis
     values = {
         metric.name: table[metric.item].to_numpy(dtype=np.float64)[yes]
         for metric in of_protocol("grounding")
-        if metric.item in table.columns
+        if metric.compared and metric.item in table.columns
     }
     return lambda weights: {
         name: weighted_mean(found, weights[:, yes]) for name, found in values.items()

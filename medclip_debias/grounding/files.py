@@ -125,8 +125,8 @@ def ground_files(
         ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``in_image`` (the
         verdict of ``rule``), ``reference`` boxes, ``picture``, ``map``) and ``absent`` (the
         reference score of its colours), ``rejected``, ``boxes_left_aside``: sentences on reference
-        boxes that could not be used, and ``warning``: a sentence where the model was trained on synthetic images and these are
-        not a phantom's, else None.
+        boxes that could not be used, and ``warning``: a sentence where the model was trained on
+        synthetic images and these are not a phantom's, else None.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,

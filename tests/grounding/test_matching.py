@@ -34,7 +34,7 @@ def test_one_to_one_is_the_best_of_all_assignments(truth, found, level):
         len(truth), len(found)
     )
     np.testing.assert_array_equal(overlaps(truth, found) >= level, near)
-    short, long = (near, near.T)[:: 1 if len(truth) <= len(found) else -1]
+    short = near if len(truth) <= len(found) else near.T
     best = max(
         sum(short[i, j] for i, j in enumerate(order))
         for order in permutations(range(short.shape[1]), short.shape[0])

@@ -86,5 +86,5 @@ def test_none_a_sentence_without_a_finding_and_a_flat_map_leave_the_plain_one(mo
 
 
 def test_an_unknown_way_is_refused_with_the_nearest():
-    with pytest.raises(UserError, match="'contrst'.*contrast"):
+    with pytest.raises(UserError, match=r"'contrst'.*contrast"):
         checked_sharpen("contrst")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -306,9 +305,8 @@ class PhraseGrounding(Protocol):
         }
         for number, own in self.metrics.items():
             for rule, place in places.items():
-                own[f"dice_{rule}"] = (
-                    math.nan if place is None else float(self.curves[number][place])
-                )
+                if place is not None:
+                    own[f"dice_{rule}"] = float(self.curves[number][place])
         shares = {n: None if p is None else DICE_SHARES[p] for n, p in places.items()}
         found: dict[str, Any] = {"share_of_range": shares, "validation_phrases": len(others)}
         if isinstance(self._validation, str):

@@ -264,14 +264,23 @@ def sentence_statistics(table: pd.DataFrame) -> Statistics:
     """Every metric but average precision from the item table, under weights of the sentences.
 
     Precision, recall and F1 count boxes over all sentences: a box for a sentence that is not there
-    is a wrong one. 0 / 0 is 0 for precision and F1 (no box was given), undefined for recall.
+    is a wrong one. 0 / 0 is 0 for precision and F1 (no box was given), undefined for recall. A share
+    of sentences of which none was asked, and the AUC without evidence, are left out.
     """
     column = {str(name): table[name].to_numpy() for name in table.columns}
     there = column["there"].astype(bool)
     kept = column["kept"].astype(np.float64)
     kinds = column["kind"]
     truths, found = (column[name].astype(np.float64) for name in ("truths", "found"))
-    judged = there | (kinds == "elsewhere")
+    evidence = column["evidence"].astype(np.float64)
+    elsewhere, denial = kinds == "elsewhere", kinds == "denial"
+    judged = there | elsewhere if elsewhere.any() and there.any() else np.zeros_like(there)
+    shares = (
+        ("kept", kept, there),
+        ("specificity", 1 - kept, ~there),
+        ("specificity_denial", 1 - kept, denial),
+        ("specificity_elsewhere", 1 - kept, elsewhere),
+    )
 
     def boxes(weights: Floats, given: Floats, prefix: str) -> dict[str, Floats]:
         result = {}
@@ -293,16 +302,15 @@ def sentence_statistics(table: pd.DataFrame) -> Statistics:
             result[f"recall_loss_{level}"] = before - result[f"box_recall_{level}"]
         dropped = 1 - kept
         right, wrong = weights @ (dropped * ~there), weights @ (dropped * there)
-        result["kept"] = weighted_mean(kept[there], weights[:, there])
-        result["specificity"] = weighted_mean(dropped[~there], weights[:, ~there])
-        for kind in ("denial", "elsewhere"):
-            own = kinds == kind
-            result[f"specificity_{kind}"] = weighted_mean(dropped[own], weights[:, own])
         total = weights @ (~there).astype(np.float64)
         result["suppression_f1"] = _ratio(2 * right, right + wrong + total, 0.0)
-        result["presence_auc"] = weighted_auc(
-            there[judged], column["evidence"].astype(np.float64)[judged], weights[:, judged]
-        )
+        for name, values, own in shares:
+            if own.any():
+                result[name] = weighted_mean(values[own], weights[:, own])
+        if judged.any() and not np.isnan(evidence[judged]).any():
+            result["presence_auc"] = weighted_auc(
+                there[judged], evidence[judged], weights[:, judged]
+            )
         return result | plain
 
     return statistics
