@@ -55,7 +55,13 @@ def suppression_rows(
     model: Any, data: PreparedSet, draw: Draw, phrases: Path | None
 ) -> Iterator[list[str]]:
     """One row for each aim, of what the test images give."""
-    names = ("specificity_denial", "specificity_elsewhere", "kept", "recall_loss_0.3")
+    names = (
+        "specificity",
+        "specificity_denial",
+        "specificity_elsewhere",
+        "kept",
+        "recall_loss_0.3",
+    )
     names += ("box_f1_0.3", "average_precision_0.3", "suppression_f1", "presence_auc")
     yield ["aim on validation", "evidence", *names]
     for aim, share in AIMS:
@@ -66,7 +72,19 @@ def suppression_rows(
         yield [f"{aim} {share}", str(results["rule"]["evidence"]), *own]
     plain = results["without_suppression"]
     ci = interval(plain["interval"]["box_f1_0.3"])
-    yield ["no suppression", "", "0", "0", "1", "0", f"{plain['box_f1_0.3']:.3f}{ci}", "", "", ""]
+    yield [
+        "no suppression",
+        "",
+        "0",
+        "0",
+        "0",
+        "1",
+        "0",
+        f"{plain['box_f1_0.3']:.3f}{ci}",
+        "",
+        "",
+        "",
+    ]
 
 
 def sharpening_rows(
@@ -108,6 +126,19 @@ def sharpening_rows(
                 )
             )
         yield [way, *cells]
+
+
+def dice_rows(
+    model: Any, data: PreparedSet, draw: Draw, phrases: Path | None
+) -> Iterator[list[str]]:
+    """The Dice coefficient of plain maps by each rule."""
+    options = EvaluationOptions(suppression_from="none")
+    results = measured(model, data, options, draw, phrases)["grounding"].results
+    yield ["rule", "share of the range", "Dice"]
+    for rule, share in results["dice"]["share_of_range"].items():
+        if share is not None:
+            name = f"dice_{rule}"
+            yield [rule, f"{share}", f"{results[name]:.3f}{interval(results['interval'][name])}"]
 
 
 def paired(point: float, change: Any, patients: list[str], draw: Draw) -> str:
@@ -201,6 +232,7 @@ def main() -> None:
         phrases = with_validation(options.phantom, data, Path(folder)) if options.phantom else None
         if options.phantom:
             show("Denials by their words, against the phantom's truth", words_rows(options.phantom))
+        show("Dice", dice_rows(model, data, draw, phrases))
         show("Suppression", suppression_rows(model, data, draw, phrases))
         show("Sharper maps", sharpening_rows(model, data, draw, phrases))
 

@@ -264,8 +264,8 @@ def sentence_statistics(table: pd.DataFrame) -> Statistics:
     """Every metric but average precision from the item table, under weights of the sentences.
 
     Precision, recall and F1 count boxes over all sentences: a box for a sentence that is not there
-    is a wrong one. 0 / 0 is 0 for precision and F1 (no box was given), undefined for recall. A share
-    of sentences of which none was asked, and the AUC without evidence, are left out.
+    is a wrong one. 0 / 0 is 0 for precision and F1 (no box was given), undefined for recall. A
+    share of sentences of which none was asked, and the AUC without evidence, are left out.
     """
     column = {str(name): table[name].to_numpy() for name in table.columns}
     there = column["there"].astype(bool)
