@@ -134,13 +134,10 @@ def choose(
             "elsewhere": [t for t, names_of in pool.items() if told.lacks(names_of)],
         }
         for number in boxed.get(row, ()):
-            phrase = phrases.phrases[number] if phrases else None
-            if phrase is not None and phrase.groundable:
-                found.queries.append(Query(row, phrase.text, "boxed", number))
-                counts["boxed"] += 1
-            elif phrase is not None:
-                found.queries.append(Query(row, phrase.text, "denial", number))
-                counts["denial"] += 1
+            own_phrase = shown[boxed[row].index(number)]
+            kind_of: Kind = "boxed" if own_phrase.groundable else "denial"
+            found.queries.append(Query(row, own_phrase.text, kind_of, number))
+            counts[kind_of] += 1
         for kind, texts in choice.items():
             distinct = {normalised(text): text for text in reversed(list(texts))}
             chosen = sorted(distinct.values(), key=lambda text: _digest(image, text))[:per_image]

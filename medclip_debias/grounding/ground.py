@@ -242,8 +242,9 @@ class _Asked:
             totals = finite(model.score(features, vectors), "grounding")
             maps = self._sharpener.maps(model, features, numbers, vectors, self._further)
         nothing = self._absent.of(features) if self._absent else [None] * len(shapes)
-        none: list[list[Verdict | None]] = [[None] * len(numbers)] * len(shapes)
-        verdicts = self._suppressor.of(features) if self._suppressor else none
+        verdicts: Sequence[Sequence[Verdict | None]] = [[None] * len(numbers)] * len(shapes)
+        if self._suppressor is not None:
+            verdicts = self._suppressor.of(features)
         for (height, width), scores, grids, low, own in zip(
             shapes, totals, maps, nothing, verdicts, strict=True
         ):

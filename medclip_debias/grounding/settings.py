@@ -16,7 +16,6 @@ Sharpen = Literal["none", "contrast", "redundant", "prune", "findings"]
 EvidenceKind = Literal["offset", "negated", "peak", "score"]
 """What speaks for a sentence (`medclip_debias.grounding.suppression`)."""
 KINDS: tuple[EvidenceKind, ...] = ("offset", "negated", "peak", "score")
-FORMAT = 1
 
 
 class SuppressionSettings(Settings):
@@ -51,7 +50,7 @@ class SuppressionRule(Settings):
         data_hash: of the set that it was chosen on.
     """
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     evidence: EvidenceKind | None = None
     threshold: float = 0.0
     slope: float = 0.0

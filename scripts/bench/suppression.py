@@ -56,13 +56,9 @@ def suppression_rows(
 ) -> Iterator[list[str]]:
     """One row for each aim, of what the test images give."""
     names = (
-        "specificity",
-        "specificity_denial",
-        "specificity_elsewhere",
-        "kept",
-        "recall_loss_0.3",
+        *("specificity", "specificity_denial", "specificity_elsewhere", "kept", "recall_loss_0.3"),
+        *("box_f1_0.3", "average_precision_0.3", "suppression_f1", "presence_auc"),
     )
-    names += ("box_f1_0.3", "average_precision_0.3", "suppression_f1", "presence_auc")
     yield ["aim on validation", "evidence", *names]
     for aim, share in AIMS:
         settings = SuppressionSettings(aim=aim, share=share)
@@ -94,8 +90,8 @@ def sharpening_rows(
     yield ["way", *SHOWN, "box F1 0.3", "box F1 0.5"]
     plain: dict[str, pd.DataFrame] = {}
     for way in get_args(Sharpen):
-        options = EvaluationOptions(sharpen=way, suppression_from="none")
-        found = measured(model, data, options, draw, phrases)
+        options = EvaluationOptions(sharpen=way, suppression_from="none", sentences_per_image=1)
+        found = measured(model, data, options, Draw(0), phrases)  # intervals of changes alone
         tables = {n: m.items for n, m in found.items() if m.items is not None}
         phrase = tables["grounding"][tables["grounding"]["groundable"]].reset_index(drop=True)
         boxed = tables["sentence_boxes"]

@@ -283,7 +283,7 @@ def sentence_statistics(table: pd.DataFrame) -> Statistics:
     )
 
     def boxes(weights: Floats, given: Floats, prefix: str) -> dict[str, Floats]:
-        result = {}
+        result: dict[str, Floats] = {}
         total, answered = weights @ truths, weights @ (found * given)
         for level in MATCH_LEVELS:
             hits = weights @ (column[f"hits_{level}"].astype(np.float64) * given)
