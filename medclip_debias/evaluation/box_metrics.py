@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from medclip_debias.evaluation.metric_entry import Metric
+from medclip_debias.evaluation.declaration import Metric
 
 MATCH_LEVELS = (0.3, 0.5)
 """IoUs from which on a found box matches a true one, one to one."""

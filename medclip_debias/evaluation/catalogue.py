@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medclip_debias.evaluation.box_metrics import DICE, MATCH_LEVELS, SENTENCE_BOXES
-from medclip_debias.evaluation.metric_entry import Metric, PaperColumn, Unit
+from medclip_debias.evaluation.declaration import Metric, PaperColumn, Unit
 
 __all__ = [
     "COMPARED",

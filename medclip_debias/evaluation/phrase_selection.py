@@ -14,7 +14,7 @@ from medclip_debias.data.sources.ms_cxr import read_phrases
 from medclip_debias.data.views import Views
 from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, geometry_of
 from medclip_debias.files import file_hash
-from medclip_debias.grounding.groundable import is_groundable, normalised, study_counts
+from medclip_debias.grounding.denials import is_groundable, normalised, study_counts
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -33,7 +33,7 @@ class Phrase:
     """One phrase of the set: ``row`` is its image's row, ``sentence`` its distinct sentence's.
 
     ``boxes`` are ``[x, y, width, height]`` in original pixels, inside the image; ``groundable``
-    and ``sentence_count`` are those of `medclip_debias.grounding.groundable`.
+    and ``sentence_count`` are those of `medclip_debias.grounding.denials`.
     """
 
     phrase_id: str

@@ -18,7 +18,7 @@ from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.protocols import study_retrieval
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
-from medclip_debias.grounding.groundable import FREQUENCIES, RULE
+from medclip_debias.grounding.denials import FREQUENCIES, RULE
 
 if TYPE_CHECKING:
     from medclip_debias.data.label_maps import LabelMap

@@ -18,7 +18,7 @@ from medclip_debias.data.views import Views
 from medclip_debias.evaluation.phrase_selection import Phrases
 from medclip_debias.evaluation.protocol import HELD_OUT, judged
 from medclip_debias.grounding.counterparts import Reader, Told
-from medclip_debias.grounding.groundable import normalised
+from medclip_debias.grounding.denials import normalised
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet

@@ -9,7 +9,7 @@ from functools import lru_cache
 from medclip_debias.data.text.claims.claim import Claim
 from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
-from medclip_debias.grounding.groundable import is_groundable
+from medclip_debias.grounding.denials import is_groundable
 
 GENERAL = "No acute cardiopulmonary process."
 """Stands against a sentence in which no finding of the lexicon is named."""
@@ -37,7 +37,7 @@ class Reader:
     def denies(self, text: str, category: str = "") -> bool:
         """Whether the sentence only says that something is absent or normal.
 
-        True where the words say so (`medclip_debias.grounding.groundable`), or where claims were
+        True where the words say so (`medclip_debias.grounding.denials`), or where claims were
         read and all are of absence. A sentence in which nothing is read denies nothing.
         """
         claims = self.claims(text)

@@ -23,7 +23,7 @@ from medclip_debias.evaluation.protocols.phrase_grounding import (
     best_overlaps,
     score_phrase,
 )
-from medclip_debias.grounding.groundable import is_groundable, study_counts
+from medclip_debias.grounding.denials import is_groundable, study_counts
 from medclip_debias.models.region_grid import RegionGrid
 
 INPUT = 40

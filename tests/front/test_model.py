@@ -318,7 +318,7 @@ def test_boxes_are_those_of_the_maps_and_none_for_what_is_not_in_the_image(model
     plain = model.boxes(grey, [LEFT, NONE], suppress=False)
     heat = model.heatmaps(grey, [LEFT])[LEFT]
     low, high = np.nanmin(heat), np.nanmax(heat)
-    numbers, count = label(heat >= low + 0.5 * (high - low), structure=np.ones((3, 3)))
+    _, count = label(heat >= low + 0.5 * (high - low), structure=np.ones((3, 3)))
     assert (plain["sentence"] == LEFT).sum() == count
     assert plain["confidence"].isna().all()
     rule = SuppressionRule(

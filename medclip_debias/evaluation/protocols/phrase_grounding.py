@@ -25,7 +25,7 @@ from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.boxes import overlaps, visible_boxes
-from medclip_debias.grounding.groundable import FREQUENCIES, frequency_group
+from medclip_debias.grounding.denials import FREQUENCIES, frequency_group
 from medclip_debias.grounding.sharpen import Sharpener
 from medclip_debias.models.region_grid import RegionGrid
 
