@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from medclip_debias.evaluation.annotation_metrics import PROGRESSION, SEGMENTATION
+from medclip_debias.evaluation.box_metrics import DICE, MATCH_LEVELS, SENTENCE_BOXES
 from medclip_debias.evaluation.declaration import Metric, PaperColumn, Unit
 
 __all__ = [
     "COMPARED",
     "GROUPINGS",
+    "MATCH_LEVELS",
     "METRICS",
     "PAPER_BASE",
     "PAPER_BEST",
@@ -272,6 +274,8 @@ METRICS = (
         terminal=True,
     ),
     *(_box_recall(level) for level in (0.1, 0.3, 0.5)),
+    *DICE,
+    *SENTENCE_BOXES,
     Metric(
         "retrieval",
         "recall",
@@ -343,6 +347,7 @@ VARIANTS = {
     "strict": "",
     "lenient": "",
     "not_groundable": "",
+    "without_suppression": "",
     "sentence": "report",
     "report_to_image": "image_to_report",
 }
@@ -440,6 +445,7 @@ def page() -> str:
     titles = {
         "zero_shot": "Zero-shot classification",
         "grounding": "Phrase grounding",
+        "sentence_boxes": "Boxes for sentences that may not be in the image",
         "retrieval": "Retrieval of boxes and sentences",
         "study_retrieval": "Retrieval of whole studies",
         "triplets": "Report triplets (`--triplets`)",

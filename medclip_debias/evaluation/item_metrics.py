@@ -38,6 +38,7 @@ from medclip_debias.evaluation.protocols.segmentation import (
     Segmentation,
     mask_statistics,
 )
+from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
@@ -98,11 +99,17 @@ def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statis
     values = {
         metric.name: table[metric.item].to_numpy(dtype=np.float64)[yes]
         for metric in of_protocol("grounding")
-        if metric.item in table.columns
+        if metric.compared and metric.item in table.columns
     }
     return lambda weights: {
         name: weighted_mean(found, weights[:, yes]) for name, found in values.items()
     }
+
+
+def asked_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/sentence_boxes.parquet``."""
+    del results
+    return sentence_statistics(table)
 
 
 def rank_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
@@ -171,6 +178,7 @@ ITEMS = {
     for items in (
         Items(ZeroShot, zero_shot_statistics, ("label.",)),
         Items(PhraseGrounding, phrase_statistics, ("groundable", "area")),
+        Items(SentenceBoxes, asked_statistics, ("kind", "there", "truths")),
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
         Items(ReportTriplets, triplet_statistics),

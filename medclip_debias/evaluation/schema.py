@@ -66,6 +66,9 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class PhraseMetrics(Part):
         """Metrics of phrase grounding."""
 
+    class SentenceBoxMetrics(Part):
+        """Metrics of boxes for sentences that may not be there."""
+
     class RetrievalMetrics(Part):
         """Metrics of a retrieval."""
 
@@ -82,6 +85,7 @@ else:
     ClassMetrics = _with_metrics("zero_shot", per_class=True)
     ZeroShotMetrics = _with_metrics("zero_shot")
     PhraseMetrics = _with_metrics("grounding")
+    SentenceBoxMetrics = _with_metrics("sentence_boxes")
     RetrievalMetrics = _with_metrics("retrieval")
     TripletMetrics = _with_metrics("triplets")
     MaskMetrics = _with_metrics("segmentation")
@@ -331,6 +335,20 @@ class Grounding(PhraseFigures):
     not_groundable: Any = Field(None, description="The same for phrases that deny a finding.")
     source: Any = Field(None, description="Where the phrases come from.")
     unseen_boxes: int | None = Field(None, description="Phrases outside the model's view.")
+    dice: Any = Field(None, description="At which share of its range each rule cuts a map.")
+
+
+class SentenceBoxes(SentenceBoxMetrics):
+    """Boxes for sentences that may not be in the image."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    without_suppression: Any = Field(None, description="The same boxes, none of them withheld.")
+    sentences: int = Field(description="Sentences asked, each of one image.")
+    patients: int | None = Field(None, description="Their patients.")
+    asked: dict[str, int] = Field({}, description="How many of each kind were found and asked.")
+    choice: str | None = Field(None, description="What the kinds are, and how they were chosen.")
+    suppressed_by_words: int | None = Field(None, description="Suppressed by their own words.")
+    rule: Any = Field(None, description="The rule of suppression, and how it was chosen.")
 
 
 # ------------------------------------------------------------------------------- retrieval
@@ -431,6 +449,7 @@ class Counts(Part):
     images: int = Field(description="Images encoded.")
     labelled_images: int | None = Field(None, description="Images with labels.")
     phrases: int | None = Field(None, description="Phrases.")
+    asked_sentences: int | None = Field(None, description="Sentences asked, each of one image.")
     sentences: int | None = Field(None, description="Distinct sentences encoded.")
     cut_sentences: int | None = Field(None, description="Sentences longer than the encoder reads.")
 
@@ -471,6 +490,9 @@ class Results(Part):
     split: str = Field(description="Split of the images.")
     zero_shot: ZeroShot | None = Field(None, description="Zero-shot classification.")
     grounding: Grounding | None = Field(None, description="Phrase grounding.")
+    sentence_boxes: SentenceBoxes | None = Field(
+        None, description="Boxes for sentences that may not be in the image."
+    )
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     triplets: Triplets | None = Field(None, description="Report triplets.")

@@ -66,7 +66,9 @@ def test_every_key_is_documented(written):
             if found:
                 content[part][division] = [*found.values()]
     content["zero_shot"].pop("multiclass")
-    numbered = re.compile(r"(recall_at|precision_at|box_recall)_[\d.]+")
+    numbered = re.compile(
+        r"(recall_at|precision_at|box_(recall|precision|f1)|average_precision|recall_loss)_[\d.]+"
+    )
     missing = {key for key in keys(content) if not numbered.fullmatch(key)} - named
     assert missing == set()
 
