@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
@@ -17,6 +17,7 @@ from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.item_tables import write_items
 from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import OURS, Part, Preset, load_preset, preset_lines
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -72,6 +73,8 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
     given = (results.get("triplets") or {}).get("source")
     if given:
         shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
+    for name, preset in (results.get("presets") or {}).items():
+        shown |= {f"presets.{name}.{part}": line for part, line in preset_lines(preset).items()}
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
@@ -154,6 +157,7 @@ def evaluate(
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()
+    preset = load_preset(options.preset)
     out = Path(out)
     remove_leftovers(out)
     draw = Draw(bootstrap, seed)
@@ -197,6 +201,7 @@ def evaluate(
         "format": FORMAT,
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
+        **_presets(preset, measured),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
@@ -230,6 +235,21 @@ def evaluate(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _presets(preset: Preset, measured: Mapping[Protocol, Measured]) -> dict[str, Any]:
+    """What a preset other than ours adds to the results."""
+    if preset.name == OURS:
+        return {}
+    counted = {protocol.name: protocol.under(preset) for protocol in measured}
+    return {
+        "presets": {
+            preset.name: {
+                **preset.model_dump(mode="json", exclude={"name", *get_args(Part)}),
+                **{name: found for name, found in counted.items() if found is not None},
+            }
+        }
+    }
 
 
 def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:

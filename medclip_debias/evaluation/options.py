@@ -12,6 +12,7 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.offsets import Offsets
+from medclip_debias.evaluation.presets import OURS
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.
@@ -53,6 +54,8 @@ class EvaluationOptions(Settings):
             ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
             judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
+        preset: how others' code counts, added below ``presets`` of the results
+            (`medclip_debias.evaluation.presets`); ``ours`` adds nothing.
     """
 
     labels: LabelPolicy = LabelPolicy()
@@ -66,6 +69,7 @@ class EvaluationOptions(Settings):
     views: Views = "frontal"
     several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
+    preset: str = OURS
 
 
 def read_options(path: Path) -> EvaluationOptions:

@@ -319,6 +319,18 @@ class Archives(Part):
     )
 
 
+class PresetResults(Part):
+    """The same predictions as a published protocol counts them (docs/protocols.md)."""
+
+    about: str = Field(description="What the preset does.")
+    paper: str = Field(description="Where it is from.")
+    follows: list[dict[str, Any]] = Field([], description="Published code that it follows.")
+    lacking: list[str] = Field([], description="What is not published, or not taken over.")
+    zero_shot: dict[str, Any] | None = Field(None, description="Its metrics, and per class.")
+    grounding: dict[str, Any] | None = Field(None, description="Its metrics, and per category.")
+    study_retrieval: dict[str, Any] | None = Field(None, description="Its metrics.")
+
+
 class Results(Part):
     """The content of ``results.json``."""
 
@@ -329,6 +341,7 @@ class Results(Part):
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     triplets: Triplets | None = Field(None, description="Report triplets.")
+    presets: dict[str, PresetResults] = Field({}, description="By preset, beside our own.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")

@@ -41,6 +41,15 @@ from medclip_debias.evaluation.offsets import (
     prompt_offsets,
     read_offsets,
 )
+from medclip_debias.evaluation.presets import OURS, Preset, ZeroShotRule
+from medclip_debias.evaluation.presets.zero_shot import (
+    one_of_several,
+    positive_scores,
+    side_vectors,
+    thresholds,
+    zero_shot_metrics,
+    zero_shot_scores,
+)
 from medclip_debias.evaluation.prompt_scores import SideScores, class_scores, prompt_differences
 from medclip_debias.evaluation.protocol import (
     Draw,
@@ -138,8 +147,8 @@ def zero_shot(
             f"them ({found}); evaluate a split with labels, or another label policy."
         )
     chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
-    thresholds = {name: _threshold(name, validation, policy) for name in truth}
-    bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
+    chosen_at = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in chosen_at.items() if "value" in t}
     point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds, sides)
     intervals = bootstrap_intervals(
         lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides),
@@ -159,7 +168,7 @@ def zero_shot(
                 "auc": auc(truth[name][known] == 1, chosen[name][known]),
                 **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
                 "interval": {m: intervals[f"{name}/{m}"] for m in own},
-                "threshold": thresholds[name],
+                "threshold": chosen_at[name],
                 "reliability": (
                     []
                     if scale is None
@@ -251,6 +260,7 @@ class ZeroShot(Protocol):
         views: which images of a split set the constants.
         several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
             of its images (a list's images are judged each).
+        ensembles: score the mean vector of each side's prompts too, which some presets need.
 
     Raises:
         UserError: studies are to be judged, and images of one have different labels.
@@ -273,6 +283,7 @@ class ZeroShot(Protocol):
         kept: Floats | None = None,
         views: Views = "frontal",
         several_views: Literal["each", "mean"] = "each",
+        ensembles: bool = False,
     ) -> None:
         self._data, self.labels, self._prompts = data, labels, prompts
         self._policy, self._validation, self._listed = policy, validation, listed
@@ -280,7 +291,7 @@ class ZeroShot(Protocol):
         rows = set(labels.rows) | set(listed.classes if listed else ())
         if not isinstance(validation, str):
             rows |= set(validation.rows)
-        self._offsets, self._kept = offsets, kept
+        self._offsets, self._kept, self._ensembles = offsets, kept, ensembles
         self._unlabelled = offset_rows(data, offsets, labels.rows, views)
         self._by_study = several_views == "mean"
         self._images = len(labels.rows)
@@ -314,11 +325,17 @@ class ZeroShot(Protocol):
             kept=_kept_offsets(request),
             views=views,
             several_views=request.options.several_views,
+            ensembles=request.options.preset != OURS,
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
+        if self._ensembles:
+            import torch
+
+            means = side_vectors(vectors.detach().cpu().numpy(), self._prompts)
+            self._vectors = torch.cat([vectors, torch.from_numpy(means).to(vectors)])
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
@@ -363,6 +380,44 @@ class ZeroShot(Protocol):
         }
         return Measured(found, self._items(sides, patients))
 
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """See `Protocol.under`; the offsets of this run are not taken off."""
+        rule = preset.zero_shot
+        if rule is None:
+            return None
+        own, chosen, without = self._class_scores(rule, self.labels.rows), None, None
+        if rule.decision in ("f1", "mcc"):
+            if isinstance(self._validation, str):
+                without = self._validation
+            else:
+                there = self._class_scores(rule, self._validation.rows)
+                chosen = thresholds(rule, there[0], self._judged(self._validation.values))
+        found = zero_shot_metrics(
+            rule, own[0], self._judged(self.labels.values), chosen=chosen, positive=own[1]
+        )
+        if without is not None:
+            found["no_threshold"] = without
+        if rule.several != "none":
+            rows, truth = self._exclusive()
+            if len(set(truth.tolist())) > 1:
+                sides = self._class_scores(rule, rows, studies=self._listed is None)[1]
+                found |= one_of_several(rule, np.stack(list(sides.values()), axis=1), truth)
+            found["images_of_one_class"] = len(rows)
+        return found
+
+    def _class_scores(
+        self, rule: ZeroShotRule, rows: Sequence[int], *, studies: bool = True
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Under a preset's rule, the score and the positive side of each class."""
+        both = self._raw(rows, studies=studies)
+        scores, sides = np.split(both, [len(self.texts)], axis=1)
+        given = (rule, scores, self._prompts, sides if self._ensembles else None)
+        positive = dict(zip(self._prompts.classes, positive_scores(*given).T, strict=True))
+        return zero_shot_scores(*given), positive
+
+    def _judged(self, labels: Mapping[str, Floats]) -> dict[str, Floats]:
+        return {n: self._policy.apply(np.asarray(v, dtype=float)) for n, v in labels.items()}
+
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
         return {"labelled_images": self._images}
@@ -374,14 +429,18 @@ class ZeroShot(Protocol):
             rows: images.
             studies: each stands for its study, which scores as the mean of its images.
         """
+        scores = self._raw(rows, studies=studies)[:, : len(self.texts)]
+        return scores if self._kept is None else scores - self._kept
+
+    def _raw(self, rows: Sequence[int], *, studies: bool = False) -> Floats:
+        """Scores as the model gave them: of the texts, and of each side's mean if it was asked."""
         views = self._views if studies else {}
-        scores = np.stack(
+        return np.stack(
             [
                 np.mean([self._scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
                 for row in rows
             ]
         )
-        return scores if self._kept is None else scores - self._kept
 
     def _described(self) -> dict[str, Any] | None:
         """Whose images set the constants, how many, and what they are; None without any."""
@@ -410,13 +469,7 @@ class ZeroShot(Protocol):
     def _multiclass(self, draw: Draw) -> dict[str, Any]:
         """Multi-class metrics, or the reason for none."""
         classes = list(self._prompts.classes)
-        if self._listed is None:
-            truth = exclusive_classes(self.labels.values, classes)
-            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
-            truth = truth[truth >= 0]
-        else:
-            rows = sorted(self._listed.classes)
-            truth = np.array([classes.index(self._listed.classes[row]) for row in rows])
+        rows, truth = self._exclusive()
         source = dict(self._listed.source if self._listed else self.labels.source)
         try:
             if len(classes) < 2 or not rows:
@@ -429,6 +482,16 @@ class ZeroShot(Protocol):
             return found | {"source": source}
         except Skipped as reason:
             return {"reason": str(reason), "source": source}
+
+    def _exclusive(self) -> tuple[list[int], NDArray[np.intp]]:
+        """Images of exactly one class, and its number."""
+        classes = list(self._prompts.classes)
+        if self._listed is None:
+            truth = exclusive_classes(self.labels.values, classes)
+            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
+            return rows, truth[truth >= 0]
+        rows = sorted(self._listed.classes)
+        return rows, np.array([classes.index(self._listed.classes[row]) for row in rows], np.intp)
 
     def _items(self, sides: SideScores, patients: Sequence[str]) -> pd.DataFrame:
         rows = self.labels.rows
