@@ -72,7 +72,10 @@ def evaluate(
         typer.Option(help="Reports with a finding negated and omitted, as cxr-align.json."),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Add metrics as others' code counts (docs/protocols.md).")
+        str | None,
+        typer.Option(
+            help="Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."
+        ),
     ] = None,
     options: Annotated[
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")

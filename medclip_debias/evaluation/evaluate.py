@@ -17,7 +17,7 @@ from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Progress, encode
 from medclip_debias.evaluation.item_tables import write_items
 from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.evaluation.presets import OURS, Part, Preset, load_preset, preset_lines
+from medclip_debias.evaluation.presets import Part, Preset, chosen_presets, preset_lines
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -157,7 +157,7 @@ def evaluate(
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()
-    preset = load_preset(options.preset)
+    presets = chosen_presets(options.preset)
     out = Path(out)
     remove_leftovers(out)
     draw = Draw(bootstrap, seed)
@@ -201,7 +201,7 @@ def evaluate(
         "format": FORMAT,
         "split": split,
         **{protocol.name: found.results for protocol, found in measured.items()},
-        **_presets(preset, measured),
+        **_presets(presets, measured),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
@@ -237,19 +237,18 @@ def evaluate(
     return results
 
 
-def _presets(preset: Preset, measured: Mapping[Protocol, Measured]) -> dict[str, Any]:
-    """What a preset other than ours adds to the results."""
-    if preset.name == OURS:
-        return {}
-    counted = {protocol.name: protocol.under(preset) for protocol in measured}
-    return {
-        "presets": {
-            preset.name: {
-                **preset.model_dump(mode="json", exclude={"name", *get_args(Part)}),
-                **{name: found for name, found in counted.items() if found is not None},
-            }
+def _presets(
+    presets: Sequence[Preset], measured: Mapping[Protocol, Measured]
+) -> dict[str, dict[str, Any]]:
+    """What presets other than ours add to the results."""
+    found: dict[str, Any] = {}
+    for preset in presets:
+        counted = {protocol.name: protocol.under(preset) for protocol in measured}
+        found[preset.name] = {
+            **preset.model_dump(mode="json", exclude={"name", *get_args(Part)}),
+            **{name: own for name, own in counted.items() if own is not None},
         }
-    }
+    return {"presets": found} if found else {}
 
 
 def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:

@@ -55,7 +55,8 @@ class EvaluationOptions(Settings):
             judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
         preset: how others' code counts, added below ``presets`` of the results
-            (`medclip_debias.evaluation.presets`); ``ours`` adds nothing.
+            (`medclip_debias.evaluation.presets`): a name, several between commas, or ``all``;
+            ``ours`` adds nothing.
     """
 
     labels: LabelPolicy = LabelPolicy()

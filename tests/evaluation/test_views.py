@@ -20,7 +20,7 @@ from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.protocols.retrieval import paired_ranks
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval, report_scores
-from medclip_debias.evaluation.protocols.zero_shot import of_studies
+from medclip_debias.evaluation.label_table import of_studies
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.load import load_model
 

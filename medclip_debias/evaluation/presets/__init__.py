@@ -9,6 +9,7 @@ docs/protocols.md has what differs, and how far one model's metrics move.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, Literal
 
@@ -160,6 +161,17 @@ def preset_names() -> tuple[str, ...]:
     return (OURS, *(name for name in found if name != OURS))
 
 
+def chosen_presets(names: str) -> tuple[Preset, ...]:
+    """The presets beside ours that an option names: one, several between commas, or ``all``.
+
+    Raises:
+        UserError: there is none of a name, or no name.
+    """
+    words = [word.strip() for word in names.split(",")]
+    wanted = preset_names() if words == ["all"] else dict.fromkeys(words)
+    return tuple(load_preset(name) for name in wanted if name != OURS)
+
+
 def load_preset(name: str) -> Preset:
     """The preset ``name``.
 
@@ -170,7 +182,12 @@ def load_preset(name: str) -> Preset:
     if name not in known:
         raise UserError(
             f"There is no protocol preset '{name}'{did_you_mean(name, known)}; the presets are "
-            f"{', '.join(known)} (docs/protocols.md)."
+            f"{', '.join(known)}; 'all' takes every one (docs/protocols.md)."
         )
+    return _read(name)
+
+
+@cache
+def _read(name: str) -> Preset:
     with as_file(files(__package__) / f"{name}.yaml") as path:
         return validate(Preset, {"name": name, **load_yaml(path)}, f"preset '{name}'")

@@ -29,7 +29,7 @@ from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_me
 from medclip_debias.evaluation.label_table import map_studies, study_values
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.evaluation.presets import Preset, load_preset
+from medclip_debias.evaluation.presets import Preset, chosen_presets
 from medclip_debias.evaluation.presets.retrieval import retrieval_metrics, whole_texts
 from medclip_debias.evaluation.protocol import (
     Draw,
@@ -127,9 +127,12 @@ class StudyRetrieval(Protocol):
         self._sentences_read = len(self.texts)
         column = {text: number for number, text in enumerate(self.texts)}
         self._reports = [sorted(column[t] for t in sentences[study]) for study in self.studies]
-        rule = load_preset(options.preset).retrieval
-        self._whole = {} if rule is None else whole_texts(rule, data.sentences, self.studies)
-        self.texts += [t for t in dict.fromkeys(self._whole.values()) if t not in column]
+        rules = [preset.retrieval for preset in chosen_presets(options.preset)]
+        self._whole = {
+            rule.text: whole_texts(rule, data.sentences, self.studies) for rule in rules if rule
+        }
+        whole = (text for of_study in self._whole.values() for text in of_study.values())
+        self.texts += [text for text in dict.fromkeys(whole) if text not in column]
         self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
         self._precision_classes, self._positive = _positive_labels(
             data, self.studies, options, label_map
@@ -166,12 +169,13 @@ class StudyRetrieval(Protocol):
             scores = report_scores(self._scores, self._reports, self._options.report_score)
             texts = [" ".join(map(str, columns)) for columns in self._reports]
             return retrieval_metrics(rule, scores, texts, classes)
-        kept = [n for n, study in enumerate(self.studies) if study in self._whole]
+        whole = self._whole.get(rule.text, {})
+        kept = [n for n, study in enumerate(self.studies) if study in whole]
         without = len(self.studies) - len(kept)
         if not kept:
             return {"reason": "no study has such a section", "studies_without_text": without}
         column = {text: number for number, text in enumerate(self.texts)}
-        texts = [self._whole[self.studies[n]] for n in kept]
+        texts = [whole[self.studies[n]] for n in kept]
         scores = self._scores[np.ix_(kept, [column[text] for text in texts])]
         chosen = None if classes is None else classes[kept]
         found = retrieval_metrics(rule, scores, texts, chosen)
