@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -295,7 +295,7 @@ def _dice(inside: Ints, outside: Ints, truth: int) -> Floats:
 
 def _count(values: Floats, cuts: Floats, rule: GroundingRule) -> Ints:
     ordered = np.sort(values)
-    side = "right" if rule.above == "above" else "left"
+    side: Literal["left", "right"] = "right" if rule.above == "above" else "left"
     return np.asarray(ordered.size - np.searchsorted(ordered, cuts, side), dtype=np.int64)
 
 

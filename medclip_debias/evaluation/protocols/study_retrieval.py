@@ -166,9 +166,9 @@ class StudyRetrieval(Protocol):
             alone = self._positive.sum(axis=1) == 1
             classes = np.where(alone, self._positive.argmax(axis=1), -1)
         if rule.text == "sentences":
-            scores = report_scores(self._scores, self._reports, self._options.report_score)
+            reports = report_scores(self._scores, self._reports, self._options.report_score)
             texts = [" ".join(map(str, columns)) for columns in self._reports]
-            return retrieval_metrics(rule, scores, texts, classes)
+            return retrieval_metrics(rule, reports, texts, classes)
         whole = self._whole.get(rule.text, {})
         kept = [n for n, study in enumerate(self.studies) if study in whole]
         without = len(self.studies) - len(kept)

@@ -17,6 +17,7 @@ from medclip_debias.evaluation.presets import preset_names
 from medclip_debias.evaluation.presets.retrieval import whole_texts
 from medclip_debias.evaluation.schema import check_results
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.reporting.protocols import preset_rows
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,10 @@ def test_presets_stand_beside_our_own_metrics_and_change_none(both):
     shown = headline(added)
     assert "miou" in shown["presets.afloc.grounding"]
     assert not any(key.startswith("presets") for key in headline(plain))
+    reported = [row for row in preset_rows(added) if row[0] == "afloc"]
+    assert [row[1] for row in reported] == ["grounding"]
+    assert f"miou {added['presets']['afloc']['grounding']['miou']:.3f}" in reported[0][2]
+    assert preset_rows(plain) == []
 
 
 def test_a_side_of_several_prompts_is_one_vector_that_the_model_scores(
