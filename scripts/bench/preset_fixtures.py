@@ -80,7 +80,7 @@ def zero_shot_inputs(rng):
 
 def grounding_inputs(rng):
     """Region maps ``5 x 5``, boxes in original pixels, categories."""
-    sizes = ([60, 90], [100, 80], [70, 70])  # height, width
+    sizes = ([60, 90], [100, 80], [70, 70], [80, 110])  # height, width
     boxes = [
         (0, "Left Opacity", "Opacity", [[10.0, 12.0, 30.0, 25.0]]),
         (0, "left opacity", "Opacity", [[25.0, 20.0, 30.5, 24.0]]),  # joins the first, overlaps it
@@ -88,23 +88,27 @@ def grounding_inputs(rng):
         (1, "small left effusion", "Effusion", [[5.0, 60.0, 20.0, 30.0], [12.0, 70.0, 22.0, 20.0]]),
         (2, "apical pneumothorax", "Pneumothorax", [[0.0, 0.0, 4.0, 3.0]]),  # in AFLoc's margin
         (2, "mild edema", "Edema", [[20.0, 15.0, 31.0, 33.0]]),
+        (3, "small nodule", "Opacity", [[60.0, 20.0, 15.0, 12.0]]),
     ]
+    misled = {"small nodule": [[15.0, 35.0, 15.0, 12.0]]}  # where its map is high instead
     phrases = []
     for image, text, category, own in boxes:
         height, width = sizes[image]
         side = max(height, width)
-        cells = []
+        high, cells = misled.get(text, own), []
         for row in range(5):
             for column in range(5):
                 y = (row + 0.5) / 5 * side - (side - height) // 2
                 x = (column + 0.5) / 5 * side - (side - width) // 2
-                near = min(math.hypot(x - b[0] - b[2] / 2, y - b[1] - b[3] / 2) / side for b in own)
+                near = min(
+                    math.hypot(x - b[0] - b[2] / 2, y - b[1] - b[3] / 2) / side for b in high
+                )
                 cells.append(0.75 * math.exp(-8 * near * near) - 0.1 + rng.gauss(0, 0.08))
         phrases.append(
             {"image": image, "text": text, "category": category, "boxes": own, "map": cells}
         )
     # For RadZero, which wants one box on an image.
-    alone = ["Left Opacity", "right effusion", "mild edema"]
+    alone = ["Left Opacity", "right effusion", "mild edema", "small nodule"]
     return {"sizes": sizes, "phrases": phrases, "alone": alone}
 
 

@@ -147,7 +147,8 @@ def score_pixels(
     dice = None
     if rule.dice != "none":
         at = _logit(DICE_THRESHOLDS)
-        dice = _dice(_count(inside, at, rule), _count(outside, at, rule), truth)
+        raw = values[seen & (depth > 0)], values[seen & (depth == 0)]
+        dice = _dice(_count(raw[0], at, rule), _count(raw[1], at, rule), truth)
     return MapScore(
         _iou(rule, *counts, truth, flat=low == high), _signed(rule, cnr), pointing, dice
     )
@@ -300,11 +301,14 @@ def _count(values: Floats, cuts: Floats, rule: GroundingRule) -> Ints:
 
 
 def _bounds(cuts: Floats, rule: GroundingRule) -> NDArray[np.floating]:
-    """Scores that a pixel must reach to be in, where only reaching can be counted."""
+    """Scores that a pixel must reach to be in, where only reaching can be counted.
+
+    A map's pixels are of single precision: above a cut is from the next such number on.
+    """
     if rule.above == "at_least":
         return cuts
-    with np.errstate(over="ignore"):
-        return np.nextafter(cuts.astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    near = cuts.astype(np.float32)
+    return np.where(near > cuts, near, np.nextafter(near, np.float32(np.inf))).astype(np.float64)
 
 
 def _logit(share: Floats) -> Floats:
