@@ -11,6 +11,7 @@ from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
 from medclip_debias.evaluation.presets import OURS
 
@@ -57,6 +58,8 @@ class EvaluationOptions(Settings):
         preset: how others' code counts, added below ``presets`` of the results
             (`medclip_debias.evaluation.presets`): a name, several between commas, or ``all``;
             ``ours`` adds nothing.
+        decisions: probabilities, thresholds and abstention of zero-shot classification
+            (`medclip_debias.evaluation.decisions`); None for none.
     """
 
     labels: LabelPolicy = LabelPolicy()
@@ -71,6 +74,7 @@ class EvaluationOptions(Settings):
     several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
     preset: str = OURS
+    decisions: DecisionOptions | None = None
 
 
 def read_options(path: Path) -> EvaluationOptions:

@@ -8,7 +8,7 @@ alone, and how often the two contradict each other: `medclip_debias.evaluation.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -24,6 +24,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals
 from medclip_debias.evaluation.class_statistics import CLASS_METRICS, MEANS, class_statistics
 from medclip_debias.evaluation.classification import best_threshold, reliability, sigmoid
+from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.label_table import (
     THE_SET,
     ClassList,
@@ -230,6 +231,7 @@ class ZeroShot(Protocol):
         several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
             of its images (a list's images are judged each).
         ensembles: score the mean vector of each side's prompts too, which some presets need.
+        decider: of probabilities and decisions, where they are asked for.
 
     Raises:
         UserError: studies are to be judged, and images of one have different labels.
@@ -253,7 +255,9 @@ class ZeroShot(Protocol):
         views: Views = "frontal",
         several_views: Literal["each", "mean"] = "each",
         ensembles: bool = False,
+        decider: Decider | None = None,
     ) -> None:
+        self._decider = decider
         self._data, self.labels, self._prompts = data, labels, prompts
         self._policy, self._validation, self._listed = policy, validation, listed
         self.texts = prompts.texts
@@ -283,6 +287,7 @@ class ZeroShot(Protocol):
         path, label_map = request.class_images, request.label_map
         listed = class_list(path, data, classes, views) if path else None
         given = (request.labels, data)
+        about = (request.model.content_hash, prompts, request.options.offsets)
         return cls(
             data,
             labels_or_list(*given, request.split, classes, listed, label_map, views),
@@ -295,6 +300,7 @@ class ZeroShot(Protocol):
             views=views,
             several_views=request.options.several_views,
             ensembles=request.options.preset != OURS,
+            decider=Decider.of(request.options.decisions, *about),
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
@@ -320,7 +326,7 @@ class ZeroShot(Protocol):
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
         sides = SideScores.of(self._of(rows, studies=True), self._prompts)
         differences = sides.differences
-        mapped = self.labels.mapped
+        mapped, validation = self.labels.mapped, self._validated()
         try:
             found = zero_shot(
                 differences,
@@ -328,7 +334,7 @@ class ZeroShot(Protocol):
                 patients,
                 policy=self._policy,
                 scale=scale,
-                validation=self._validated(),
+                validation=validation,
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
                 sides=sides,
                 **draw.keywords,
@@ -347,6 +353,18 @@ class ZeroShot(Protocol):
             "label_map": mapped.describe() if mapped else None,
             "multiclass": self._multiclass(draw),
         }
+        if self._decider is not None:
+            names = list(found["classes"])
+            found["decisions"] = self._decider.decide(
+                differences,
+                self._judged(self.labels.values, names),
+                patients,
+                validation
+                if isinstance(validation, str)
+                else (validation.differences, self._judged(validation.labels, validation.labels)),
+                scale=scale,
+                **draw.keywords,
+            )
         return Measured(found, self._items(sides, patients))
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
@@ -354,23 +372,21 @@ class ZeroShot(Protocol):
         rule = preset.zero_shot
         if rule is None:
             return None
-        own, chosen, without = self._class_scores(rule, self.labels.rows), None, None
+        own, chosen, more = self._class_scores(rule, self.labels.rows), None, {}
         if rule.decision in ("f1", "mcc"):
             if isinstance(self._validation, str):
-                without = self._validation
+                more = {"no_threshold": self._validation}
             else:
-                there = self._class_scores(rule, self._validation.rows)
-                chosen = thresholds(rule, there[0], self._judged(self._validation.values))
-        found = zero_shot_metrics(
-            rule, own[0], self._judged(self.labels.values), chosen=chosen, positive=own[1]
-        )
-        if without is not None:
-            found["no_threshold"] = without
+                there, values = self._validation.rows, self._validation.values
+                truth = self._judged(values, values)
+                chosen = thresholds(rule, self._class_scores(rule, there)[0], truth)
+        truth = self._judged(self.labels.values, self.labels.values)
+        found = zero_shot_metrics(rule, own[0], truth, chosen=chosen, positive=own[1]) | more
         if rule.several != "none":
-            rows, truth = self._exclusive()
-            if len(set(truth.tolist())) > 1:
+            rows, numbers = self._exclusive()
+            if len(set(numbers.tolist())) > 1:
                 sides = self._class_scores(rule, rows, studies=self._listed is None)[1]
-                found |= one_of_several(rule, np.stack(list(sides.values()), axis=1), truth)
+                found |= one_of_several(rule, np.stack(list(sides.values()), axis=1), numbers)
             found["images_of_one_class"] = len(rows)
         return found
 
@@ -383,9 +399,6 @@ class ZeroShot(Protocol):
         given = (rule, scores, self._prompts, sides if self._ensembles else None)
         positive = dict(zip(self._prompts.classes, positive_scores(*given).T, strict=True))
         return zero_shot_scores(*given), positive
-
-    def _judged(self, labels: Mapping[str, Floats]) -> dict[str, Floats]:
-        return {n: self._policy.apply(np.asarray(v, dtype=float)) for n, v in labels.items()}
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
@@ -410,6 +423,10 @@ class ZeroShot(Protocol):
                 for row in rows
             ]
         )
+
+    def _judged(self, labels: Mapping[str, Floats], names: Iterable[str]) -> dict[str, Floats]:
+        """The truth of the classes ``names`` under the label policy."""
+        return {name: self._policy.apply(np.asarray(labels[name], np.float64)) for name in names}
 
     def _described(self) -> dict[str, Any] | None:
         """Whose images set the constants, how many, and what they are; None without any."""
