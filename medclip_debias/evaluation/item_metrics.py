@@ -23,12 +23,21 @@ from medclip_debias.evaluation.class_statistics import class_statistics
 from medclip_debias.evaluation.prompt_scores import SideScores
 from medclip_debias.evaluation.protocol import Protocol
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.progression import (
+    ProgressionProtocol,
+    progression_statistics,
+)
 from medclip_debias.evaluation.protocols.report_triplets import (
     SHARES,
     ReportTriplets,
     share_statistics,
 )
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, BoxRetrieval
+from medclip_debias.evaluation.protocols.segmentation import (
+    ITEM_METRICS,
+    Segmentation,
+    mask_statistics,
+)
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
@@ -118,6 +127,25 @@ def triplet_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Stati
     return share_statistics({name: table[name].to_numpy(dtype=np.float64) for name in SHARES})
 
 
+def segmentation_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/masks.parquet`` that need no threshold of the test."""
+    del results
+    values = {
+        name: table[name].to_numpy(dtype=np.float64)
+        for name in ITEM_METRICS
+        if name in table.columns
+    }
+    return mask_statistics(table["category"].tolist(), values)
+
+
+def change_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/progression.parquet``."""
+    del results
+    columns = (table[name].to_numpy(dtype=np.float64) for name in ("hit", "hit_current", "change"))
+    states = table["state"].to_numpy(dtype=np.int64)
+    return progression_statistics(table["finding"].tolist(), states, *columns)
+
+
 @dataclass(frozen=True)
 class Items:
     """How the item table of a protocol is read.
@@ -146,5 +174,7 @@ ITEMS = {
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
         Items(ReportTriplets, triplet_statistics),
+        Items(Segmentation, segmentation_statistics, ("area",)),
+        Items(ProgressionProtocol, change_statistics, ("state",)),
     )
 }

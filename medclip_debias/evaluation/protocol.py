@@ -42,7 +42,10 @@ class Skipped(UserError):
 
 
 class NotAsked(UserError):
-    """A protocol that needs a file of its own, which was not given; the results are silent."""
+    """A protocol whose file was not given, or whose annotations the archive has none of.
+
+    The results are silent about it.
+    """
 
 
 @dataclass(frozen=True)

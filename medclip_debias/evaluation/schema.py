@@ -72,12 +72,20 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class TripletMetrics(Part):
         """Metrics of report triplets."""
 
+    class MaskMetrics(Part):
+        """Metrics of segmentation."""
+
+    class ProgressionMetrics(Part):
+        """Metrics of progression."""
+
 else:
     ClassMetrics = _with_metrics("zero_shot", per_class=True)
     ZeroShotMetrics = _with_metrics("zero_shot")
     PhraseMetrics = _with_metrics("grounding")
     RetrievalMetrics = _with_metrics("retrieval")
     TripletMetrics = _with_metrics("triplets")
+    MaskMetrics = _with_metrics("segmentation")
+    ProgressionMetrics = _with_metrics("progression")
 
 
 # ------------------------------------------------------------------------------- zero-shot
@@ -369,6 +377,51 @@ class Triplets(TripletMetrics):
     source: Any = Field(None, description="The file, and what of it was left aside.")
 
 
+# --------------------------------------------------------------------- masks and progression
+
+
+class MaskClass(MaskMetrics):
+    """Segmentation of one class."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    masks: int = Field(description="Masks of the class.")
+
+
+class Segmentation(MaskMetrics):
+    """Maps against masks; the metrics are means over the classes."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    classes: dict[str, MaskClass] = Field(description="Per class.")
+    masks: int = Field(description="Masks judged, one a sentence and image.")
+    without_mask: int = Field(description="Sentences with boxes alone, left aside.")
+    patients: int | None = Field(None, description="Their patients.")
+    pointing_game_floor: float | None = Field(None, description="Hit rate of a random pixel.")
+    threshold: dict[str, Any] = Field(
+        {}, description="Share of the range that validation chose, or why there is none."
+    )
+    test_threshold: dict[str, Any] = Field({}, description="That of the test itself.")
+
+
+class ProgressionClass(ProgressionMetrics):
+    """Progression of one finding."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    improving: int = Field(description="Pairs in which it improved.")
+    stable: int = Field(description="Pairs in which it stayed.")
+    worsening: int = Field(description="Pairs in which it worsened.")
+
+
+class Progression(ProgressionMetrics):
+    """Improving, stable or worsening; the metrics are means over the findings."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    classes: dict[str, ProgressionClass] = Field(description="Per finding.")
+    progressions: int = Field(description="Findings of pairs judged.")
+    pairs: int = Field(description="Their pairs of images.")
+    patients: int | None = Field(None, description="Their patients.")
+    sentences: dict[str, Any] = Field({}, description="What was said of each finding.")
+
+
 # ------------------------------------------------------------------------------- the whole
 
 
@@ -433,6 +486,8 @@ class Results(Part):
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     triplets: Triplets | None = Field(None, description="Report triplets.")
+    segmentation: Segmentation | None = Field(None, description="Maps against masks.")
+    progression: Progression | None = Field(None, description="Findings over time.")
     presets: dict[str, PresetResults] = Field({}, description="By preset, beside our own.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
