@@ -116,6 +116,9 @@ for what, text in {
 }.items():
     case(PROMPTS, "options: " + what, "refused")(_file("--options", text))
 case(PROMPTS, "an unknown class", "refused")(lambda world: world.evaluate("--classes", "Goutt"))
+case(PROMPTS, "an unknown protocol preset", "refused", shows="biovil")(
+    lambda world: world.evaluate("--preset", "biovill")
+)
 case(PROMPTS, "an unknown split", "refused")(lambda world: world.evaluate("--split", "tset"))
 case(PROMPTS, "the training split, unasked", "refused")(
     lambda world: world.evaluate("--split", "train")
