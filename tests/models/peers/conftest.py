@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from medclip_debias.models import image_encoder
-from medclip_debias.models.image_encoder import Arch
+from medclip_debias.models.backbones.resnet import Arch
 
 DIM = 6
 
