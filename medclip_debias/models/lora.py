@@ -1,9 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2022, section 4.1): ``W + (alpha / rank) B A``.
 
-Written as a parametrisation of torch's own, so that no module changes its class or its place: a
-model is encoded, copied and averaged as before, and the merged weights are what `merged_state`
-reads off. That is 20 lines; the package peft would bring another wrapper around both encoders,
-a folder format and a dependency (accelerate) for the same sum.
+Written as a parametrisation of torch's own, so that no module is wrapped or moved: a
+model is encoded, copied and averaged as before, and `merged_state` gives plain weights. Why not
+peft: docs/models.md.
 """
 
 from __future__ import annotations
