@@ -1,1 +1,1 @@
-"""The benchmark: tasks of the field as cards, run on any model, with results that others can add to."""
+"""The benchmark: the field's tasks as cards, run on any model; results that others can add to."""

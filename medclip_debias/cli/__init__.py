@@ -17,7 +17,7 @@ from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
 from medclip_debias.cli import data, claims, training, ops  # isort: skip  # noqa: F401
-from medclip_debias.cli import evaluation, compare  # isort: skip  # noqa: F401
+from medclip_debias.cli import evaluation, calibration, compare  # isort: skip  # noqa: F401
 from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app

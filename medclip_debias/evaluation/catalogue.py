@@ -129,6 +129,19 @@ def _triplets(name: str, title: str, counted: str, chance: float) -> Metric:
     )
 
 
+def _decision(name: str, title: str, definition: str, unit: Unit = "share") -> Metric:
+    return Metric(
+        "zero_shot",
+        f"decisions_{name}",
+        title,
+        f"{definition}; mean over the classes that could be calibrated.",
+        unit,
+        lower_is_better=name != "coverage",
+        path=f"decisions.{name}",
+        compared=False,
+    )
+
+
 METRICS = (
     Metric(
         "zero_shot",
@@ -250,6 +263,14 @@ METRICS = (
         chance="multiclass.chance",
         compared=False,
     ),
+    _decision(
+        "ece",
+        "Calibration error, calibrated",
+        "Expected calibration error of calibrated probabilities, over 15 bins of equal width",
+        "error",
+    ),
+    _decision("coverage", "Coverage", "Share of images whose set of answers holds the truth"),
+    _decision("abstention", "Abstention", "Share of images with both answers in their set or none"),
     Metric(
         "grounding",
         "cnr",

@@ -69,6 +69,12 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
     several = results.get("zero_shot", {}).get("multiclass") or {}
     if "list" in several.get("source", {}):  # asked for by name
         shown["zero_shot.multiclass.accuracy"] = several.get("accuracy", several.get("reason"))
+    decided = results.get("zero_shot", {}).get("decisions") or {}
+    if "method" in decided:
+        names = ("reason",) if "reason" in decided else ("ece", "coverage", "abstention")
+        shown |= {f"zero_shot.decisions.{name}": decided[name] for name in names}
+        left = {name: why["reason"] for name, why in decided.get("skipped", {}).items()}
+        shown |= {f"zero_shot.decisions.skipped.{name}": reason for name, reason in left.items()}
     given = (results.get("triplets") or {}).get("source")
     if given:
         shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"

@@ -11,6 +11,7 @@ from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
@@ -53,6 +54,8 @@ class EvaluationOptions(Settings):
             ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
             judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
+        decisions: probabilities, thresholds and abstention of zero-shot classification
+            (`medclip_debias.evaluation.decisions`); None for none.
     """
 
     labels: LabelPolicy = LabelPolicy()
@@ -66,6 +69,7 @@ class EvaluationOptions(Settings):
     views: Views = "frontal"
     several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
+    decisions: DecisionOptions | None = None
 
 
 def read_options(path: Path) -> EvaluationOptions:

@@ -186,6 +186,97 @@ class UsedLabelMap(Part):
     not_judged: dict[str, str] = Field({}, description="Classes without labels, and why.")
 
 
+class Probabilities(Part):
+    """How far probabilities can be trusted."""
+
+    ece: float | None = Field(None, description="Calibration error, 15 bins of equal width.")
+    ece_equal_mass: float | None = Field(None, description="The same, bins of as many images each.")
+    brier: float | None = Field(None, description="Mean square of probability less truth.")
+    intercept: float | None = Field(None, description="Of the recalibration with slope 1; 0 best.")
+    slope: float | None = Field(None, description="Of the logistic recalibration; 1 best.")
+    interval: Intervals = Field({}, description="95% intervals.")
+    reliability: list[Bin] = Field([], description="Bins that hold images.")
+
+
+class TakenPrevalence(Part):
+    """The share of positives that probabilities are for."""
+
+    validation: float = Field(description="Share among the images of the fit.")
+    target: float = Field(description="Share that was taken for the evaluated images.")
+    whence: Literal["given", "calibration", "estimated", "validation"] = Field(
+        alias="from", description="Where that share is from."
+    )
+    observed: float = Field(description="Share among the evaluated images.")
+
+
+class DecisionThreshold(Part):
+    """A threshold chosen on the images of the fit, and what it does on those evaluated."""
+
+    score: float = Field(description="Score difference at or above which is positive.")
+    probability: float = Field(description="The probability there.")
+    sensitivity: float | None = Field(None, description="Positives at or above.")
+    specificity: float | None = Field(None, description="Negatives below.")
+    ppv: float | None = Field(None, description="Share of those at or above that are positive.")
+    npv: float | None = Field(None, description="Share of those below that are negative.")
+    flagged: float | None = Field(None, description="Share of images at or above.")
+    interval: Intervals = Field({}, description="95% intervals.")
+
+
+class Benefit(Part):
+    """Net benefit per image at one threshold probability; of flagging nobody it is 0."""
+
+    threshold_probability: float = Field(description="Probability from which one acts.")
+    model: float = Field(description="Of acting where the probability reaches it.")
+    all: float = Field(description="Of acting on every image.")
+
+
+class AnswerSets(Part):
+    """Conformal sets of answers."""
+
+    present_from: float | None = Field(description="Lowest value with 'present'; null for any.")
+    absent_to: float | None = Field(description="Highest value with 'absent'; null for any.")
+    images: int = Field(description="Images.")
+    coverage: float | None = Field(None, description="Share whose set holds the truth.")
+    coverage_present: float | None = Field(None, description="Of those with the finding.")
+    coverage_absent: float | None = Field(None, description="Of those without it.")
+    abstention: float | None = Field(None, description="Share with both answers or none.")
+    both: float | None = Field(None, description="Share with both answers.")
+    none: float | None = Field(None, description="Share with no answer.")
+    right_when_single: float | None = Field(None, description="Share right of single answers.")
+    interval: Intervals = Field({}, description="95% intervals.")
+
+
+class ClassDecision(Part):
+    """Probabilities, thresholds and sets of answers of one class."""
+
+    fitted: dict[str, Any] = Field(description="Counts of the images of the fit, and the map.")
+    prevalence: TakenPrevalence = Field(description="Shares of positives.")
+    uncalibrated: Probabilities | None = Field(None, description="By the model's own scale.")
+    validation: Probabilities = Field(description="Calibrated, at the prevalence of the fit.")
+    probabilities: Probabilities = Field(description="Calibrated, at the prevalence taken.")
+    thresholds: dict[str, DecisionThreshold] = Field(description="By rule.")
+    net_benefit: list[Benefit] = Field(description="Decision curve.")
+    sets: AnswerSets = Field(description="Conformal sets.")
+
+
+class Decisions(Part):
+    """Decisions of zero-shot classification; ``reason`` alone where none were made."""
+
+    method: Literal["platt", "temperature", "isotonic"] = Field(description="What was fitted.")
+    reason: str | None = Field(None, description="Why nothing was decided.")
+    split: str | None = Field(None, description="Whose images were calibrated on.")
+    data_hash: str | None = Field(None, description="Their set, of a calibration file.")
+    coverage_asked: float | None = Field(None, description="Coverage that the sets are made for.")
+    conformal: str | None = Field(None, description="What the coverage is kept among.")
+    ece: float | None = Field(None, description="Of the probabilities; mean over classes.")
+    coverage: float | None = Field(None, description="Of the sets; mean over classes.")
+    abstention: float | None = Field(None, description="Of the sets; mean over classes.")
+    interval: Intervals = Field({}, description="95% intervals of the means.")
+    classes: dict[str, ClassDecision] = Field({}, description="Per class.")
+    skipped: dict[str, Any] = Field({}, description="Classes without decisions, and why.")
+    notes: list[str] = Field([], description="What a reader must know.")
+
+
 class ZeroShot(ZeroShotMetrics):
     """Zero-shot classification; the metrics are means over the classes."""
 
@@ -203,6 +294,7 @@ class ZeroShot(ZeroShotMetrics):
     offsets: UsedOffsets | None = Field(None, description="One constant per prompt, if any.")
     label_map: UsedLabelMap | None = Field(None, description="The label map, if any.")
     multiclass: MultiClass | None = Field(None, description="Multi-class accuracy.")
+    decisions: Decisions | None = Field(None, description="Probabilities and decisions, if asked.")
 
 
 # ------------------------------------------------------------------------------- grounding

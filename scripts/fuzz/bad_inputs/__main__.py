@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import annotation_cases  # noqa: F401
 import archive_cases  # noqa: F401
+import calibration_cases  # noqa: F401
 import claim_cases  # noqa: F401
 import folder_cases
 import openi_cases  # noqa: F401
