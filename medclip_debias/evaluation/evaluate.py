@@ -164,7 +164,7 @@ def evaluate(
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()
-    presets = chosen_presets(options.preset)
+    chosen_presets(options.preset)  # refused before any work
     out = Path(out)
     remove_leftovers(out)
     data = PreparedSet.open(Path(prepared))
@@ -293,7 +293,7 @@ def measure(
         "format": FORMAT,
         "split": request.split,
         **{protocol.name: found.results for protocol, found in measured.items()},
-        **_presets(presets, measured),
+        **_presets(chosen_presets(options.preset), measured),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
