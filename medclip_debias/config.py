@@ -242,6 +242,30 @@ class AugmentSettings(Settings):
     contrast: float = Field(0.2, ge=0, le=1)
     where: Literal["cpu", "device"] = "cpu"
 
+    @property
+    def changes(self) -> bool:
+        """Whether it changes images at all."""
+        return self.crop or self.brightness > 0 or self.contrast > 0
+
+
+class FeatureSettings(Settings):
+    """Features of the frozen part of an encoder, computed once (docs/training.md).
+
+    Attributes:
+        cache: read what the frozen part of the image encoder gives from a file.
+        dtype: of the file.
+        augmentations: how many augmentations of each image there are, of which a step takes one
+            at random; 0 augments anew in every step. It holds without ``cache``, too.
+        text: read what the frozen text encoder gives from a file.
+        folder: of the files; by default ``features`` in the prepared set.
+    """
+
+    cache: bool = False
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    augmentations: int = Field(0, ge=0, le=1000)
+    text: bool = False
+    folder: Path | None = None
+
 
 # -------------------------------------------------------------------------------- reading
 

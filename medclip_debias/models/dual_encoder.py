@@ -146,13 +146,24 @@ class DualEncoder(nn.Module, ModelHubMixin):
             images: prepared uint8 ``[B, S, S]``, or normalised float ``[B, 1, C, C]``.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        features: Tensor = self.image_encoder(x)
-        regions = self.image_projection(features.flatten(2).transpose(1, 2))
-        return ImageFeatures(F.normalize(regions.float(), dim=-1))
+        return self._projected(self.image_encoder(x))
+
+    def encode_features(self, features: Tensor, upto: str) -> ImageFeatures:
+        """`encode_images` from what ``image_encoder.trunk(images, upto)`` gave."""
+        return self._projected(self.image_encoder.after_trunk(features, upto))
+
+    def _projected(self, features: Tensor) -> ImageFeatures:
+        """Unit vectors of regions from the image encoder's ``[B, C, h, w]`` or ``[B, N, C]``."""
+        rows = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
+        return ImageFeatures(F.normalize(self.image_projection(rows).float(), dim=-1))
 
     def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``."""
-        return F.normalize(self.text_projection(self.text_encoder(ids, mask)).float(), dim=-1)
+        return self.encode_text_features(self.text_encoder(ids, mask))
+
+    def encode_text_features(self, features: Tensor) -> Tensor:
+        """Unit vectors ``[T, D]`` from what the text encoder gave, ``[T, width]``."""
+        return F.normalize(self.text_projection(features).float(), dim=-1)
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 256) -> Tensor:
         """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once.

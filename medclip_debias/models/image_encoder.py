@@ -94,8 +94,32 @@ class ResNetRegions(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
+        return self.trunk(images, "all")
+
+    def trunk(self, images: Tensor, upto: str) -> Tensor:
+        """What the part up to ``upto`` gives: ``stem``, ``layerN``, or ``all``.
+
+        Args:
+            images: ``[B, 1, H, W]``.
+            upto: as the setting ``train.freeze.image`` names a frozen part.
+
+        Returns:
+            ``[B, C, rows, columns]`` of the last layer of that part.
+        """
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        for name in self._stages:
+        return self._layers(x, self._stages[: self._depth(upto)])
+
+    def after_trunk(self, features: Tensor, upto: str) -> Tensor:
+        """Region features ``[B, C, rows, columns]`` from what `trunk` gave for ``upto``."""
+        return self._layers(features, self._stages[self._depth(upto) :])
+
+    def _depth(self, upto: str) -> int:
+        if upto == "all":
+            return len(self._stages)
+        return 0 if upto == "stem" else self._stages.index(upto) + 1
+
+    def _layers(self, x: Tensor, names: list[str]) -> Tensor:
+        for name in names:
             x = getattr(self, name)(x)
         return x
 

@@ -24,13 +24,18 @@ def frozen_parts(model: DualEncoder, freeze: FreezeSettings, where: str) -> list
     Raises:
         UserError: the encoder has no such layer.
     """
-    parts = [*_frozen_image(model, freeze.image, where), *_frozen_text(model, freeze.text, where)]
+    parts = [*frozen_image(model, freeze.image, where), *_frozen_text(model, freeze.text, where)]
     for part in parts:
         part.requires_grad_(False)
     return parts
 
 
-def _frozen_image(model: DualEncoder, upto: str, where: str) -> list[nn.Module]:
+def frozen_image(model: DualEncoder, upto: str, where: str) -> list[nn.Module]:
+    """The modules of the image encoder up to ``upto``, as ``train.freeze.image`` names it.
+
+    Raises:
+        UserError: the encoder has no such layer.
+    """
     encoder = model.image_encoder
     if upto == "none":
         return []

@@ -5,9 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from medclip_debias.config import AugmentSettings, ModelSettings, Preprocessing, Settings
+from medclip_debias.config import (
+    AugmentSettings,
+    FeatureSettings,
+    ModelSettings,
+    Preprocessing,
+    Settings,
+)
 from medclip_debias.evaluation.catalogue import VALIDATION
 
 
@@ -104,6 +116,37 @@ class TrainSettings(Settings):
     wandb: Literal["off", "offline", "online"] = "off"
     wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()
+    features: FeatureSettings = FeatureSettings()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a setting that came later at its default: earlier runs can resume."""
+        content: dict[str, Any] = handler(self)
+        if self.features == FeatureSettings():
+            content.pop("features", None)
+        return content
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> TrainSettings:
+        features, augment = self.features, self.augment
+        if features.cache and self.freeze.image == "none":
+            raise ValueError(
+                "features.cache keeps what the frozen part of the image encoder gives; set "
+                "freeze.image, to all or to its last frozen layer"
+            )
+        if features.text and self.freeze.text != "all":
+            raise ValueError("features.text needs freeze.text: all")
+        if features.cache and augment.changes and not features.augmentations:
+            raise ValueError(
+                "features.cache keeps features of images that do not change; set "
+                "features.augmentations to how many augmentations of each image to keep, or "
+                "augment to {crop: false, brightness: 0, contrast: 0}"
+            )
+        if features.augmentations and not augment.changes:
+            raise ValueError("features.augmentations is set, but augment changes no image")
+        if self.task == "two_view" and features.augmentations == 1:
+            raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
+        return self
 
     @field_validator("best_metric")
     @classmethod
