@@ -203,19 +203,44 @@ class TextEncoderSettings(Settings):
 
 
 class SimilaritySettings(Settings):
-    """LSE+NL similarity (docs/methods.md, Similarity).
+    """Similarity of regions and a sentence (docs/methods.md, Similarity).
+
+    ``k``, ``temperature`` and ``local_weight`` are of LSE+NL; ``temperature`` is also where the
+    learned one of ``attention`` and ``local_words`` starts, and ``k`` the sharpness over words.
+    ``attention_value`` is what ``attention`` mixes, ``layers`` and ``heads`` are of
+    ``cross_attention``.
 
     ``chunk``: images whose region scores are held at a time: a number, 0 for the whole batch, or
     none to choose by size. It changes memory and speed, not the result.
     """
 
-    aggregator: Literal["lse_nl", "lse", "nl", "global", "max", "mean"] = "lse_nl"
+    # fmt: off
+    aggregator: Literal[
+        "lse_nl", "lse", "nl", "global", "max", "mean",
+        "attention", "cross_attention", "local_words",
+    ] = "lse_nl"
+    # fmt: on
     non_local: Literal["critical_region", "self_attention", "mean"] = "critical_region"
     k: float = Field(10.0, gt=0)
     temperature: float = Field(10.0, gt=0)
     local_weight: float = Field(0.5, ge=0, le=1)
     initial_scale: float = Field(14.0, ge=1, le=100)
     chunk: int | None = Field(None, ge=0)
+    attention_value: Literal["similarity", "region"] = "similarity"
+    layers: int = Field(2, ge=1, le=12)
+    heads: int = Field(4, ge=1, le=64)
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the settings that came later out while they are at their defaults.
+
+        So runs of before can resume.
+        """
+        content: dict[str, Any] = handler(self)
+        for name in ("attention_value", "layers", "heads"):
+            if content.get(name) == type(self).model_fields[name].default:
+                del content[name]
+        return content
 
 
 class ModelSettings(Settings):
@@ -225,6 +250,13 @@ class ModelSettings(Settings):
     text: TextEncoderSettings
     dim: int = Field(128, ge=2, le=16_384)
     similarity: SimilaritySettings = SimilaritySettings()
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelSettings:
+        similarity = self.similarity
+        if similarity.aggregator == "cross_attention" and self.dim % similarity.heads:
+            raise ValueError(f"similarity.heads {similarity.heads} does not divide dim {self.dim}")
+        return self
 
 
 # ------------------------------------------------------------------------------- training

@@ -181,6 +181,15 @@ class TextEncoder(nn.Module):
         cls: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
         return cls if self.head is None else self.head(cls)
 
+    def words(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to features of the tokens ``[T, L, width]``.
+
+        Those of padding mean nothing. The projection head, which was trained for [CLS], is
+        applied to each token.
+        """
+        hidden: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        return hidden if self.head is None else self.head(hidden)
+
 
 def read_bert_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json`` of a BERT-like folder.

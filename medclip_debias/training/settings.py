@@ -182,6 +182,15 @@ class RunSettings(Settings):
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
 
+    @model_validator(mode="after")
+    def _text_features_fit(self) -> RunSettings:
+        if self.train.features.text and self.model.similarity.aggregator == "local_words":
+            raise ValueError(
+                "train.features.text keeps one vector a sentence, but the aggregator local_words"
+                " reads its words; leave one of them out"
+            )
+        return self
+
     @field_validator("loss", mode="before")
     @classmethod
     def _no_name(cls, loss: Any) -> Any:
