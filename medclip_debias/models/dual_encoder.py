@@ -153,8 +153,8 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return self._projected(self.image_encoder(x))
 
     def encode_features(self, features: Tensor, upto: str) -> ImageFeatures:
-        """`encode_images` from what ``image_encoder.trunk(images, upto)`` gave."""
-        return self._projected(self.image_encoder.after_trunk(features, upto))
+        """`encode_images` from what ``image_encoder.features_upto(images, upto)`` gave."""
+        return self._projected(self.image_encoder.features_after(features, upto))
 
     def _projected(self, features: Tensor) -> ImageFeatures:
         """Unit vectors of regions from the image encoder's ``[B, C, h, w]`` or ``[B, N, C]``."""

@@ -94,9 +94,9 @@ class ResNetRegions(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
-        return self.trunk(images, "all")
+        return self.features_upto(images, "all")
 
-    def trunk(self, images: Tensor, upto: str) -> Tensor:
+    def features_upto(self, images: Tensor, upto: str) -> Tensor:
         """What the part up to ``upto`` gives: ``stem``, ``layerN``, or ``all``.
 
         Args:
@@ -109,8 +109,8 @@ class ResNetRegions(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         return self._layers(x, self._stages[: self._depth(upto)])
 
-    def after_trunk(self, features: Tensor, upto: str) -> Tensor:
-        """Region features ``[B, C, rows, columns]`` from what `trunk` gave for ``upto``."""
+    def features_after(self, features: Tensor, upto: str) -> Tensor:
+        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave for ``upto``."""
         return self._layers(features, self._stages[self._depth(upto) :])
 
     def _depth(self, upto: str) -> int:

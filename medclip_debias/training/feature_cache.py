@@ -1,9 +1,9 @@
 """Features of frozen encoders, computed once and read in every step (docs/training.md).
 
-What is kept is whatever the frozen part gives: ``image_encoder.trunk(images, upto)`` up to the
-layer that `FreezeSettings.image` names, so the input of the first layer that is trained; and the
-features of a text encoder that is frozen as a whole. A folder is named by a hash of all that the
-numbers depend on, so other weights, images or settings have another one.
+What is kept is whatever the frozen part gives, ``image_encoder.features_upto(images, upto)`` up to
+the layer that `FreezeSettings.image` names, so the input of the first layer that is trained; and
+the features of a text encoder that is frozen as a whole. A folder is named by a hash of all that
+the numbers depend on, so other weights, images or settings have another one.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Features:
         if self.train.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
-            found: Tensor = self.model.image_encoder.trunk(images, self.train.freeze.image)
+            found: Tensor = self.model.image_encoder.features_upto(images, self.train.freeze.image)
         return found[: len(part)]
 
     @torch.no_grad()

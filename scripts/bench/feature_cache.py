@@ -5,8 +5,9 @@
 
 Three runs, each without and with stored features, all taking turns in every round: the text
 encoder trained, the text encoder frozen, and the text encoder frozen and stored as well. An epoch
-is read by the real loader; its figure is the median over the rounds, and the ratio that of the
-medians. Then where the time of a step with stored features goes, and how far the weights after an
+is read by the real loader; its figure is the median over the rounds, by the clock and in seconds
+of all threads on processors (which other jobs disturb less), and the ratio that of the medians.
+Then where the time of a step with stored features goes, and how far the weights after an
 epoch in fp16 and bf16 files are from those in fp32. Makes its own phantom in a temporary folder;
 both encoders have random weights. Writes Markdown.
 """
@@ -17,12 +18,14 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from train_step import head, row, seconds
 from train_ways import Scale, make_data, settings
 
@@ -51,30 +54,40 @@ def epoch(run: Trainer, number: int, workers: int) -> None:
         run.step(step, batch)
 
 
+def spent(work: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Seconds of ``work`` by the clock, and of all its threads on processors."""
+    before = time.process_time()
+    wall = seconds(work, device)
+    return wall, time.process_time() - before
+
+
 def ratios(folder: Path, scale: Scale, rounds: int) -> dict[str, float]:
     """Median seconds an epoch of each run with and without stored features."""
-    head("An epoch", "text encoder", "computed, s", "stored, s", "ratio of the medians")
+    columns = ("computed, s", "stored, s", "ratio", "processor s", "stored", "ratio")
+    head("An epoch", "text encoder", *columns)
     found: dict[str, float] = {}
     for text in ("trained", "frozen", "stored"):
         runs = {stored: trainer(folder, scale, text, stored) for stored in (False, True)}
-        spent: dict[bool, list[float]] = {False: [], True: []}
+        taken: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
         for number in range(rounds + 1):
             for stored, run in runs.items():
-                took = seconds(lambda r=run, n=number: epoch(r, n, scale.workers), run.device)
+                took = spent(lambda r=run, n=number: epoch(r, n, scale.workers), run.device)
                 if number:  # the first one imports and compiles
-                    spent[stored].append(took)
-        slow, fast = (statistics.median(spent[stored]) for stored in (False, True))
-        found[text] = slow / fast
-        row(text, f"{slow:.2f}", f"{fast:.3f}", f"{slow / fast:.1f}")
+                    taken[stored].append(took)
+        cells: list[str] = []
+        for kind in (0, 1):
+            slow, fast = (statistics.median(t[kind] for t in taken[s]) for s in (False, True))
+            cells += [f"{slow:.2f}", f"{fast:.3f}", f"{slow / fast:.1f}"]
+            found.setdefault(text, slow / fast)
+        row(text, *cells)
     return found
 
 
 def parts(folder: Path, scale: Scale, rounds: int) -> None:
-    """Where the time of a step goes that reads stored features of images."""
-    head("A step with stored features, ms", "part", "text trained", "text stored")
-    columns = [
-        dict(_parts(trainer(folder, scale, text, True), rounds)) for text in ("trained", "stored")
-    ]
+    """Where the processors' time goes in a step that reads stored features of images."""
+    head("A step with stored features, processor ms", "part", "text trained", "text stored")
+    kinds = ("trained", "stored")
+    columns = [dict(_parts(trainer(folder, scale, text, True), rounds)) for text in kinds]
     for name in columns[0]:
         row(name, *(f"{1000 * column[name]:.1f}" for column in columns))
 
@@ -83,36 +96,37 @@ def _parts(run: Trainer, rounds: int) -> Iterator[tuple[str, float]]:
     batch, cached, device = run.batches[0], run.cached, run.device
     stored = cached.stored
     assert stored is not None
+    kind = 0 if device.type == "cuda" else 1
 
-    def timed(work: Any) -> float:
+    def timed(work: Callable[[], object]) -> float:
         work()
-        return statistics.median(seconds(work, device) for _ in range(rounds))
+        return statistics.median(spent(work, device)[kind] for _ in range(rounds))
 
     tokens = [cached.tokens[number] for number in batch.texts.tolist()]
 
-    def sentences() -> torch.Tensor:
+    def sentences() -> Tensor:
         if stored.texts is not None:
             return stored.sentences(run.model, batch.texts)
         return run.model.encode_ids(tokens)
 
-    def both_ways(make: Any) -> None:
-        made = make()
-        made.backward(torch.ones_like(made))
+    def both_ways(make: Callable[[], Tensor]) -> Callable[[], None]:
+        def work() -> None:
+            made = make()
+            made.backward(torch.ones_like(made))
+
+        return work
 
     regions = cached._regions(batch).detach().requires_grad_()
     vectors = sentences().detach().requires_grad_()
     yield "reading the batch", timed(lambda: run.batches[1])
-    yield (
-        "projection of the regions, both ways",
-        timed(lambda: both_ways(lambda: cached._regions(batch))),
-    )
-    yield "sentences, both ways", timed(lambda: both_ways(sentences))
-    similarity = run.model.similarity
-    yield "similarity, both ways", timed(lambda: both_ways(lambda: similarity(regions, vectors)))
+    yield "projection of the regions, both ways", timed(both_ways(lambda: cached._regions(batch)))
+    yield "sentences, both ways", timed(both_ways(sentences))
+    score = run.model.similarity
+    yield "similarity, both ways", timed(both_ways(lambda: score(regions, vectors)))
     run.step(0, batch)
     yield "optimiser", timed(run.optimizer.step)
     numbers = iter(range(1, 10_000))
-    yield "whole step, with its reading", timed(lambda: run.step(next(numbers)))
+    yield "whole step, without its reading", timed(lambda: run.step(next(numbers), batch))
 
 
 def precision(folder: Path, scale: Scale) -> None:
