@@ -18,9 +18,9 @@ from torch.utils.data import Dataset
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
+from medclip_debias.data.frozen_features import StoredAugmentations, StoredFeatures
 from medclip_debias.data.ragged import Ragged
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.stored_features import StoredAugmentations, StoredFeatures
 from medclip_debias.data.workers import ahead
 from medclip_debias.errors import UserError
 

@@ -26,15 +26,15 @@ from torch import Tensor, nn
 
 from medclip_debias.config import json_hash
 from medclip_debias.data.augment import augment, draw
-from medclip_debias.data.loader import StepBatches
-from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.stored_features import (
+from medclip_debias.data.frozen_features import (
     Layout,
     StoredFeatures,
     gib,
     is_whole,
     write_features,
 )
+from medclip_debias.data.loader import StepBatches
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import DualEncoder

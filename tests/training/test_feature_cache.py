@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+import time
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
+from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.stored_features import Layout, StoredFeatures, write_features
 from medclip_debias.errors import UserError
+from medclip_debias.training.feature_cache import _alone
 from medclip_debias.training.place import Place
 from medclip_debias.training.processes import together
 from medclip_debias.training.run import train
@@ -285,3 +289,29 @@ def test_the_verb_writes_what_the_run_then_reads(run, tmp_path, capsys):
     assert said == []
     assert command(["features", str(config), "train.features.cache=false"]) == 2
     assert "asks for no stored features" in capsys.readouterr().err
+
+
+def test_what_is_still_to_be_written_is_known_beforehand(run, tmp_path):
+    settings = run(**FROZEN, features={"cache": True, "dtype": "bf16", "folder": tmp_path})
+    plain = Trainer(run(**FROZEN))
+    tokens = list(plain.cached.tokens)
+    planned = plain.features_of(settings, tokens).planned()
+    assert not list(tmp_path.iterdir())
+    Trainer(settings)
+    (file,) = tmp_path.glob("*/features.bin")
+    assert file.stat().st_size == planned > 0
+    assert plain.features_of(settings, tokens).planned() == 0
+
+
+def test_a_second_writer_waits_for_the_first(tmp_path):
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        with (tmp_path / "lock").open("a") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            (tmp_path / "held").touch()
+            time.sleep(0.5)
+            os._exit(0)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    assert list(_alone(tmp_path / "lock")) == [0, None]
+    os.waitpid(child, 0)
