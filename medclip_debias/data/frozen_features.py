@@ -250,8 +250,8 @@ def write_features(
     needed, free = layout.size - done * layout.row_bytes, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder}: {gib(needed)} of features are still to be written, but the disk has only "
-            f"{gib(free)} free; free some, set train.features.folder to another disk, or take "
+            f"{folder}: {readable(needed)} of features are still to be written, but the disk has only "
+            f"{readable(free)} free; free some, set train.features.folder to another disk, or take "
             "fewer augmentations or dtype fp16."
         )
     sentence = f"{folder}: the features cannot be written (is the disk full?); free some space"
@@ -292,6 +292,6 @@ def _safe_rows(folder: Path, mine: Mapping[str, Any], layout: Layout) -> int:
     return min(rows, there // layout.row_bytes) if isinstance(rows, int) and rows > 0 else 0
 
 
-def gib(size: int) -> str:
-    """Bytes for people."""
-    return f"{size / 2**30:.2f} GiB"
+def readable(size: int) -> str:
+    """Bytes for people, in GiB or MiB."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -29,8 +29,8 @@ from medclip_debias.data.augment import augment, draw
 from medclip_debias.data.frozen_features import (
     Layout,
     StoredFeatures,
-    gib,
     is_whole,
+    readable,
     write_features,
 )
 from medclip_debias.data.loader import StepBatches
@@ -303,10 +303,11 @@ class Features:
                 continue
             if is_whole(folder, source.key, layout):  # written while this one waited
                 return
-            each = f" x {self.copies} augmentations" if source.what == "image" else ""
+            augmented = f" x {self.copies} augmentations" if self._copies(source) > 1 else ""
+            what = "images" if source.what == "image" else "sentences"
             self.say(
                 f"{folder}: computes features of {source.rows // self._copies(source)} "
-                f"{source.what}s{each}, {gib(layout.size)} in {layout.dtype}{self._others(folder)}."
+                f"{what}{augmented}, {readable(layout.size)} in {layout.dtype}{self._others(folder)}."
             )
             yield from write_features(folder, source.key, layout, source.compute, source.chunk)
 
@@ -318,7 +319,7 @@ class Features:
         beside = [p for p in self.folder.iterdir() if p.is_dir() and p != folder]
         size = sum(f.stat().st_size for p in beside for f in p.iterdir() if f.is_file())
         what = f"{len(beside)} other folder{'s' if len(beside) > 1 else ''} of features"
-        return f" ({what} beside it: {gib(size)})" if beside else ""
+        return f" ({what} beside it: {readable(size)})" if beside else ""
 
     def _compare(self, source: _Source, folder: Path, layout: Layout) -> None:
         """Compute a few rows again: a damaged file, or another library, is seen at once."""

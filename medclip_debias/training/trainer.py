@@ -383,7 +383,7 @@ def store_features(
         what: {
             "folder": str(file.folder),
             "rows": file.layout.rows,
-            "shape": list(file.layout.shape),
+            "shape": " x ".join(map(str, file.layout.shape)),
             "bytes": file.layout.size,
         }
         for what, file in found.items()

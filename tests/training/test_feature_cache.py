@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import shutil
 import time
 
@@ -107,7 +108,7 @@ def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp
     whole = train(run("whole", **frozen), warn=said.append)
     assert len(said) == 1
     assert "x 2 augmentations" in said[0]
-    assert "GiB in fp32" in said[0]
+    assert "MiB in fp32" in said[0]
     cut = run("cut", **frozen)
 
     def stop(done, *_):
@@ -205,6 +206,22 @@ def test_a_full_disk_is_one_sentence_before_anything_is_written(tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
+def test_a_disk_that_fills_up_is_one_sentence_and_what_was_written_is_not_taken_for_whole(tmp_path):
+    layout, key = layout_and_key()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = write_features(tmp_path, key, layout, rows, 2)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # 168 bytes are needed
+        with pytest.raises(UserError, match=r"is the disk full\?\); free some space"):
+            list(writer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(write_features(tmp_path, key, layout, rows, 2))[-1] == 7
+    assert torch.equal(
+        StoredFeatures(tmp_path, layout, np.arange(7)).at(np.arange(7)), rows(range(7))
+    )
+
+
 def test_a_number_too_large_for_half_precision_is_refused(tmp_path):
     layout = Layout(2, (1,), "fp16")
     writer = write_features(tmp_path, {}, layout, lambda part: torch.full((2, 1), 1e6), 2)
@@ -282,8 +299,10 @@ def test_the_verb_writes_what_the_run_then_reads(run, tmp_path, capsys):
     assert command(["features", str(config), "--json"]) == 0
     heard = capsys.readouterr()
     shown = json.loads(heard.out)["image"]
-    assert "GiB in fp32" in heard.err
-    assert shown["bytes"] == 4 * shown["rows"] * np.prod(shown["shape"])
+    assert "MiB in fp32" in heard.err
+    assert shown["bytes"] == 4 * shown["rows"] * np.prod(
+        [int(n) for n in shown["shape"].split(" x ")]
+    )
     said: list[str] = []
     Trainer(settings, say=said.append)
     assert said == []
