@@ -250,9 +250,9 @@ def write_features(
     needed, free = layout.size - done * layout.row_bytes, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder}: {readable(needed)} of features are still to be written, but the disk has only "
-            f"{readable(free)} free; free some, set train.features.folder to another disk, or take "
-            "fewer augmentations or dtype fp16."
+            f"{folder}: {readable(needed)} of features are still to be written, but the disk has "
+            f"only {readable(free)} free; free some, set train.features.folder to another disk, or "
+            "take fewer augmentations or dtype fp16."
         )
     sentence = f"{folder}: the features cannot be written (is the disk full?); free some space"
     with explained(f"{sentence}, then run the same command again", OSError):

@@ -305,9 +305,10 @@ class Features:
                 return
             augmented = f" x {self.copies} augmentations" if self._copies(source) > 1 else ""
             what = "images" if source.what == "image" else "sentences"
+            count, size = source.rows // self._copies(source), readable(layout.size)
             self.say(
-                f"{folder}: computes features of {source.rows // self._copies(source)} "
-                f"{what}{augmented}, {readable(layout.size)} in {layout.dtype}{self._others(folder)}."
+                f"{folder}: computes features of {count} {what}{augmented}, {size} in "
+                f"{layout.dtype}{self._others(folder)}."
             )
             yield from write_features(folder, source.key, layout, source.compute, source.chunk)
 
