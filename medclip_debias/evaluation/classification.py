@@ -66,9 +66,22 @@ def calibration_bin(probability: Floats) -> NDArray[np.intp]:
     return np.minimum((probability * CALIBRATION_BINS).astype(np.intp), CALIBRATION_BINS - 1)
 
 
-def weighted_ece(positive: Bools, probability: Floats, weights: Floats) -> Floats:
-    """Expected calibration error: ``sum_bins share |mean probability - share of positives|``."""
-    member = calibration_bin(probability)[:, None] == np.arange(CALIBRATION_BINS)
+def weighted_ece(
+    positive: Bools,
+    probability: Floats,
+    weights: Floats,
+    bins: NDArray[np.intp] | None = None,
+) -> Floats:
+    """Expected calibration error: ``sum_bins share |mean probability - share of positives|``.
+
+    Args:
+        positive: ``[n]``.
+        probability: ``[n]``.
+        weights: ``[b, n]``.
+        bins: bin of each image, below 15; by default of equal width.
+    """
+    bins = calibration_bin(probability) if bins is None else bins
+    member = bins[:, None] == np.arange(CALIBRATION_BINS)
     gap = weights @ (member * (probability - positive)[:, None])
     with np.errstate(invalid="ignore"):
         return np.asarray(np.abs(gap).sum(axis=1) / weights.sum(axis=1))

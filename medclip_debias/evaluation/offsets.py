@@ -103,20 +103,11 @@ def save_offsets(
     Raises:
         UserError: the model has no scale, or the split no image.
     """
-    import torch
-
-    from medclip_debias.models.finite import finite
+    from medclip_debias.evaluation.row_scores import row_scores
 
     scale = needed_scale(model)
     rows = offset_rows(data, "train" if split == "train" else "validate", ())
-    scores = []
-    with torch.inference_mode():
-        vectors = model.encode_sentences(list(texts))
-        for start in range(0, len(rows), 64):
-            pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
-            features = model.encode_images(pixels)
-            scores.append(finite(model.score(features, vectors), "offsets"))
-    values = prompt_offsets(np.concatenate(scores).astype(np.float64), scale)
+    values = prompt_offsets(row_scores(model, data, rows, texts, what="offsets"), scale)
     content = {
         "model_hash": model.content_hash,
         "data_hash": data.content_hash,

@@ -11,7 +11,9 @@ from medclip_debias.config import Settings, load_yaml, validate
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
+from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.
@@ -37,6 +39,14 @@ class EvaluationOptions(Settings):
         labels: what uncertain and blank labels stand for.
         smoothing: sigma of the Gaussian over heatmaps, in grid cells; 0 for none.
         boxes: how heatmaps become boxes.
+        merge_phrases: phrases on one image that are taken for one, with the boxes of all: those
+            of the same words (``phrase``; letter case, blanks and the full stop aside), or of one
+            ``category``, whose first phrase then speaks for all.
+        sharpen: how maps are sharpened without training (`medclip_debias.grounding.sharpen`).
+        suppression: how it is chosen when a sentence gets no box.
+        suppression_from: where: on the images of ``validate``, once for the ``model`` (what its
+            folder keeps), or nowhere (``none``: a sentence's words alone withhold its boxes).
+        sentences_per_image: most sentences that are not in an image, of each kind, asked of it.
         annotation_split: phrases that have a split of their own (MS-CXR 1.1): only those of the
             split that is evaluated (``as_split``), or ``all``.
         report_score: a report's score with an image; the ``mean`` or ``max`` of its sentences'.
@@ -53,11 +63,18 @@ class EvaluationOptions(Settings):
             ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
             judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
+        decisions: probabilities, thresholds and abstention of zero-shot classification
+            (`medclip_debias.evaluation.decisions`); None for none.
     """
 
     labels: LabelPolicy = LabelPolicy()
     smoothing: float = Field(0.0, ge=0)
     boxes: BoxRule = BoxRule()
+    merge_phrases: Literal["none", "phrase", "category"] = "none"
+    sharpen: Sharpen = "none"
+    suppression: SuppressionSettings = SuppressionSettings()
+    suppression_from: Literal["validate", "model", "none"] = "validate"
+    sentences_per_image: int = Field(4, ge=1)
     annotation_split: Literal["as_split", "all"] = "as_split"
     report_score: Literal["mean", "max"] = "mean"
     triplet_reports: Literal["sentences", "whole"] = "sentences"
@@ -66,6 +83,7 @@ class EvaluationOptions(Settings):
     views: Views = "frontal"
     several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
+    decisions: DecisionOptions | None = None
 
 
 def read_options(path: Path) -> EvaluationOptions:

@@ -41,7 +41,10 @@ class Skipped(UserError):
 
 
 class NotAsked(UserError):
-    """A protocol that needs a file of its own, which was not given; the results are silent."""
+    """A protocol whose file was not given, or whose annotations the archive has none of.
+
+    The results are silent about it.
+    """
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class Protocol(ABC):
     Attributes:
         name: its key in ``results.json``, and of its metrics in the catalogue.
         items_name: file of its items, without ending.
+        reads_regions: whether it looks at the images' regions; a protocol that only asks the model
+            for whole scores says no, and a cache then need not keep them.
         counted: what it adds to ``counts`` of ``results.json``; 0 where it is skipped.
         texts: sentences that it needs as vectors.
         rows: rows of the set's images that it wants to see.
@@ -124,6 +129,7 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     items_name: ClassVar[str]
+    reads_regions: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     texts: list[str]
     rows: frozenset[int]

@@ -242,11 +242,14 @@ def _different_data(one: Run, two: Run) -> str:
 def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """Names of the options that differ; the bootstrap's do not matter, for it is computed again.
 
+    Nor do those of decisions, which change no metric that is compared.
+
     What older results do not name was always done in the same way.
     """
     always = {"several_prompts": SEVERAL_PROMPTS, "triplet_reports": "sentences"}
     a, b = (always | (run.get("options") or {}) for run in (one, two))
-    names = [name for name in {**a, **b} if name != "bootstrap" and a.get(name) != b.get(name)]
+    aside = ("bootstrap", "decisions")
+    names = [name for name in {**a, **b} if name not in aside and a.get(name) != b.get(name)]
     return ", ".join(names)
 
 

@@ -66,18 +66,30 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class PhraseMetrics(Part):
         """Metrics of phrase grounding."""
 
+    class SentenceBoxMetrics(Part):
+        """Metrics of boxes for sentences that may not be there."""
+
     class RetrievalMetrics(Part):
         """Metrics of a retrieval."""
 
     class TripletMetrics(Part):
         """Metrics of report triplets."""
 
+    class MaskMetrics(Part):
+        """Metrics of segmentation."""
+
+    class ProgressionMetrics(Part):
+        """Metrics of progression."""
+
 else:
     ClassMetrics = _with_metrics("zero_shot", per_class=True)
     ZeroShotMetrics = _with_metrics("zero_shot")
     PhraseMetrics = _with_metrics("grounding")
+    SentenceBoxMetrics = _with_metrics("sentence_boxes")
     RetrievalMetrics = _with_metrics("retrieval")
     TripletMetrics = _with_metrics("triplets")
+    MaskMetrics = _with_metrics("segmentation")
+    ProgressionMetrics = _with_metrics("progression")
 
 
 # ------------------------------------------------------------------------------- zero-shot
@@ -186,6 +198,97 @@ class UsedLabelMap(Part):
     not_judged: dict[str, str] = Field({}, description="Classes without labels, and why.")
 
 
+class Probabilities(Part):
+    """How far probabilities can be trusted."""
+
+    ece: float | None = Field(None, description="Calibration error, 15 bins of equal width.")
+    ece_equal_mass: float | None = Field(None, description="The same, bins of as many images each.")
+    brier: float | None = Field(None, description="Mean square of probability less truth.")
+    intercept: float | None = Field(None, description="Of the recalibration with slope 1; 0 best.")
+    slope: float | None = Field(None, description="Of the logistic recalibration; 1 best.")
+    interval: Intervals = Field({}, description="95% intervals.")
+    reliability: list[Bin] = Field([], description="Bins that hold images.")
+
+
+class TakenPrevalence(Part):
+    """The share of positives that probabilities are for."""
+
+    validation: float = Field(description="Share among the images of the fit.")
+    target: float = Field(description="Share that was taken for the evaluated images.")
+    whence: Literal["given", "calibration", "estimated", "validation"] = Field(
+        alias="from", description="Where that share is from."
+    )
+    observed: float = Field(description="Share among the evaluated images.")
+
+
+class DecisionThreshold(Part):
+    """A threshold chosen on the images of the fit, and what it does on those evaluated."""
+
+    score: float = Field(description="Score difference at or above which is positive.")
+    probability: float = Field(description="The probability there.")
+    sensitivity: float | None = Field(None, description="Positives at or above.")
+    specificity: float | None = Field(None, description="Negatives below.")
+    ppv: float | None = Field(None, description="Share of those at or above that are positive.")
+    npv: float | None = Field(None, description="Share of those below that are negative.")
+    flagged: float | None = Field(None, description="Share of images at or above.")
+    interval: Intervals = Field({}, description="95% intervals.")
+
+
+class Benefit(Part):
+    """Net benefit per image at one threshold probability; of flagging nobody it is 0."""
+
+    threshold_probability: float = Field(description="Probability from which one acts.")
+    model: float = Field(description="Of acting where the probability reaches it.")
+    all: float = Field(description="Of acting on every image.")
+
+
+class AnswerSets(Part):
+    """Conformal sets of answers."""
+
+    present_from: float | None = Field(description="Lowest value with 'present'; null for any.")
+    absent_to: float | None = Field(description="Highest value with 'absent'; null for any.")
+    images: int = Field(description="Images.")
+    coverage: float | None = Field(None, description="Share whose set holds the truth.")
+    coverage_present: float | None = Field(None, description="Of those with the finding.")
+    coverage_absent: float | None = Field(None, description="Of those without it.")
+    abstention: float | None = Field(None, description="Share with both answers or none.")
+    both: float | None = Field(None, description="Share with both answers.")
+    none: float | None = Field(None, description="Share with no answer.")
+    right_when_single: float | None = Field(None, description="Share right of single answers.")
+    interval: Intervals = Field({}, description="95% intervals.")
+
+
+class ClassDecision(Part):
+    """Probabilities, thresholds and sets of answers of one class."""
+
+    fitted: dict[str, Any] = Field(description="Counts of the images of the fit, and the map.")
+    prevalence: TakenPrevalence = Field(description="Shares of positives.")
+    uncalibrated: Probabilities | None = Field(None, description="By the model's own scale.")
+    validation: Probabilities = Field(description="Calibrated, at the prevalence of the fit.")
+    probabilities: Probabilities = Field(description="Calibrated, at the prevalence taken.")
+    thresholds: dict[str, DecisionThreshold] = Field(description="By rule.")
+    net_benefit: list[Benefit] = Field(description="Decision curve.")
+    sets: AnswerSets = Field(description="Conformal sets.")
+
+
+class Decisions(Part):
+    """Decisions of zero-shot classification; ``reason`` alone where none were made."""
+
+    method: Literal["platt", "temperature", "isotonic"] = Field(description="What was fitted.")
+    reason: str | None = Field(None, description="Why nothing was decided.")
+    split: str | None = Field(None, description="Whose images were calibrated on.")
+    data_hash: str | None = Field(None, description="Their set, of a calibration file.")
+    coverage_asked: float | None = Field(None, description="Coverage that the sets are made for.")
+    conformal: str | None = Field(None, description="What the coverage is kept among.")
+    ece: float | None = Field(None, description="Of the probabilities; mean over classes.")
+    coverage: float | None = Field(None, description="Of the sets; mean over classes.")
+    abstention: float | None = Field(None, description="Of the sets; mean over classes.")
+    interval: Intervals = Field({}, description="95% intervals of the means.")
+    classes: dict[str, ClassDecision] = Field({}, description="Per class.")
+    skipped: dict[str, Any] = Field({}, description="Classes without decisions, and why.")
+    notes: list[str] = Field([], description="What a reader must know.")
+
+
 class ZeroShot(ZeroShotMetrics):
     """Zero-shot classification; the metrics are means over the classes."""
 
@@ -203,6 +306,7 @@ class ZeroShot(ZeroShotMetrics):
     offsets: UsedOffsets | None = Field(None, description="One constant per prompt, if any.")
     label_map: UsedLabelMap | None = Field(None, description="The label map, if any.")
     multiclass: MultiClass | None = Field(None, description="Multi-class accuracy.")
+    decisions: Decisions | None = Field(None, description="Probabilities and decisions, if asked.")
 
 
 # ------------------------------------------------------------------------------- grounding
@@ -231,6 +335,20 @@ class Grounding(PhraseFigures):
     not_groundable: Any = Field(None, description="The same for phrases that deny a finding.")
     source: Any = Field(None, description="Where the phrases come from.")
     unseen_boxes: int | None = Field(None, description="Phrases outside the model's view.")
+    dice: Any = Field(None, description="At which share of its range each rule cuts a map.")
+
+
+class SentenceBoxes(SentenceBoxMetrics):
+    """Boxes for sentences that may not be in the image."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    without_suppression: Any = Field(None, description="The same boxes, none of them withheld.")
+    sentences: int = Field(description="Sentences asked, each of one image.")
+    patients: int | None = Field(None, description="Their patients.")
+    asked: dict[str, int] = Field({}, description="How many of each kind were found and asked.")
+    choice: str | None = Field(None, description="What the kinds are, and how they were chosen.")
+    suppressed_by_words: int | None = Field(None, description="Suppressed by their own words.")
+    rule: Any = Field(None, description="The rule of suppression, and how it was chosen.")
 
 
 # ------------------------------------------------------------------------------- retrieval
@@ -277,6 +395,51 @@ class Triplets(TripletMetrics):
     source: Any = Field(None, description="The file, and what of it was left aside.")
 
 
+# --------------------------------------------------------------------- masks and progression
+
+
+class MaskClass(MaskMetrics):
+    """Segmentation of one class."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    masks: int = Field(description="Masks of the class.")
+
+
+class Segmentation(MaskMetrics):
+    """Maps against masks; the metrics are means over the classes."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    classes: dict[str, MaskClass] = Field(description="Per class.")
+    masks: int = Field(description="Masks judged, one a sentence and image.")
+    without_mask: int = Field(description="Sentences with boxes alone, left aside.")
+    patients: int | None = Field(None, description="Their patients.")
+    pointing_game_floor: float | None = Field(None, description="Hit rate of a random pixel.")
+    threshold: dict[str, Any] = Field(
+        {}, description="Share of the range that validation chose, or why there is none."
+    )
+    test_threshold: dict[str, Any] = Field({}, description="That of the test itself.")
+
+
+class ProgressionClass(ProgressionMetrics):
+    """Progression of one finding."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    improving: int = Field(description="Pairs in which it improved.")
+    stable: int = Field(description="Pairs in which it stayed.")
+    worsening: int = Field(description="Pairs in which it worsened.")
+
+
+class Progression(ProgressionMetrics):
+    """Improving, stable or worsening; the metrics are means over the findings."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    classes: dict[str, ProgressionClass] = Field(description="Per finding.")
+    progressions: int = Field(description="Findings of pairs judged.")
+    pairs: int = Field(description="Their pairs of images.")
+    patients: int | None = Field(None, description="Their patients.")
+    sentences: dict[str, Any] = Field({}, description="What was said of each finding.")
+
+
 # ------------------------------------------------------------------------------- the whole
 
 
@@ -286,6 +449,7 @@ class Counts(Part):
     images: int = Field(description="Images encoded.")
     labelled_images: int | None = Field(None, description="Images with labels.")
     phrases: int | None = Field(None, description="Phrases.")
+    asked_sentences: int | None = Field(None, description="Sentences asked, each of one image.")
     sentences: int | None = Field(None, description="Distinct sentences encoded.")
     cut_sentences: int | None = Field(None, description="Sentences longer than the encoder reads.")
 
@@ -326,9 +490,14 @@ class Results(Part):
     split: str = Field(description="Split of the images.")
     zero_shot: ZeroShot | None = Field(None, description="Zero-shot classification.")
     grounding: Grounding | None = Field(None, description="Phrase grounding.")
+    sentence_boxes: SentenceBoxes | None = Field(
+        None, description="Boxes for sentences that may not be in the image."
+    )
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     triplets: Triplets | None = Field(None, description="Report triplets.")
+    segmentation: Segmentation | None = Field(None, description="Maps against masks.")
+    progression: Progression | None = Field(None, description="Findings over time.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import LabelPolicy
@@ -21,7 +20,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.prompt_scores import prompt_differences
-from medclip_debias.models.finite import finite
+from medclip_debias.evaluation.row_scores import row_scores
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
@@ -76,7 +75,9 @@ def _zero_shot(
     rows, table = _some(rows[labelled], limit), table[_some(np.flatnonzero(labelled), limit)]
     if not len(rows):
         return {}
-    differences = prompt_differences(_scores(model, data, rows, prompts.texts, batch_size), prompts)
+    differences = prompt_differences(
+        row_scores(model, data, rows, prompts.texts, batch_size), prompts
+    )
     areas = []
     for column, name in enumerate(names):
         judged = LabelPolicy().apply(table[:, column])
@@ -104,7 +105,7 @@ def _retrieval(
     shown = studies.frontal or studies.rows
     rows = np.array([shown[study][0] for study in chosen])
     relevant = np.stack([np.isin(said, studies.sentences[study]) for study in chosen])
-    ranks = first_relevant_rank(_scores(model, data, rows, texts, batch_size), relevant)
+    ranks = first_relevant_rank(row_scores(model, data, rows, texts, batch_size), relevant)
     return {"recall_at_10": recall_at(ranks, 10), "median_rank": median_rank(ranks)}
 
 
@@ -114,22 +115,3 @@ def _some(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
         return values
     places = np.random.default_rng(_CHOICE).choice(len(values), limit, replace=False)
     return values[np.sort(places)]
-
-
-@torch.no_grad()
-def _scores(
-    model: ImageTextModel,
-    data: PreparedSet,
-    rows: NDArray[np.int64],
-    texts: list[str],
-    batch_size: int,
-) -> NDArray[np.float64]:
-    """Similarities ``[len(rows), len(texts)]``."""
-    sentences = model.encode_sentences(texts)
-    parts = []
-    for start in range(0, len(rows), batch_size):
-        pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
-        scores = model.score(model.encode_images(pixels), sentences)
-        parts.append(finite(scores, "validation").astype(np.float64))
-    result: NDArray[np.float64] = np.concatenate(parts)
-    return result

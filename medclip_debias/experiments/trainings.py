@@ -321,6 +321,8 @@ def _depends(
         hashes: of what was hashed before, by its place.
     """
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.data.text.claims.table import FILE as CLAIMS
+    from medclip_debias.data.text.claims.table import claims_hash
     from medclip_debias.language.masked_lm import language_model_hash
     from medclip_debias.training.folder import deciding
 
@@ -341,12 +343,25 @@ def _depends(
     settings = deciding(run)
     text = str(settings.pop("model.text.folder"))
     prepared = str(settings.pop("prepared"))
-    return {
+    found = {
         "run": by_content(settings),
         "data": known(prepared, lambda place: PreparedSet.open(place).content_hash),
         "language_model": known(text, language_model_hash),
         "evaluate": by_content(_judging(evaluate)),
     }
+    if _reads_claims(run["loss"]):
+        place = str(Path(prepared) / CLAIMS)
+        found["claims"] = known(place, lambda file: claims_hash(file.parent))
+    return found
+
+
+def _reads_claims(loss: Any) -> bool:
+    """Whether a part of the objective's settings is the evidence ``claims``."""
+    if isinstance(loss, Mapping):
+        evidence = loss.get("evidence")
+        own = isinstance(evidence, Mapping) and evidence.get("kind") == "claims"
+        return own or any(_reads_claims(part) for part in loss.values())
+    return isinstance(loss, list | tuple) and any(_reads_claims(part) for part in loss)
 
 
 def _judging(evaluate: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,17 +20,24 @@ from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.classification import sigmoid
-from medclip_debias.evaluation.protocols.zero_shot import prompt_differences
+from medclip_debias.evaluation.decisions.options import PrevalenceLike
+from medclip_debias.evaluation.prompt_scores import prompt_differences
+from medclip_debias.front.decided import CalibrationLike, Decided, read_calibration
 from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images
 from medclip_debias.front.prompts import PromptsLike, asked_classes
 from medclip_debias.front.saying import warn
 from medclip_debias.grounding.ground import ground_image
+from medclip_debias.grounding.regions import boxes_of_share
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
+from medclip_debias.grounding.settings import Sharpen
+from medclip_debias.grounding.sharpen import checked_sharpen
+from medclip_debias.grounding.suppression import read_rule
 from medclip_debias.models.dual_encoder import best_device
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import MapKind
 from medclip_debias.models.load import load_model
+from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
@@ -169,6 +176,8 @@ class Model:
         prompts: PromptsLike = None,
         *,
         scale: float | None = None,
+        calibration: CalibrationLike | None = None,
+        prevalence: PrevalenceLike = "validation",
         batch_size: int = _BATCH,
     ) -> pd.DataFrame:
         """Probabilities of classes that the model was not trained to name.
@@ -178,6 +187,8 @@ class Model:
         not add up to 1. Of a list of sentences, among each other: the softmax over them of ``scale
         * score``; rows add up to 1, so it asks which sentence fits best, not whether it is true.
         Both are as the model has them, and calibrated only as far as ``evaluate`` says (`ece`).
+        With ``calibration`` they are what labelled images made of the scores: of 100 images with a
+        probability of 0.2 about 20 have the finding, where ``prevalence`` holds.
 
         Args:
             images: I images.
@@ -186,14 +197,27 @@ class Model:
                 sentences or more; by default the set that ``evaluate`` takes, chex5.
             scale: what scores are multiplied by; by default what the model learned. Imported
                 peers do not say theirs.
+            calibration: a file that ``calibrate`` wrote for this model, or what `Calibration.read`
+                gave; takes the place of the scale. Its own prompts are the default; classes that
+                it could not calibrate are left out, with a warning.
+            prevalence: with a calibration, see `decisions`.
             batch_size: images encoded at a time.
 
         Returns:
             ``[I, classes]`` float64 in [0, 1]; rows are named by path, or by place from 0.
 
         Raises:
-            UserError: an image cannot be used, the prompts are none, or no scale is known.
+            UserError: an image cannot be used, the prompts are none, no scale is known, or the
+                calibration is of another model or other prompts.
         """
+        if calibration is not None:
+            if scale is not None:
+                raise UserError("a calibration has its own scale; give one of the two.")
+            found = self._decided(images, prompts, calibration, prevalence, batch_size)
+            columns = {name: sigmoid(each.logits) for name, each in found.items()}
+            return pd.DataFrame(columns, index=found.index).rename_axis(columns="class")
+        if prevalence != "validation":
+            raise UserError("a prevalence needs a calibration; give calibration=FILE, too.")
         asked = asked_classes(prompts, self.network.prompts)
         learned = self.network.learned_scale if scale is None else scale
         if learned is None:
@@ -215,6 +239,73 @@ class Model:
             columns = dict(zip(texts, shares.T, strict=True))
         table = pd.DataFrame(columns, index=scores.index)
         return table.rename_axis(columns="class")
+
+    def decisions(
+        self,
+        images: ImagesLike,
+        calibration: CalibrationLike,
+        prompts: PromptsLike = None,
+        *,
+        prevalence: PrevalenceLike = "validation",
+        coverage: float | None = None,
+        batch_size: int = _BATCH,
+    ) -> pd.DataFrame:
+        """Probability, and set of answers, of each image and class of a calibration.
+
+        The ``answer`` is ``present``, ``absent``, ``both`` (the model abstains: either may be true)
+        or ``none`` (the image is unlike those with the finding and unlike those without it). The
+        truth is in the set for `coverage` of the images.
+
+        Args:
+            images: I images.
+            calibration: a file that ``calibrate`` wrote for this model, or what it holds.
+            prompts: of the classes wanted, as the calibration has them; all of them by default.
+            prevalence: share of positives among such images: the calibration's own
+                (``validation``), a share by class name, or ``estimated`` from the scores of these
+                images, which takes many of them (docs/decisions.md).
+            coverage: of the sets; by default the calibration's.
+            batch_size: images encoded at a time.
+
+        Returns:
+            A row for each image and class: ``image``, ``class``, ``probability``, ``answer``, and
+            the ``prevalence`` taken.
+
+        Raises:
+            UserError: as of `zero_shot`; or the coverage is not in [0.5, 1).
+        """
+        if coverage is not None and not 0.5 <= coverage < 1:
+            raise UserError(f"coverage must be at least 0.5 and below 1, got {coverage}.")
+        found = self._decided(images, prompts, calibration, prevalence, batch_size)
+        parts = [
+            pd.DataFrame(
+                {
+                    "image": found.index,
+                    "class": name,
+                    "probability": sigmoid(each.logits),
+                    "answer": each.answers(found.calibration, coverage),
+                    "prevalence": each.prevalence,
+                }
+            )
+            for name, each in found.items()
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def _decided(
+        self,
+        images: ImagesLike,
+        prompts: PromptsLike,
+        calibration: CalibrationLike,
+        prevalence: PrevalenceLike,
+        batch_size: int,
+    ) -> Decided:
+        kept, where = read_calibration(calibration)
+        asked = kept.prompts if prompts is None else asked_classes(prompts, self.network.prompts)
+        if not isinstance(asked, PromptSet):
+            raise UserError("a calibration is of classes with two sides; give no bare sentences.")
+        kept.check(where, self.network.content_hash, asked)
+        scores = self.scores(images, asked.texts, batch_size=batch_size)
+        differences = prompt_differences(scores.to_numpy(dtype=np.float64), asked)
+        return Decided.of(kept, where, differences, prevalence, scores.index)
 
     def scores(
         self, images: ImagesLike, texts: str | Sequence[str], *, batch_size: int = _BATCH
@@ -284,7 +375,12 @@ class Model:
     # -------------------------------------------------------------------------- grounding
 
     def heatmaps(
-        self, image: ImageLike, sentences: str | Sequence[str], *, smoothing: float = 0.0
+        self,
+        image: ImageLike,
+        sentences: str | Sequence[str],
+        *,
+        smoothing: float = 0.0,
+        sharpen: Sharpen = "none",
     ) -> Heatmaps:
         """Where on a radiograph each sentence is seen, at its original pixels.
 
@@ -294,19 +390,15 @@ class Model:
             image: one image.
             sentences: T sentences, none of them empty.
             smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
+            sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
 
         Raises:
             UserError: the image or a sentence cannot be used, or the model has no regions.
         """
-        texts = checked_sentences(sentences)
-        given = given_images(image)
-        if len(given) != 1:
-            raise UserError(f"heatmaps takes one image, got {len(given)}; call it for each.")
-        self._tell_cut(texts)
+        texts, radiograph = self._one("heatmaps", image, sentences)
         settings = self.preprocessing.prepare
-        radiograph = given[0].read(settings.window)
-        self._tell_synthetic(given)
-        found = ground_image(self.network, radiograph, texts, smoothing=smoothing)
+        how = checked_sharpen(sharpen)
+        found = ground_image(self.network, radiograph, texts, smoothing=smoothing, sharpen=how)
         values = np.stack([one.heatmap for one in found])
         return Heatmaps(
             values=values,
@@ -317,7 +409,63 @@ class Model:
             image=radiograph.stretched(settings),
         )
 
+    def boxes(
+        self,
+        image: ImageLike,
+        sentences: str | Sequence[str],
+        *,
+        share: float = 0.5,
+        smoothing: float = 0.0,
+        sharpen: Sharpen = "none",
+        suppress: bool = True,
+    ) -> pd.DataFrame:
+        """Zero, one or many boxes for each sentence, with a confidence.
+
+        Args:
+            image: one image.
+            sentences: T sentences, none of them empty.
+            share: of a map's range, from its lowest value on, at which it is cut for boxes.
+            smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
+            sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
+            suppress: give no box for a sentence that is not in the image, by the rule that
+                ``medclip-debias suppression`` keeps in the model's folder; if False, every
+                sentence has boxes and none a confidence.
+
+        Returns:
+            One row a box, by sentence and falling confidence: ``sentence``, ``x``, ``y``,
+            ``width``, ``height`` (pixels of the original), ``confidence`` in [0, 1]. A sentence
+            that is not in the image has no row.
+
+        Raises:
+            UserError: the image or a sentence cannot be used, the model has no regions, or its
+                folder no rule of suppression.
+        """
+        texts, radiograph = self._one("boxes", image, sentences)
+        rule = read_rule(Path(self.name), self.network) if suppress else None
+        how = checked_sharpen(sharpen)
+        found = ground_image(
+            self.network, radiograph, texts, smoothing=smoothing, sharpen=how, rule=rule
+        )
+        rows = [
+            (one.text, *box.box, np.nan if box.confidence is None else box.confidence)
+            for one in found
+            for box in boxes_of_share(one.heatmap, share, one.verdict)
+        ]
+        columns = ["sentence", "x", "y", "width", "height", "confidence"]
+        return pd.DataFrame(rows, columns=columns)
+
     # ------------------------------------------------------------------------------ parts
+
+    def _one(
+        self, what: str, image: ImageLike, sentences: str | Sequence[str]
+    ) -> tuple[list[str], Radiograph]:
+        texts, given = checked_sentences(sentences), given_images(image)
+        if len(given) != 1:
+            raise UserError(f"{what} takes one image, got {len(given)}; call it for each.")
+        self._tell_cut(texts)
+        radiograph = given[0].read(self.preprocessing.prepare.window)
+        self._tell_synthetic(given)
+        return texts, radiograph
 
     def _sentence_vectors(self, sentences: list[str]) -> torch.Tensor:
         self._tell_cut(sentences)
@@ -350,12 +498,8 @@ class Model:
 
     def _tell_synthetic(self, images: Sequence[GivenImage]) -> None:
         """Say once that the model knows no patient, when it is shown other than a phantom."""
-        trained = trained_on(self.network.provenance)
-        if self._warned or not trained["synthetic"] or all(i.is_phantoms for i in images):
-            return
-        self._warned = True
-        warn(
-            f"this model was trained on generated images alone ({archive_name(trained)}): what it"
-            " says of a patient's radiograph means nothing.",
-            SyntheticModelWarning,
-        )
+        shown = all(image.is_phantoms for image in images)
+        said = synthetic_warning(self.network.provenance, shown)
+        if said is not None and not self._warned:
+            self._warned = True
+            warn(said, SyntheticModelWarning)

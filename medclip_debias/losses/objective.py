@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
 from medclip_debias.config import Settings, validate
@@ -151,6 +151,29 @@ def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.")
         objective.settings_class, _parts(content, where, prefix), where, prefix
     )
     return settings
+
+
+def _nested(value: Any) -> Any:
+    return loss_settings(value, "core", "") if isinstance(value, dict) else value
+
+
+NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(_nested)]
+"""Field type of an objective inside another one, validated by the kind it names."""
+
+
+class AroundCore(Objective[L]):
+    """Base of the objectives that change another one, their ``core``."""
+
+    core: Objective[Any]
+
+    @property
+    def masked_lm(self) -> MaskedLMSettings | None:
+        """The core's."""
+        return self.core.masked_lm
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """The core's."""
+        return self.core.parameter_groups()
 
 
 def _parts(content: Mapping[str, Any], where: str, prefix: str) -> Mapping[str, Any]:

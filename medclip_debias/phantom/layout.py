@@ -104,6 +104,17 @@ class Layout(ABC):
         """
         return {}
 
+    def boxes_by_view(
+        self, studies: Sequence[ContentStudy], of: Callable[[ContentView], list[Box]]
+    ) -> dict[str, list[Box]]:
+        """Boxes ``of`` each frontal view, by image id; a view without any has an empty list."""
+        return {
+            self.image_id(study, view): of(view)
+            for study in studies
+            for view in study.views
+            if view.frontal
+        }
+
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:

@@ -70,6 +70,37 @@ def reliability_plots(results: Results) -> list[dict[str, str]]:
     ]
 
 
+def decision_rows(results: Results) -> Rows:
+    """Probabilities and sets of answers per class; empty where no decisions were asked for."""
+    rows = []
+    for name, c in (dig(results, "zero_shot.decisions.classes") or {}).items():
+        shares, sets = c["prevalence"], c["sets"]
+        rows.append(
+            [
+                name,
+                number(shares["validation"]),
+                f"{number(shares['target'])} ({shares['from']})",
+                number(shares["observed"]),
+                number(dig(c, "uncalibrated.ece")),
+                number(dig(c, "probabilities.ece")),
+                interval(dig(c, "probabilities.interval.ece")),
+                number(dig(c, "probabilities.slope"), 2),
+                number(sets["coverage"]),
+                interval(dig(sets, "interval.coverage")),
+                number(sets["abstention"]),
+            ]
+        )
+    return rows
+
+
+def decision_lines(results: Results) -> list[str]:
+    """Sentences on what of the decisions was left out, or is to be known."""
+    part = dig(results, "zero_shot.decisions") or {}
+    left = [f"{name}: {why['reason']}." for name, why in (part.get("skipped") or {}).items()]
+    reason = [f"{part['reason']}."] if part.get("reason") else []
+    return [*reason, *left, *(part.get("notes") or ())]
+
+
 def multiclass_rows(results: Results) -> Rows:
     """Images, recall and answers of each class of the multi-class protocol."""
     part = dig(results, "zero_shot.multiclass") or {}

@@ -14,6 +14,7 @@ import yaml
 
 from medclip_debias import __version__
 from medclip_debias.config import json_hash
+from medclip_debias.data.text.claims.table import claims_hash
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import (
     file_hash,
@@ -50,6 +51,7 @@ _FREE_WITH_BLOCKS = {
     "train.fused",
 }
 _DATA = "provenance.data_hash"
+_CLAIMS = "provenance.claims_hash"
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
@@ -61,6 +63,8 @@ def identity(trainer: Trainer) -> dict[str, Any]:
         "data_hash": trainer.prepared.content_hash,
         "language_model_hash": language_model_hash(trainer.settings.model.text.folder),
     }
+    if "claims" in trainer.objective.requires:
+        content["provenance"]["claims_hash"] = claims_hash(trainer.prepared.folder)
     return content
 
 
@@ -125,7 +129,7 @@ def bond(trainer: Trainer) -> dict[str, str]:
     Settings that a resumed run may change do not count.
     """
     # Where data and language model lie does not count: their hashes do.
-    free = _free(trainer) | {_DATA, "prepared", "model.text.folder"}
+    free = _free(trainer) | {_DATA, _CLAIMS, "prepared", "model.text.folder"}
     kept = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
     return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
 
@@ -233,7 +237,12 @@ def _same_run(
 ) -> None:
     """A checkpoint must not continue under other settings, nor unasked on other data."""
     differ = {k for k in {*old, *new} if old.get(k) != new.get(k) and k not in free}
-    settings = sorted(differ - {_DATA, "prepared"})
+    settings = sorted(differ - {_DATA, "prepared"} - ({_CLAIMS} if allow_changed_data else set()))
+    if settings == [_CLAIMS]:
+        raise UserError(
+            f"{out}: its run began with other claims than {new['prepared']} has now; bring their"
+            " file back, give another 'out', or --fresh to start over."
+        )
     if settings:
         raise UserError(
             f"{out}: holds a run with other settings ({', '.join(settings[:4])}); "

@@ -258,3 +258,28 @@ def test_options_about_triplets_name_no_cell_without_triplets():
     ) == trainings._judging(before)
     given = trainings._judging(before | {"triplets": "t.csv", "options": options})
     assert given == {"split": "test", "triplets": "t.csv", "options": options}
+
+
+def test_a_cell_is_named_by_the_claims_that_it_reads_and_by_no_others(place, tmp_path):
+    import shutil
+
+    from medclip_debias.data.text.claims.table import claim_set
+    from medclip_debias.experiments.grid import read_grid
+
+    prepared = tmp_path / "prepared"
+    shutil.copytree(place.prepared, prepared)
+    evidence = "{kind: multi_positive, evidence: {kind: claims}}"
+    words = place.words(**{"base.prepared": prepared}, seeds="[0]", methods="null")
+    methods = f"methods={{a: {{loss: {{kind: infonce}}}}, b: {{loss: {evidence}}}}}"
+    words = [word for word in words if not word.startswith("methods=")]
+    words += [methods, "baseline=a", "controls={}"]
+
+    def keys(lexicon):
+        claim_set(prepared, lexicon)
+        grid = trainings.Trainings(read_grid(GRID, words), tmp_path / "runs")
+        return {cell["method"]: grid.key(cell) for cell in grid.cells()}
+
+    first, again, other = keys("phantom"), keys("phantom"), keys("english")
+    assert first == again
+    assert first["a"] == other["a"]
+    assert first["b"] != other["b"]

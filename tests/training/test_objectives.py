@@ -290,3 +290,22 @@ def test_data_that_lacks_what_is_read_is_refused(prepared_phantom, language_mode
     bare.studies[["study_id", "patient_id", "split"]].to_parquet(folder / "studies.parquet")
     with pytest.raises(UserError, match="have no labels"):
         fields_of(PreparedSet.open(folder), language_model, {"kind": "supcon"})
+
+
+def test_a_run_does_not_go_on_with_other_claims(settings):
+    loss = {"kind": "multi_positive"}
+    half = settings.model_copy(update={"loss": loss})
+    folder = settings.out.parent / "claimed"
+    shutil.copytree(settings.prepared, folder)
+    half = half.model_copy(update={"prepared": folder})
+    train(half)
+    claim_set(folder, "phantom")  # the same claims again
+    assert train(half).finished_before
+    claim_set(folder, "english")
+    with pytest.raises(UserError, match="began with other claims"):
+        train(half)
+    plain = {"loss": {"kind": "infonce"}, "out": settings.out.parent / "p"}
+    plain = half.model_copy(update=plain)
+    train(plain)
+    claim_set(folder, "phantom")  # which it does not read
+    assert train(plain).finished_before

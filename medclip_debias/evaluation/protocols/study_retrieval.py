@@ -77,6 +77,7 @@ class StudyRetrieval(Protocol):
 
     name: ClassVar[str] = "study_retrieval"
     items_name: ClassVar[str] = "study_retrieval"
+    reads_regions: ClassVar[bool] = False
 
     def __init__(
         self,

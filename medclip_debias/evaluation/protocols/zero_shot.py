@@ -8,7 +8,7 @@ alone, and how often the two contradict each other: `medclip_debias.evaluation.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -24,6 +24,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals
 from medclip_debias.evaluation.class_statistics import CLASS_METRICS, MEANS, class_statistics
 from medclip_debias.evaluation.classification import best_threshold, reliability, sigmoid
+from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.label_table import (
     THE_SET,
     ClassList,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-NO_COLUMN = "no such label column"
+NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def zero_shot(
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
-            reason = "one label value only"
+            reason = ONE_VALUE
             if name not in labels:
                 reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
@@ -251,6 +252,7 @@ class ZeroShot(Protocol):
         views: which images of a split set the constants.
         several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
             of its images (a list's images are judged each).
+        decider: of probabilities and decisions, where they are asked for.
 
     Raises:
         UserError: studies are to be judged, and images of one have different labels.
@@ -258,6 +260,7 @@ class ZeroShot(Protocol):
 
     name: ClassVar[str] = "zero_shot"
     items_name: ClassVar[str] = "zero_shot"
+    reads_regions: ClassVar[bool] = False
     counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
     def __init__(
@@ -273,7 +276,9 @@ class ZeroShot(Protocol):
         kept: Floats | None = None,
         views: Views = "frontal",
         several_views: Literal["each", "mean"] = "each",
+        decider: Decider | None = None,
     ) -> None:
+        self._decider = decider
         self._data, self.labels, self._prompts = data, labels, prompts
         self._policy, self._validation, self._listed = policy, validation, listed
         self.texts = prompts.texts
@@ -303,6 +308,7 @@ class ZeroShot(Protocol):
         path, label_map = request.class_images, request.label_map
         listed = class_list(path, data, classes, views) if path else None
         given = (request.labels, data)
+        about = (request.model.content_hash, prompts, request.options.offsets)
         return cls(
             data,
             labels_or_list(*given, request.split, classes, listed, label_map, views),
@@ -314,6 +320,7 @@ class ZeroShot(Protocol):
             kept=_kept_offsets(request),
             views=views,
             several_views=request.options.several_views,
+            decider=Decider.of(request.options.decisions, *about),
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
@@ -334,7 +341,7 @@ class ZeroShot(Protocol):
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
         sides = SideScores.of(self._of(rows, studies=True), self._prompts)
         differences = sides.differences
-        mapped = self.labels.mapped
+        mapped, validation = self.labels.mapped, self._validated()
         try:
             found = zero_shot(
                 differences,
@@ -342,7 +349,7 @@ class ZeroShot(Protocol):
                 patients,
                 policy=self._policy,
                 scale=scale,
-                validation=self._validated(),
+                validation=validation,
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
                 sides=sides,
                 **draw.keywords,
@@ -361,6 +368,18 @@ class ZeroShot(Protocol):
             "label_map": mapped.describe() if mapped else None,
             "multiclass": self._multiclass(draw),
         }
+        if self._decider is not None:
+            names = list(found["classes"])
+            found["decisions"] = self._decider.decide(
+                differences,
+                self._judged(self.labels.values, names),
+                patients,
+                validation
+                if isinstance(validation, str)
+                else (validation.differences, self._judged(validation.labels, validation.labels)),
+                scale=scale,
+                **draw.keywords,
+            )
         return Measured(found, self._items(sides, patients))
 
     def counts(self) -> dict[str, int]:
@@ -382,6 +401,10 @@ class ZeroShot(Protocol):
             ]
         )
         return scores if self._kept is None else scores - self._kept
+
+    def _judged(self, labels: Mapping[str, Floats], names: Iterable[str]) -> dict[str, Floats]:
+        """The truth of the classes ``names`` under the label policy."""
+        return {name: self._policy.apply(np.asarray(labels[name], np.float64)) for name in names}
 
     def _described(self) -> dict[str, Any] | None:
         """Whose images set the constants, how many, and what they are; None without any."""

@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.losses.anchors import Anchors, masked_logsumexp
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.objective import (
+    AroundCore,
     LossOutput,
     LossSettings,
-    MaskedLMSettings,
-    Objective,
-    ParameterGroup,
+    NestedLoss,
     build_objective,
-    loss_settings,
 )
 from medclip_debias.losses.objectives.clip import CLIPSettings
-
-
-def _core(value: Any) -> Any:
-    if isinstance(value, LossSettings) or not isinstance(value, dict):
-        return value
-    return loss_settings(value, "core", "")
 
 
 class KeywordSettings(LossSettings):
@@ -40,7 +32,7 @@ class KeywordSettings(LossSettings):
     """
 
     kind: Literal["keyword"] = "keyword"
-    core: Annotated[SerializeAsAny[LossSettings], BeforeValidator(_core)] = CLIPSettings()
+    core: NestedLoss = CLIPSettings()
     weight: float = Field(1.0, ge=0)
     g: Literal["g1", "g2"] = "g1"
     denominator: Literal["pair", "same_class"] = "pair"
@@ -81,7 +73,7 @@ def keyword_per_anchor(
     return torch.where(counts, value, torch.zeros_like(value))
 
 
-class KeywordSupervision(Objective[KeywordSettings]):
+class KeywordSupervision(AroundCore[KeywordSettings]):
     """Another objective plus ``weight`` times ``L_g``, from images to sentences.
 
     ``L = L_core + weight * (1/B) sum_i L_g,i`` (`keyword_per_anchor`); the paper's core is CLIP.
@@ -117,15 +109,6 @@ class KeywordSupervision(Objective[KeywordSettings]):
     def requires(self) -> frozenset[str]:
         """What the core reads, and ``keywords``."""
         return self.core.requires | {"keywords"}
-
-    @property
-    def masked_lm(self) -> MaskedLMSettings | None:
-        """The core's."""
-        return self.core.masked_lm
-
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """The core's."""
-        return self.core.parameter_groups()
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's pairs ``[T]``."""

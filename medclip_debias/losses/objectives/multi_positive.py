@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from medclip_debias.losses.anchors import Anchors
@@ -15,25 +15,17 @@ from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.core import ContrastiveCore, CoreSettings, mean_or_zero
 from medclip_debias.losses.evidence.claims import ClaimsSettings
 from medclip_debias.losses.objective import (
+    AroundCore,
     LossOutput,
     LossSettings,
-    MaskedLMSettings,
-    Objective,
-    ParameterGroup,
+    NestedLoss,
     build_objective,
-    loss_settings,
 )
 from medclip_debias.losses.objectives.infonce import InfoNCESettings
 from medclip_debias.losses.objectives.siglip import SigLIP
 from medclip_debias.losses.objectives.supcon import with_candidates
 from medclip_debias.losses.pair_evidence import Evidence, build_evidence
 from medclip_debias.losses.targets import soft_cross_entropy
-
-
-def _core(value: Any) -> Any:
-    if isinstance(value, LossSettings) or not isinstance(value, dict):
-        return value
-    return loss_settings(value, "core", "")
 
 
 def _contrastive(value: LossSettings) -> LossSettings:
@@ -54,9 +46,7 @@ class MultiPositiveSettings(LossSettings):
     """
 
     kind: Literal["multi_positive"] = "multi_positive"
-    core: Annotated[
-        SerializeAsAny[LossSettings], BeforeValidator(_core), AfterValidator(_contrastive)
-    ] = InfoNCESettings()
+    core: Annotated[NestedLoss, AfterValidator(_contrastive)] = InfoNCESettings()
     evidence: Evidence = ClaimsSettings()
     threshold: float = Field(0.5, ge=0, lt=1)
     weigh: Literal["uniform", "confidence"] = "uniform"
@@ -65,7 +55,7 @@ class MultiPositiveSettings(LossSettings):
     schedule: Schedule | None = None
 
 
-class MultiPositive(Objective[MultiPositiveSettings]):
+class MultiPositive(AroundCore[MultiPositiveSettings]):
     """``(1 - c) core + c targets``, c the weight times the schedule's strength.
 
     With ``q_jk`` 1 at the anchor's own positive, its weight at a negative that agrees with the
@@ -133,15 +123,6 @@ class MultiPositive(Objective[MultiPositiveSettings]):
         """What the core and the evidence read, and ``done`` with a schedule."""
         own = {"done"} if self.settings.schedule is not None else set()
         return self.core.requires | self.evidence.requires | own
-
-    @property
-    def masked_lm(self) -> MaskedLMSettings | None:
-        """The core's."""
-        return self.core.masked_lm
-
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """The core's."""
-        return self.core.parameter_groups()
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""

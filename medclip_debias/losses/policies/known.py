@@ -9,6 +9,7 @@ from torch import Tensor
 
 from medclip_debias.losses.anchors import Anchors
 from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.pair_evidence import of_pairs
 from medclip_debias.losses.policy import NegativePolicy, PolicySettings
 
 
@@ -51,7 +52,4 @@ class RemoveKnown(NegativePolicy[RemoveKnownSettings]):
         """Weights ``[A, C]``, 0 or 1."""
         agreement = batch.needed("agreement", self.kind)
         agree: Tensor = agreement[:, batch.needed("text_ids", self.kind)]  # [I, T]
-        rows, columns = anchors.images(batch)
-        if anchors.side == "image":
-            return ~agree[rows][:, anchors.columns]
-        return ~agree.T[anchors.rows][:, columns]
+        return ~of_pairs(agree, anchors, batch)

@@ -51,12 +51,7 @@ class Rsna(Layout):
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
         """Those of pneumonia."""
-        return {
-            self.image_id(study, view): _boxes(view)
-            for study in studies
-            for view in study.views
-            if view.frontal
-        }
+        return self.boxes_by_view(studies, _boxes)
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView

@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
 
+from medclip_debias.config import json_hash
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.check import checked_claim
@@ -161,6 +163,21 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
     return ClaimTable([tuple(sorted(claims)) for claims in found], meta, lexicon)
 
 
+def claims_hash(folder: Path) -> str:
+    """What the claims of the set in ``folder`` say, as 16 hex digits: rows and lexicon.
+
+    Raises:
+        UserError: as `read_claims`.
+    """
+    import pyarrow.parquet as pq
+
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        meta = json.loads(pq.read_schema(folder / FILE).metadata[_META])
+        return str(meta["claims_hash"])
+    table = read_claims(PreparedSet.open(folder))  # of a version that did not store it
+    return _hash(_rows(table.claims, PreparedSet.open(folder).texts), table.lexicon)
+
+
 def claim_set(
     folder: Path,
     lexicon: Path | str | None = None,
@@ -213,17 +230,14 @@ def _store(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [
-        (sentence_hash(text), claim.finding, *(getattr(claim, name) for name in FIELDS))
-        for text, claims in zip(texts, found, strict=True)
-        for claim in claims
-    ]
+    rows = _rows(found, texts)
     frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype="str")
     content = lexicon.model_dump(mode="json")
     meta = {
         "parser": parser,
         "lexicon": {"name": lexicon.name, "hash": lexicon.hash, "content": content},
         "content_hash": prepared.content_hash,
+        "claims_hash": _hash(rows, lexicon),
         "counts": counts,
     }
     table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -231,3 +245,16 @@ def _store(
     with atomic_file(prepared.folder / FILE) as temporary:
         pq.write_table(table, temporary)
     return {"parser": parser, "lexicon": f"{lexicon.name} {lexicon.hash}", **counts}
+
+
+def _rows(found: Sequence[Sequence[Claim]], texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """The rows of the file, in the order of `COLUMNS`."""
+    return [
+        (sentence_hash(text), claim.finding, *(getattr(claim, name) for name in FIELDS))
+        for text, claims in zip(texts, found, strict=True)
+        for claim in claims
+    ]
+
+
+def _hash(rows: Sequence[Sequence[str]], lexicon: Lexicon) -> str:
+    return json_hash([[list(row) for row in rows], lexicon.hash])

@@ -1,0 +1,63 @@
+"""The verb `calibrate`: what turns a model's scores into probabilities, kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import EVALUATION, AsJson, app, note, show, words
+
+
+@app.command(rich_help_panel=EVALUATION)
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
+    out: Annotated[Path, typer.Option("--out", help="Calibration file (JSON) to write.")],
+    split: Annotated[str, typer.Option(help="Whose images; not those judged later.")] = "validate",
+    prompts: Annotated[
+        str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Classes of the prompt set, as 'Edema,Pneumonia'.")
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
+    ] = None,
+    label_map: Annotated[
+        str | None,
+        typer.Option(help="What labels of other names say of the classes: an archive or a YAML."),
+    ] = None,
+    prevalence: Annotated[
+        list[str] | None,
+        typer.Option(help="Share where it will be used, as 'Edema=.05'; may be repeated."),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="method=, coverage=, conformal=, labels.blank=, ..."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Fit probabilities of a model's prompts to labelled images (docs/decisions.md)."""
+    from medclip_debias.evaluation.decisions.prepared import CalibrateOptions, shares
+    from medclip_debias.evaluation.decisions.prepared import calibrate as run
+
+    found = run(
+        model,
+        prepared,
+        out,
+        split=split,
+        prompts=prompts,
+        classes=words(classes),
+        labels=labels,
+        label_map=label_map,
+        prevalence=shares(prevalence or []),
+        options=CalibrateOptions.given(options or []),
+        device=device,
+    )
+    for name, why in found.skipped.items():
+        note(f"{name}: {why.reason} ({why.positive} with, {why.negative} without); left out.")
+    shown = {name: found.described(name) for name in found.classes}
+    show({"calibration": str(out), **shown, "skipped": len(found.skipped)}, as_json)

@@ -1,0 +1,1 @@
+"""From prompt scores to decisions: probabilities, another prevalence, thresholds, abstention."""

@@ -1,0 +1,255 @@
+"""A calibration: what turns a model's scores of some prompts into probabilities; and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from medclip_debias.config import Settings, validate
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.decisions import conformal
+from medclip_debias.evaluation.decisions.options import (
+    Conformal,
+    Method,
+    PrevalenceLike,
+    check_estimable,
+    checked_prevalence,
+)
+from medclip_debias.evaluation.decisions.probability import ScoreMap, Unfit, fit
+from medclip_debias.evaluation.decisions.shift import estimated_prevalence, shifted
+from medclip_debias.files import read_json, write_json
+
+Floats = NDArray[np.float64]
+Source = Literal["given", "calibration", "estimated", "validation"]
+FEW = 20
+"""Fewer images of a label than this make a calibration of the class a rough one."""
+
+
+class FittedClass(Settings):
+    """One class: how scores become log-odds, and the scores that it was fitted to.
+
+    Attributes:
+        map: from score to log-odds at `prevalence`.
+        positive: scores of the images with the finding, from low to high.
+        negative: scores of those without it.
+        target: prevalence that probabilities are for; None for that of the fit.
+    """
+
+    map: ScoreMap
+    positive: tuple[float, ...] = Field(min_length=1)
+    negative: tuple[float, ...] = Field(min_length=1)
+    target: float | None = Field(None, gt=0, lt=1)
+
+    @property
+    def prevalence(self) -> float:
+        """Share of positives among the images of the fit."""
+        return len(self.positive) / (len(self.positive) + len(self.negative))
+
+    def logits(self, scores: Floats, target: float | None = None) -> Floats:
+        """Log-odds of ``scores`` at the prevalence ``target``, by default that of the fit."""
+        found = self.map.logits(scores)
+        return found if target is None else shifted(found, self.prevalence, target)
+
+    def chosen_prevalence(
+        self, name: str, asked: PrevalenceLike, scores: Floats
+    ) -> tuple[float, Source]:
+        """The prevalence to take for the images with ``scores``, and where it is from.
+
+        Args:
+            name: of the class.
+            asked: what the user says of it; a class it does not name has that of the file, or of
+                the fit.
+            scores: of the images, for ``estimated``.
+        """
+        if asked == "estimated":
+            return estimated_prevalence(self.map.logits(scores), self.prevalence), "estimated"
+        if isinstance(asked, Mapping) and name in asked:
+            return float(asked[name]), "given"
+        if self.target is not None:
+            return self.target, "calibration"
+        return self.prevalence, "validation"
+
+    def sets(self, scores: Floats, coverage: float, kind: Conformal, target: float) -> ClassSets:
+        """Sets of answers of ``scores``; see `medclip_debias.evaluation.decisions.conformal`."""
+        positive, negative = np.array(self.positive), np.array(self.negative)
+        if kind == "class_conditional":
+            return ClassSets(conformal.class_conditional(positive, negative, coverage), scores)
+        ends = self.logits(positive, target), self.logits(negative, target)
+        rule = conformal.marginal(*ends, coverage, target)
+        return ClassSets(rule, self.logits(scores, target))
+
+
+class ClassSets:
+    """The sets of some images: ``present`` and ``absent`` in them, and in ``words``."""
+
+    def __init__(self, rule: conformal.Sets, values: Floats) -> None:
+        self.rule = rule
+        self.present, self.absent = rule.of(values)
+        self.words = rule.words(values)
+
+
+class Skipped(Settings):
+    """A class without a calibration."""
+
+    reason: str
+    positive: int
+    negative: int
+
+
+class Calibration(Settings):
+    """Calibrations of several classes of one model and prompt set.
+
+    Attributes:
+        model_hash: of the model whose scores they are; None for one in memory.
+        data_hash: of the prepared set.
+        split: whose images.
+        prompts: the classes' prompts, word for word.
+        method: what was fitted.
+        coverage: of the sets of answers.
+        conformal: what the coverage is kept among.
+        classes: per class.
+        skipped: classes that could not be fitted, and why.
+    """
+
+    format: Literal[1] = 1
+    model_hash: str | None
+    data_hash: str
+    split: str
+    prompts: PromptSet
+    method: Method
+    coverage: float = Field(0.9, ge=0.5, lt=1)
+    conformal: Conformal = "class_conditional"
+    classes: dict[str, FittedClass] = Field(min_length=1)
+    skipped: dict[str, Skipped] = Field({})
+
+    @field_validator("classes")
+    @classmethod
+    def _sorted(cls, classes: dict[str, FittedClass]) -> dict[str, FittedClass]:
+        for name, found in classes.items():
+            if any(np.any(np.diff(side) < 0) for side in (found.positive, found.negative)):
+                raise ValueError(f"the scores of '{name}' must go from low to high")
+        return classes
+
+    def write(self, path: Path) -> None:
+        """Write it to ``path``; nothing in it names a patient or an image."""
+        write_json(Path(path), self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, path: Path | str) -> Calibration:
+        """Read what `write` wrote.
+
+        Raises:
+            UserError: there is no such file, or it is no calibration.
+        """
+        remedy = "make it with 'medclip-debias calibrate'"
+        content = read_json(Path(path), remedy, keys=("model_hash", "classes", "prompts"))
+        return validate(cls, content, str(path))
+
+    def check(self, where: str, model_hash: str | None, prompts: PromptSet) -> None:
+        """Refuse another model or other prompts than it was made with.
+
+        Raises:
+            UserError: as said.
+        """
+        again = "make one with 'medclip-debias calibrate'"
+        if model_hash is None or model_hash != self.model_hash:
+            raise UserError(
+                f"{where}: was made for the model {self.model_hash}, and this one is"
+                f" {model_hash or 'in memory, without a hash'}, whose scores mean something else;"
+                f" {again} for it."
+            )
+        for name, sides in prompts.classes.items():
+            own = self.prompts.classes.get(name)
+            if own is None:
+                raise UserError(
+                    f"{where}: knows no class '{name}'{did_you_mean(name, self.prompts.classes)};"
+                    f" {again} with a prompt set that has it."
+                )
+            if own != sides:
+                raise UserError(
+                    f"{where}: was made with other prompts of the class '{name}' than these, which"
+                    f" score otherwise; take its own, or {again} with these."
+                )
+
+    def described(self, name: str) -> dict[str, float | int]:
+        """What a terminal should show of a class."""
+        found = self.classes[name]
+        counts = {"positive": len(found.positive), "negative": len(found.negative)}
+        given = {} if found.target is None else {"used_at": found.target}
+        return counts | {"prevalence": found.prevalence} | given
+
+    def asked(self, prevalence: PrevalenceLike) -> PrevalenceLike:
+        """``prevalence``, once it is sure that it can be taken.
+
+        Raises:
+            UserError: it is none, names another class, or cannot be estimated after this method.
+        """
+        try:
+            found: PrevalenceLike = checked_prevalence(prevalence)
+            check_estimable(self.method, found)
+        except ValueError as error:
+            raise UserError(f"prevalence: {error}.") from None
+        known_classes(found, self.prompts)
+        return found
+
+
+def known_classes(prevalence: PrevalenceLike | Mapping[str, float], prompts: PromptSet) -> None:
+    """Refuse a prevalence of a class that the prompts do not have.
+
+    Raises:
+        UserError: as said.
+    """
+    for name in prevalence if isinstance(prevalence, Mapping) else ():
+        if name not in prompts.classes:
+            raise UserError(
+                f"prevalence: there is no class '{name}'{did_you_mean(name, prompts.classes)}; the"
+                f" prompts have: {', '.join(prompts.classes)}."
+            )
+
+
+def fit_classes(
+    method: Method,
+    differences: Mapping[str, Floats],
+    judged: Mapping[str, Floats],
+    prevalence: Mapping[str, float] | None = None,
+) -> tuple[dict[str, FittedClass], dict[str, Skipped]]:
+    """Fit each class to its own images.
+
+    Args:
+        method: what is fitted.
+        differences: per class, positive minus negative score of each image.
+        judged: per class, 1, 0 or NaN (left out); a class without labels may be absent.
+        prevalence: target of the classes that it names.
+
+    Returns:
+        The classes that could be fitted, and the others with the reason.
+    """
+    classes: dict[str, FittedClass] = {}
+    skipped: dict[str, Skipped] = {}
+    given = prevalence or {}
+    for name, scores in differences.items():
+        if name not in judged:
+            reason = "no such label column on the images to calibrate on"
+            skipped[name] = Skipped(reason=reason, positive=0, negative=0)
+            continue
+        positive, negative = (np.sort(scores[judged[name] == value]) for value in (1, 0))
+        try:
+            truth = np.repeat([True, False], [len(positive), len(negative)])
+            found = fit(method, np.concatenate([positive, negative]), truth)
+        except Unfit as reason:
+            counts = {"positive": len(positive), "negative": len(negative)}
+            skipped[name] = Skipped(reason=str(reason), **counts)
+            continue
+        classes[name] = FittedClass(
+            map=found,
+            positive=tuple(positive.tolist()),
+            negative=tuple(negative.tolist()),
+            target=given.get(name),
+        )
+    return classes, skipped

@@ -1,0 +1,327 @@
+"""Decisions on evaluated images: how good the probabilities, thresholds and sets of answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.classification import reliability, sigmoid
+from medclip_debias.evaluation.decisions.calibration import (
+    FEW,
+    Calibration,
+    ClassSets,
+    FittedClass,
+    fit_classes,
+    known_classes,
+)
+from medclip_debias.evaluation.decisions.options import DecisionOptions
+from medclip_debias.evaluation.decisions.probability import Unfit
+from medclip_debias.evaluation.decisions.quality import qualities
+from medclip_debias.evaluation.decisions.thresholds import CURVE, net_benefit, thresholds
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+MEANS = {"ece": "probabilities/ece", "coverage": "sets/coverage", "abstention": "sets/abstention"}
+"""Means over the classes, and what of a class they are means of."""
+
+
+@dataclass(frozen=True)
+class Decider:
+    """What is asked, and a file's calibration; without one the validate images are fitted to.
+
+    Attributes:
+        options: what is asked.
+        calibration: of the file.
+    """
+
+    options: DecisionOptions
+    calibration: Calibration | None = None
+
+    @classmethod
+    def of(
+        cls,
+        options: DecisionOptions | None,
+        model_hash: str | None,
+        prompts: PromptSet,
+        offsets: str,
+    ) -> Self | None:
+        """Read and check what the options name; None where nothing is asked.
+
+        Raises:
+            UserError: the calibration is of another model or other prompts, a prevalence is of no
+                class, or the scores are shifted by ``offsets``, which a file knows nothing of.
+        """
+        if options is None:
+            return None
+        known_classes(options.prevalence, prompts)
+        if options.calibration is None:
+            return cls(options)
+        where = str(options.calibration)
+        calibration = Calibration.read(options.calibration)
+        calibration.check(where, model_hash, prompts)
+        calibration.asked(options.prevalence)
+        if offsets != "none":
+            raise UserError(
+                f"{where}: is of scores without offsets; leave the option offsets at 'none'."
+            )
+        return cls(options, calibration)
+
+    def decide(
+        self,
+        differences: Mapping[str, Floats],
+        truth: Mapping[str, Floats],
+        patients: Sequence[str],
+        validation: tuple[Mapping[str, Floats], Mapping[str, Floats]] | str,
+        *,
+        scale: float | None,
+        resamples: int,
+        seed: int,
+    ) -> dict[str, Any]:
+        """Calibrate, decide on the evaluated images, and compare with their truth.
+
+        Args:
+            differences: per class, positive minus negative score of each evaluated image.
+            truth: the truth of the classes that were measured.
+            patients: patient of each image.
+            validation: differences and truth of the images to calibrate on, or why there are none.
+            scale: the model's own; None for none.
+            resamples: of the bootstrap.
+            seed: of the bootstrap.
+        """
+        told: dict[str, Any] = {"method": self.options.method}
+        if self.calibration is not None:
+            kept = self.calibration
+            classes, skipped = dict(kept.classes), dict(kept.skipped)
+            told = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
+        elif isinstance(validation, str):
+            return told | {"reason": f"no images to calibrate on: {validation}"}
+        else:
+            classes, skipped = fit_classes(self.options.method, *validation)
+            told["split"] = "validate"
+        found = decisions(
+            differences,
+            truth,
+            patients,
+            classes,
+            self.options,
+            scale=scale,
+            resamples=resamples,
+            seed=seed,
+        )
+        left = {name: s.model_dump() for name, s in skipped.items() if name in differences}
+        left |= found["skipped"]
+        for name in differences:
+            if name not in found["classes"] and name not in left:
+                left[name] = {"reason": "one label value only among the evaluated images"}
+        asked = {"coverage_asked": self.options.coverage, "conformal": self.options.conformal}
+        return told | asked | found | {"skipped": left}
+
+
+@dataclass(frozen=True)
+class ClassDecisions:
+    """What is decided about the images of one class with a known truth.
+
+    Attributes:
+        known: which of all evaluated images these are.
+        positive: their truth.
+        stages: log-odds by name: ``uncalibrated`` (the model's own, where it has a scale),
+            ``validation`` (calibrated), ``probabilities`` (calibrated, for the target prevalence).
+        flagged: by threshold rule, which images count as positive.
+        sets: sets of answers.
+    """
+
+    known: Bools
+    positive: Bools
+    stages: Mapping[str, Floats]
+    flagged: Mapping[str, Bools]
+    sets: ClassSets
+
+    def statistics(self, weights: Floats) -> dict[str, Floats]:
+        """Every metric under each row of ``weights [b, n]`` of these images."""
+        y, present, absent = self.positive, self.sets.present, self.sets.absent
+        found: dict[str, Floats] = {}
+        for stage, logits in self.stages.items():
+            own = qualities(y, logits, weights)
+            found |= {f"{stage}/{name}": values for name, values in own.items()}
+        for rule, flagged in self.flagged.items():
+            for name, members, right in (
+                ("sensitivity", y, flagged),
+                ("specificity", ~y, ~flagged),
+                ("ppv", flagged, y),
+                ("npv", ~flagged, ~y),
+            ):
+                found[f"thresholds.{rule}/{name}"] = _share(right, members, weights)
+            found[f"thresholds.{rule}/flagged"] = weighted_mean(flagged, weights)
+        covered, both, none = np.where(y, present, absent), present & absent, ~(present | absent)
+        everyone, single = np.ones_like(y), present ^ absent
+        for name, right, members in (
+            ("coverage", covered, everyone),
+            ("coverage_present", covered, y),
+            ("coverage_absent", covered, ~y),
+            ("abstention", both | none, everyone),
+            ("both", both, everyone),
+            ("none", none, everyone),
+            ("right_when_single", covered, single),
+        ):
+            found[f"sets/{name}"] = _share(right, members, weights)
+        return found
+
+
+def _share(right: Bools, members: Bools, weights: Floats) -> Floats:
+    """Share of ``members`` that are ``right`` under each row of ``weights``; NaN for none."""
+    return weighted_mean(right[members], weights[:, members])
+
+
+def decisions(
+    differences: Mapping[str, Floats],
+    truth: Mapping[str, Floats],
+    patients: Sequence[str],
+    fitted: Mapping[str, FittedClass],
+    options: DecisionOptions,
+    *,
+    scale: float | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Decide on images and compare with the truth, with intervals over patients.
+
+    Args:
+        differences: per class, positive minus negative score of each image.
+        truth: per class, 1, 0 or NaN of each image; classes to measure, both values occur.
+        patients: patient of each image.
+        fitted: calibrations; of them those in ``truth`` are measured.
+        options: what is asked.
+        scale: the model's own, from score to log-odds; None for none.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns:
+        ``ece``, ``coverage``, ``abstention`` (means over the classes), ``interval``, ``classes``
+        and ``skipped``; as docs/results.md has them.
+    """
+    plans: dict[str, ClassDecisions] = {}
+    described: dict[str, dict[str, Any]] = {}
+    skipped: dict[str, dict[str, Any]] = {}
+    for name in (name for name in truth if name in fitted):
+        given = (differences[name], truth[name], fitted[name], options, scale)
+        try:
+            plans[name], described[name] = _plan(name, *given)
+        except Unfit as reason:
+            skipped[name] = {"reason": str(reason)}
+    if not plans:
+        return {"reason": "no class could be calibrated", "classes": {}, "skipped": skipped}
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        found: dict[str, Floats] = {}
+        for name, plan in plans.items():
+            own = plan.statistics(weights[:, plan.known])
+            found |= {f"{name}/{key}": values for key, values in own.items()}
+        for mean, key in MEANS.items():
+            found[mean] = np.mean([found[f"{name}/{key}"] for name in plans], axis=0)
+        return found
+
+    point = statistics(np.ones((1, len(patients))))
+    intervals = bootstrap_intervals(statistics, patients, resamples=resamples, seed=seed)
+    for name, plan in plans.items():
+        for key in plan.statistics(np.ones((1, int(plan.known.sum())))):
+            part, _, metric = key.rpartition("/")
+            place = described[name]
+            for step in part.split("."):
+                place = place.setdefault(step, {})
+            place[metric] = float(point[f"{name}/{key}"][0])
+            place.setdefault("interval", {})[metric] = intervals[f"{name}/{key}"]
+    return {
+        **{mean: float(point[mean][0]) for mean in MEANS},
+        "interval": {mean: intervals[mean] for mean in MEANS},
+        "classes": described,
+        "notes": _notes({name: fitted[name] for name in plans}),
+        "skipped": skipped,
+    }
+
+
+def _plan(
+    name: str,
+    scores: Floats,
+    truth: Floats,
+    fitted: FittedClass,
+    options: DecisionOptions,
+    scale: float | None,
+) -> tuple[ClassDecisions, dict[str, Any]]:
+    """What is decided, and what is told of it before anything is measured."""
+    target, source = fitted.chosen_prevalence(name, options.prevalence, scores)
+    known = ~np.isnan(truth)
+    scores, positive = scores[known], truth[known] == 1
+    logits = fitted.logits(scores, target)
+    stages = {} if scale is None else {"uncalibrated": scale * scores}
+    stages |= {"validation": fitted.logits(scores), "probabilities": logits}
+    bounds = thresholds(
+        np.array(fitted.positive),
+        np.array(fitted.negative),
+        sensitivity=options.sensitivity,
+        specificity=options.specificity,
+        threshold_probability=options.threshold_probability,
+        prevalence=target,
+    )
+    sets = fitted.sets(scores, options.coverage, options.conformal, target)
+    plan = ClassDecisions(
+        known, positive, stages, {rule: scores >= t for rule, t in bounds.items()}, sets
+    )
+    return plan, {
+        "fitted": {
+            "positive": len(fitted.positive),
+            "negative": len(fitted.negative),
+            "map": fitted.map.model_dump(mode="json"),
+        },
+        "prevalence": {
+            "validation": fitted.prevalence,
+            "target": target,
+            "from": source,
+            "observed": float(positive.mean()),
+        },
+        "probabilities": {"reliability": reliability(positive, sigmoid(logits))},
+        "thresholds": {
+            rule: {"score": t, "probability": float(sigmoid(fitted.logits(np.array(t), target)))}
+            for rule, t in bounds.items()
+        },
+        "net_benefit": _curve(positive, sigmoid(logits)),
+        "sets": {
+            "present_from": sets.rule.present_from,
+            "absent_to": sets.rule.absent_to,
+            "images": len(positive),
+        },
+    }
+
+
+def _curve(positive: Bools, probability: Floats) -> list[dict[str, float]]:
+    """A decision curve: acting where the probability reaches the threshold, on all, on nobody."""
+    ones = np.ones((1, len(positive)))
+    everyone = np.ones_like(positive)
+
+    def benefit(flagged: Bools, t: float) -> float:
+        return float(net_benefit(positive, flagged, ones, t)[0])
+
+    return [
+        {
+            "threshold_probability": t,
+            "model": benefit(probability >= t, t),
+            "all": benefit(everyone, t),
+        }
+        for t in CURVE
+    ]
+
+
+def _notes(fitted: Mapping[str, FittedClass]) -> list[str]:
+    few = [
+        f"{name} ({len(found.positive)} with, {len(found.negative)} without)"
+        for name, found in fitted.items()
+        if min(len(found.positive), len(found.negative)) < FEW
+    ]
+    sentence = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
+    return [f"{sentence}{', '.join(few)}."] if few else []

@@ -1,0 +1,159 @@
+"""Make a calibration: from a model and the labelled images of a prepared set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from medclip_debias.config import Settings, apply_overrides, validate
+from medclip_debias.data.label_maps import load_label_map
+from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.records import SPLITS
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.decisions.calibration import (
+    Calibration,
+    fit_classes,
+    known_classes,
+)
+from medclip_debias.evaluation.decisions.options import (
+    Conformal,
+    Method,
+    checked_prevalence,
+)
+from medclip_debias.evaluation.label_table import labels_or_list
+from medclip_debias.evaluation.prompt_scores import prompt_differences
+from medclip_debias.evaluation.row_scores import row_scores
+from medclip_debias.grounding.preparation import check_preparation
+from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.models.finite import NotFiniteError
+from medclip_debias.models.load import load_model
+
+
+class CalibrateOptions(Settings):
+    """The choices of a calibration.
+
+    Attributes:
+        method: what is fitted.
+        coverage: of the sets of answers.
+        conformal: what the coverage is kept among.
+        labels: what uncertain and blank labels stand for.
+    """
+
+    method: Method = "platt"
+    coverage: float = Field(0.9, ge=0.5, lt=1)
+    conformal: Conformal = "class_conditional"
+    labels: LabelPolicy = LabelPolicy()
+
+    @classmethod
+    def given(cls, words: Sequence[str]) -> CalibrateOptions:
+        """Options of ``key=value``.
+
+        Raises:
+            UserError: one is unknown or out of range.
+        """
+        return validate(cls, apply_overrides({}, words), "--set")
+
+
+def shares(words: Sequence[str]) -> dict[str, float]:
+    """Prevalences of ``CLASS=SHARE``.
+
+    Raises:
+        UserError: one is no such pair, or its share is not strictly between 0 and 1.
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, text = (part.strip() for part in word.rpartition("="))
+        try:
+            found[name] = float(text)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UserError(f"--prevalence '{word}': give a class and a share, as 'Edema=.05'.")
+    if found:
+        try:
+            checked_prevalence(found)
+        except ValueError as error:
+            raise UserError(f"--prevalence: {error}.") from None
+    return found
+
+
+def calibrate(
+    model_folder: Path,
+    prepared: Path,
+    out: Path,
+    *,
+    split: str = "validate",
+    prompts: Path | str | None = None,
+    classes: Sequence[str] | None = None,
+    labels: Path | None = None,
+    label_map: Path | str | None = None,
+    prevalence: Mapping[str, float] | None = None,
+    options: CalibrateOptions | None = None,
+    device: str = "cpu",
+) -> Calibration:
+    """Calibrate a model's scores on the frontal images of a split, and write ``out``.
+
+    Args:
+        model_folder: a model.
+        prepared: a prepared set with labels, prepared as the model was trained.
+        out: file to write.
+        split: whose images; not those that are judged later, nor ``train``, whose scores are
+            better than those of new patients.
+        prompts: prompt set; by default the model's own ``chex5``, else the packaged one.
+        classes: of the prompt set; all by default.
+        labels: table that takes the place of the set's labels.
+        label_map: what label columns of other names say of the classes.
+        prevalence: share of positives where the calibration is to be used, by class.
+        options: every other choice.
+        device: where the model runs.
+
+    Returns:
+        What was written; ``skipped`` has the classes without a calibration.
+
+    Raises:
+        UserError: an input cannot be used, or no class has images of both labels.
+    """
+    if split not in SPLITS or split == "train":
+        raise UserError(
+            f"A calibration is made on the split 'validate' or another that the model has not"
+            f" learned from, not on '{split}'{did_you_mean(split, SPLITS)}."
+        )
+    data = PreparedSet.open(Path(prepared))
+    model = load_model(Path(model_folder), best_device(device))
+    check_preparation(model.preprocessing, data)
+    own = model.prompts.get("chex5")
+    asked = load_prompts(prompts if prompts is not None else own or "chex5").only(classes)
+    prevalence = prevalence or {}
+    known_classes(prevalence, asked)
+    mapped = load_label_map(label_map) if label_map is not None else None
+    found = labels_or_list(labels, data, split, list(asked.classes), None, mapped)
+    options = options or CalibrateOptions()
+    try:
+        scores = row_scores(model, data, found.rows, asked.texts, what="calibrate")
+    except NotFiniteError as error:
+        raise UserError(f"{model_folder}: {error}") from error
+    policy = options.labels
+    judged = {name: policy.apply(np.asarray(v, np.float64)) for name, v in found.values.items()}
+    differences = prompt_differences(scores, asked)
+    fitted, skipped = fit_classes(options.method, differences, judged, prevalence)
+    if not fitted:
+        reasons = "; ".join(f"{name}: {why.reason}" for name, why in skipped.items())
+        raise UserError(f"{prepared}: no class can be calibrated ({reasons}).")
+    calibration = Calibration(
+        model_hash=model.content_hash,
+        data_hash=data.content_hash,
+        split=split,
+        prompts=asked,
+        method=options.method,
+        coverage=options.coverage,
+        conformal=options.conformal,
+        classes=fitted,
+        skipped=skipped,
+    )
+    calibration.write(Path(out))
+    return calibration

@@ -1,0 +1,194 @@
+"""From a score to a log-odds: Platt's line, a temperature, or isotonic steps.
+
+Everything here is in log-odds, which stay exact where a probability would round to 1, and to which
+another prevalence only adds a constant (`medclip_debias.evaluation.decisions.shift`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from medclip_debias.config import Settings
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.classification import sigmoid
+from medclip_debias.evaluation.decisions.options import Method
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Unfit(UserError):
+    """The images of a class allow no fit; the message is the reason, without a capital."""
+
+
+class Line(Settings):
+    """``logit p = slope * score + intercept``; the slope is positive."""
+
+    kind: Literal["line"] = "line"
+    slope: float = Field(gt=0)
+    intercept: float = 0.0
+
+    def logits(self, scores: Floats) -> Floats:
+        """Log-odds of ``scores``, of their shape."""
+        return np.asarray(self.slope * np.asarray(scores, dtype=np.float64) + self.intercept)
+
+
+class Steps(Settings):
+    """Probabilities ``probability`` at the scores ``at``, straight between them, level outside."""
+
+    kind: Literal["steps"] = "steps"
+    at: tuple[float, ...] = Field(min_length=2)
+    probability: tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+
+    @model_validator(mode="after")
+    def _rising(self) -> Steps:
+        rising = all(np.diff(self.at) > 0) if len(self.at) > 1 else True
+        if len(self.at) != len(self.probability) or not rising:
+            raise ValueError("scores must rise, with one probability each")
+        if any(np.diff(self.probability) < 0):
+            raise ValueError("probabilities must not fall with the score")
+        return self
+
+    def logits(self, scores: Floats) -> Floats:
+        """Log-odds of ``scores``, of their shape."""
+        p = np.interp(np.asarray(scores, dtype=np.float64), self.at, self.probability)
+        return np.asarray(np.log(p) - np.log1p(-p))
+
+
+ScoreMap = Annotated[Line | Steps, Field(discriminator="kind")]
+
+
+def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
+    """Fit the log-odds of the finding to scores and labels.
+
+    ``platt``: slope and intercept by maximum likelihood against Platt's (1999) targets
+    ``(N+ + 1) / (N+ + 2)`` and ``1 / (N- + 2)``, which keep the slope finite where scores separate
+    the labels. ``temperature``: the slope alone, against the same targets; it cannot mend a
+    constant that all scores share. ``isotonic``: the rising steps nearest to the labels (pool
+    adjacent violators), straight between steps, kept ``1 / (n + 2)`` away from 0 and 1.
+
+    Args:
+        method: which of them.
+        scores: ``[n]``, finite.
+        positive: ``[n]``, whether each image has the finding.
+
+    Raises:
+        UserError: a score is not finite.
+        Unfit: one label only, equal scores, or scores that do not rise with the finding.
+    """
+    scores, positive = np.asarray(scores, dtype=np.float64), np.asarray(positive, dtype=bool)
+    if not np.isfinite(scores).all():
+        count = int((~np.isfinite(scores)).sum())
+        raise UserError(f"{count} of {scores.size} scores are not finite; no calibration fits.")
+    above, below = int(positive.sum()), int((~positive).sum())
+    if not above or not below:
+        raise Unfit("one label value only on the images to calibrate on")
+    if scores.min() == scores.max():
+        raise Unfit("all scores are equal on the images to calibrate on")
+    if method == "isotonic":
+        return _steps(scores, positive)
+    target = np.where(positive, (above + 1) / (above + 2), 1 / (below + 2))
+    middle, spread = (float(scores.mean()), float(scores.std())) if method == "platt" else (0.0, 0)
+    spread = spread or float(np.abs(scores).max())
+    x = (scores - middle) / spread
+    design = np.stack([x, np.ones_like(x)], axis=1) if method == "platt" else x[:, None]
+    found = logistic(design, target, np.ones((1, x.size)))[0]
+    slope = float(found[0]) / spread
+    if not slope > 0:
+        raise Unfit("scores do not rise with the finding on the images to calibrate on")
+    intercept = float(found[1]) - slope * middle if method == "platt" else 0.0
+    return Line(slope=slope, intercept=intercept)
+
+
+def _steps(scores: Floats, positive: Bools) -> Steps:
+    from sklearn.isotonic import IsotonicRegression
+
+    found = IsotonicRegression(increasing=True).fit(scores, positive.astype(np.float64))
+    if found.y_thresholds_[0] == found.y_thresholds_[-1]:
+        raise Unfit("scores do not rise with the finding on the images to calibrate on")
+    edge = 1 / (scores.size + 2)
+    return Steps(
+        at=tuple(found.X_thresholds_.tolist()),
+        probability=tuple(np.clip(found.y_thresholds_, edge, 1 - edge).tolist()),
+    )
+
+
+def logistic(
+    design: Floats,
+    target: Floats,
+    weights: Floats,
+    offset: Floats | float = 0.0,
+    start: Floats | None = None,
+) -> Floats:
+    """Logistic regression under each row of ``weights``, by Newton's method.
+
+    Args:
+        design: ``[n, k]``.
+        target: ``[n]`` in [0, 1], fractions too.
+        weights: ``[b, n]``, at least 0.
+        offset: ``[n]``, added to the log-odds.
+        start: ``[k]``, the solution under similar weights, if one is known.
+
+    Returns:
+        Coefficients ``[b, k]``; NaN where no finite ones were found.
+    """
+    found = np.full((len(weights), design.shape[1]), np.nan)
+    if start is not None and np.isfinite(start).all():
+        found = _newton(design, target, weights, offset, start, halved=False)
+    left = np.isnan(found).any(axis=1) & (weights.sum(axis=1) > 0)
+    if left.any():
+        begin = np.zeros(design.shape[1])
+        found[left] = _newton(design, target, weights[left], offset, begin, halved=True)
+    return found
+
+
+def _newton(
+    design: Floats,
+    target: Floats,
+    weights: Floats,
+    offset: Floats | float,
+    start: Floats,
+    *,
+    halved: bool,
+) -> Floats:
+    """Newton's steps from ``start``; ``halved`` until none makes the fit worse, for any start."""
+    found = np.tile(start, (len(weights), 1))
+    total = np.maximum(weights.sum(axis=1), 1)[:, None]
+
+    def loss(beta: Floats) -> Floats:
+        z = beta @ design.T + offset
+        return np.asarray((weights * (np.logaddexp(0, z) - target * z)).sum(axis=1))
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        now = loss(found) if halved else None
+        for _ in range(100 if halved else 10):
+            p = sigmoid(found @ design.T + offset)
+            slope = (weights * (p - target)) @ design
+            if np.all(np.abs(slope) <= 1e-9 * total):
+                break
+            # The sum over images of w p (1 - p) x_i x_j, for each pair of columns.
+            pairs = np.einsum("ni,nj->nij", design, design).reshape(len(design), -1)
+            curve = ((weights * p * (1 - p)) @ pairs).reshape(len(weights), *[design.shape[1]] * 2)
+            curve += 1e-12 * total[:, :, None] * np.eye(design.shape[1])
+            step = np.linalg.solve(curve, slope[:, :, None])[:, :, 0]
+            if now is not None:
+                now = _shorten(step, found, loss, now)
+            found = found - step
+    found[~np.all(np.abs(slope) <= 1e-7 * total, axis=1)] = np.nan
+    return found
+
+
+def _shorten(step: Floats, found: Floats, loss: Callable[[Floats], Floats], now: Floats) -> Floats:
+    """Halve, in place, the steps that make the loss worse; the loss after them."""
+    for _ in range(30):
+        then = loss(found - step)
+        worse = ~(then <= now + 1e-12 * np.abs(now))
+        if not worse.any():
+            break
+        step[worse] /= 2
+    return then

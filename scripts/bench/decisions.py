@@ -1,0 +1,181 @@
+"""What a model's probabilities and sets of answers are worth after the prevalence has changed.
+
+    python scripts/bench/decisions.py RUN [--finding 'Pleural Effusion'] [--replicates 400]
+    python scripts/bench/decisions.py RUN --elsewhere RUN2
+
+RUN is a folder that `evaluate` wrote on a set with many labelled images. Its patients are split at
+random into two halves, again and again. The images of one half are calibrated on, thinned to a
+prevalence of 0.4; those of the other half are the target, thinned to 0.05. Writes Markdown tables
+to standard output: mean over the replicates, and the range that holds 95% of them; how many of them
+allow no estimate of the prevalence; the share of them whose coverage is within 1.5% of 90%. With
+RUN2, of the same model on another set, every class is calibrated on all of RUN and used there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.evaluation.decisions.calibration import FittedClass, fit_classes
+from medclip_debias.evaluation.decisions.probability import Unfit
+from medclip_debias.evaluation.decisions.quality import qualities
+from medclip_debias.evaluation.decisions.shift import estimated_prevalence
+
+HERE, THERE, COVERAGE = 0.4, 0.05, 0.9
+METHODS = ("platt", "temperature", "isotonic")
+QUALITY = ("ece", "ece_equal_mass", "brier", "intercept", "slope")
+Floats = NDArray[np.float64]
+
+
+def thinned(
+    rng: np.random.Generator, rows: NDArray[np.intp], positive: NDArray[np.bool_], share: float
+) -> NDArray[np.intp]:
+    """As many of ``rows`` as can be, of which ``share`` are positive."""
+    yes, no = (rng.permutation(rows[positive[rows] == side]) for side in (True, False))
+    count = min(len(yes), int(len(no) * share / (1 - share)))
+    return np.concatenate([yes[:count], no[: round(count * (1 - share) / share)]])
+
+
+def replicate(
+    rng: np.random.Generator, table: pd.DataFrame, scale: float
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Metrics of one split of the patients, by what was done and what was measured."""
+    names = table["patient"].unique()
+    first = table["patient"].isin(rng.permutation(names)[: len(names) // 2]).to_numpy()
+    positive, scores = table["label"].to_numpy() == 1, table["score"].to_numpy()
+    here = thinned(rng, np.flatnonzero(first), positive, HERE)
+    there = thinned(rng, np.flatnonzero(~first), positive, THERE)
+    y, d, ones = positive[there], scores[there], np.ones((1, len(there)))
+    found: dict[tuple[str, str], dict[str, float]] = {}
+
+    def measure(done: str, prevalence: str, logits: Floats) -> None:
+        values = {name: float(v[0]) for name, v in qualities(y, logits, ones).items()}
+        found[done, prevalence] = values | {"prevalence": float(y.mean())}
+
+    measure("none: sigmoid(g2 d)", "", scale * d)
+    for method in METHODS:
+        truth = {"x": positive[here].astype(np.float64)}
+        fitted: FittedClass = fit_classes(method, {"x": scores[here]}, truth)[0]["x"]
+        measure(method, "of the fit", fitted.logits(d))
+        measure(method, "given", fitted.logits(d, THERE))
+        if method != "temperature":  # which leaves the mean off, so nothing can be estimated
+            try:
+                estimated = estimated_prevalence(fitted.logits(d), fitted.prevalence)
+            except Unfit:
+                found[method, "estimated"] = {}
+            else:
+                measure(method, "estimated", fitted.logits(d, estimated))
+                found[method, "estimated"]["prevalence"] = estimated
+        if method != METHODS[0]:
+            continue
+        for kind, target, name in (
+            ("marginal", fitted.prevalence, "marginal, not weighted"),
+            ("marginal", THERE, "marginal, weighted"),
+            ("class_conditional", THERE, "class-conditional"),
+        ):
+            sets = fitted.sets(d, COVERAGE, kind, target)
+            covered = np.where(y, sets.present, sets.absent)
+            found["sets", name] = {
+                "coverage": float(covered.mean()),
+                "with the finding": float(covered[y].mean()),
+                "without": float(covered[~y].mean()),
+                "both": float((sets.words == "both").mean()),
+                "none": float((sets.words == "none").mean()),
+            }
+    found["sizes", ""] = {
+        "here": len(here),
+        "there": len(there),
+        "positive there": int(y.sum()),
+    }
+    return found
+
+
+def summary(values: list[float], digits: int = 3) -> str:
+    """Mean, and the range of 95%."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return f"{np.mean(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def read(run: Path, finding: str) -> pd.DataFrame:
+    """Patient, score and label (0, 1) of every image of a run with a label of the finding."""
+    items = pd.read_parquet(run / "items" / "zero_shot.parquet")
+    columns = {f"score.{finding}": "score", f"label.{finding}": "label"}
+    return items.rename(columns=columns)[["patient", "score", "label"]].dropna()
+
+
+def elsewhere(run: Path, other: Path) -> None:
+    """Print what calibrations of one set are worth on another, at its own prevalence."""
+    names = [
+        "finding",
+        *("share in RUN", "in RUN2", "estimated", "ECE uncalibrated", "ECE of the fit"),
+        *("ECE at RUN2's share", "coverage", "with the finding", "without"),
+    ]
+    print(f"| {' | '.join(names)} |\n| --- |{' ---: |' * (len(names) - 1)}")
+    scale = json.loads((run / "results.json").read_text())["zero_shot"]["scale"]
+    for finding in json.loads((other / "results.json").read_text())["zero_shot"]["classes"]:
+        here, there = read(run, finding), read(other, finding)
+        truth = {"x": here["label"].to_numpy()}
+        fitted = fit_classes("platt", {"x": here["score"].to_numpy()}, truth)[0]["x"]
+        d, y = there["score"].to_numpy(), there["label"].to_numpy() == 1
+        share, ones = float(y.mean()), np.ones((1, len(y)))
+        stages = (scale * d, fitted.logits(d), fitted.logits(d, share))
+        errors = [float(qualities(y, logits, ones)["ece"][0]) for logits in stages]
+        try:
+            estimate = f"{estimated_prevalence(fitted.logits(d), fitted.prevalence):.3f}"
+        except Unfit:
+            estimate = "none"
+        sets = fitted.sets(d, COVERAGE, "class_conditional", share)
+        covered = np.where(y, sets.present, sets.absent)
+        values = [*errors, covered.mean(), covered[y].mean(), covered[~y].mean()]
+        shares = f"{fitted.prevalence:.3f} | {share:.3f} | {estimate}"
+        print(f"| {finding} | {shares} | {' | '.join(f'{v:.3f}' for v in values)} |")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--finding", default="Pleural Effusion")
+    parser.add_argument("--replicates", type=int, default=400)
+    parser.add_argument("--elsewhere", type=Path)
+    given = parser.parse_args()
+    if given.elsewhere:
+        elsewhere(given.run, given.elsewhere)
+        return
+    results = json.loads((given.run / "results.json").read_text())
+    table = read(given.run, given.finding)
+    rng = np.random.default_rng(0)
+    scale = results["zero_shot"]["scale"]
+    parts = [replicate(rng, table, scale) for _ in range(given.replicates)]
+    auc = results["zero_shot"]["classes"][given.finding]["auc"]
+    sizes = {name: np.mean([p["sizes", ""][name] for p in parts]) for name in parts[0]["sizes", ""]}
+    print(
+        f"{given.finding}, AUC {auc:.3f}; {given.replicates} replicates, images on average: "
+        f"{sizes['here']:.0f} to calibrate on, {sizes['there']:.0f} in the target, of them "
+        f"{sizes['positive there']:.0f} with the finding.\n"
+    )
+    names = ("prevalence", *QUALITY)
+    print(f"| calibration | prevalence taken | {' | '.join(names)} | none given |")
+    print("| --- | --- |" + " ---: |" * (len(names) + 1))
+    for key in parts[0]:
+        if key[0] not in ("sets", "sizes"):
+            there = [p[key] for p in parts if p[key]]
+            cells = [summary([each[name] for each in there]) for name in names] if there else []
+            print(f"| {key[0]} | {key[1]} | {' | '.join(cells)} | {len(parts) - len(there)} |")
+    names = tuple(parts[0]["sets", "class-conditional"])
+    print(f"\n| sets of answers, 90% asked | {' | '.join(names)} | within 1.5% |")
+    print("| --- |" + " ---: |" * (len(names) + 1))
+    for key in parts[0]:
+        if key[0] == "sets":
+            cells = [summary([p[key][name] for p in parts]) for name in names]
+            near = np.mean([abs(p[key]["coverage"] - COVERAGE) <= 0.015 for p in parts])
+            print(f"| {key[1]} | {' | '.join(cells)} | {near:.0%} |")
+
+
+if __name__ == "__main__":
+    main()

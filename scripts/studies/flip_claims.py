@@ -1,0 +1,90 @@
+"""A copy of a prepared set with a share of its claims turned into their opposite.
+
+For the question how wrong a parser may be: of the distinct sentences' claims a share, chosen by a
+hash of sentence, finding and seed, changes from present to absent or back. What is wrong is wrong
+wherever the sentence stands, as a parser's mistakes are. Images and tables are hard links.
+
+Run as ``python scripts/studies/flip_claims.py PREPARED OUT --share 0.15``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.claim import Claim
+from medclip_debias.data.text.claims.table import (
+    COLUMNS,
+    FILE,
+    import_claims,
+    read_claims,
+    sentence_hash,
+)
+from medclip_debias.errors import UserError
+
+_OTHER = {"present": "absent", "absent": "present"}
+
+
+def chosen(sentence: str, finding: str, share: float, seed: int) -> bool:
+    """Whether the claims of a sentence about a finding are turned: a ``share`` of all are.
+
+    Example:
+        >>> sum(chosen(str(n), "effusion", 0.15, 0) for n in range(10_000)) / 10_000
+        0.1497
+    """
+    digest = hashlib.sha256(f"{seed}:{sentence}:{finding}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
+    """Write the copy.
+
+    Returns:
+        How many claims there are, and how many were turned.
+
+    Raises:
+        UserError: ``out`` is there already, or the set has no claims.
+    """
+    if out.exists():
+        raise UserError(f"{out}: is there already; give another folder, or remove it.")
+    table = read_claims(PreparedSet.open(prepared))
+    shutil.copytree(prepared, out, copy_function=os.link)
+    (out / FILE).unlink()  # the link, not the claims of the set
+    copy = PreparedSet.open(out)
+    rows, turned = [], 0
+    for text, claims in zip(copy.texts, table.claims, strict=True):
+        name = sentence_hash(text)
+        for claim in claims:
+            turn = chosen(name, claim.finding, share, seed)
+            kept: Claim = replace(claim, polarity=_OTHER[claim.polarity]) if turn else claim
+            turned += turn
+            rows.append((name, *(getattr(kept, column) for column in COLUMNS[1:])))
+    changed = out / "flipped.csv"
+    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(changed, index=False)
+    import_claims(copy, changed, table.lexicon, f"{table.meta['parser']}, {share:.0%} flipped")
+    changed.unlink()
+    return {"claims": len(rows), "flipped": turned}
+
+
+def main() -> None:
+    """Read the command line, write the copy, print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path, help="prepared set with claims")
+    parser.add_argument("out", type=Path, help="folder of the copy")
+    parser.add_argument("--share", type=float, default=0.15, help="of the claims to turn, 0 to 1")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if not 0 <= options.share <= 1:
+        parser.error("--share must be from 0 to 1")
+    print(flip(options.prepared, options.out, options.share, options.seed))
+
+
+if __name__ == "__main__":
+    main()

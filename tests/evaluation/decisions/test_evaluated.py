@@ -1,0 +1,113 @@
+"""Decisions on the command line: calibrate, evaluate, results, report, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from medclip_debias.cli import run
+from medclip_debias.evaluation.schema import Results
+from medclip_debias.reporting.report import write_report
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture(scope="module")
+def world(write_prepared, small_model, tmp_path_factory):
+    """Model, set with validate images, and labels on which the untrained model is right."""
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.row_scores import row_scores
+    from medclip_debias.models.load import load_model
+
+    folder = tmp_path_factory.mktemp("decisions")
+    prepared = write_prepared(folder / "prepared", splits=("test", "validate", "train"))
+    data, model = PreparedSet.open(prepared), load_model(small_model)
+    scores = row_scores(model, data, range(36), ["Pulmonary edema", "No pulmonary edema"])
+    difference = pd.Series(scores[:, 0] - scores[:, 1])
+    table = pd.DataFrame({"image_id": data.images["image_id"]})
+    table["Edema"] = (difference + [0.0, 1e-4] * 18 > difference.median()).astype(int)
+    table["Pneumonia"] = 0
+    table.to_csv(folder / "labels.csv", index=False)
+    return folder, [str(small_model), str(prepared), "--labels", str(folder / "labels.csv")]
+
+
+def options(folder, **decisions):
+    (folder / "options.yaml").write_text(yaml.safe_dump({"decisions": decisions}))
+    return ["--options", str(folder / "options.yaml"), "--bootstrap", "20", "--heatmaps", "0"]
+
+
+def test_a_calibration_is_made_and_used_on_other_images(world, capsys):
+    folder, given = world
+    path, out = folder / "c.json", folder / "out"
+    words = ["calibrate", *given, "--out", str(path), "--prevalence", "Edema=.05"]
+    assert run(words) == 0
+    said = capsys.readouterr()
+    assert "Edema.used_at: 0.05" in said.out
+    assert re.search(r"Pneumonia: one label value only .* \(0 with, 12 without\)", said.err)
+    more = options(folder, calibration=str(path), conformal="marginal")
+    assert run(["evaluate", *given, "--out", str(out), *more]) == 0
+    content = json.loads((out / "results.json").read_text())
+    part = content["zero_shot"]["decisions"]
+    assert part["classes"]["Edema"]["prevalence"]["from"] == "calibration"
+    assert part["classes"]["Edema"]["prevalence"]["target"] == 0.05
+    assert set(part["skipped"]) >= {"Pneumonia"}
+    assert Results.model_validate(content).zero_shot.decisions.ece == part["ece"]
+    named = set(re.findall(r"`([A-Za-z0-9_.]+)`", (DOCS / "results.md").read_text()))
+    edema = part.pop("classes")["Edema"]
+    for keys in (part, edema, edema["sets"], edema["thresholds"]["youden"], edema["prevalence"]):
+        assert set(keys) <= named
+    page = write_report(out).read_text()
+    assert "<h3>Decisions</h3>" in page
+    assert "Pneumonia: one label value only" in page
+
+
+def test_without_being_asked_nothing_is_decided(world):
+    folder, given = world
+    plain, asked = folder / "plain", folder / "asked"
+    words = ["--bootstrap", "20", "--heatmaps", "0"]
+    assert run(["evaluate", *given, "--out", str(plain), *words]) == 0
+    assert run(["evaluate", *given, "--out", str(asked), *options(folder)]) == 0
+    first, second = (
+        json.loads((out / "results.json").read_text())["zero_shot"] for out in (plain, asked)
+    )
+    assert second.pop("decisions")["split"] == "validate"
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("decisions", "sentence"),
+    [
+        ({"prevalence": {"Edema": 1}}, "prevalence of 'Edema' must lie strictly between 0 and 1"),
+        ({"prevalence": {"Oedema": 0.1}}, "there is no class 'Oedema'"),
+        ({"method": "temperature", "prevalence": "estimated"}, "cannot be estimated after"),
+        ({"calibration": "nowhere.json"}, "nowhere.json"),
+        ({"coverag": 0.9}, "unknown setting 'decisions.coverag'"),
+    ],
+)
+def test_bad_options_are_one_sentence(world, decisions, sentence, capsys):
+    folder, given = world
+    out = folder / "refused"
+    assert run(["evaluate", *given, "--out", str(out), *options(folder, **decisions)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert sentence in said
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_calibrate_refuses_training_images_and_shares_that_are_none(world, capsys):
+    folder, given = world
+    words = ["calibrate", *given, "--out", str(folder / "no.json")]
+    for more, sentence in (
+        (["--split", "train"], "has not learned from, not on 'train'"),
+        (["--prevalence", "Edema"], "give a class and a share"),
+        (["--prevalence", "Edema=0"], "must lie strictly between 0 and 1"),
+        (["--classes", "Pneumonia"], "no class can be calibrated"),
+        (["--set", "method=plat"], "method"),
+    ):
+        assert run([*words, *more]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (folder / "no.json").exists()
