@@ -217,7 +217,9 @@ class LocalWords(_Sharp):
         """Scores ``[B, T]`` of regions ``[B, N, D]`` and words ``[T, L, D]``, 0 where none is."""
         y, there = _kept(sentences)
         weights = self._attention(regions, y)
-        cosines = (F.normalize(weights @ regions[:, None], dim=-1) * y).sum(dim=-1)
+        # All words of all sentences side by side: a product that broadcasts would copy the regions.
+        mixed = (weights.flatten(1, 2) @ regions).unflatten(1, weights.shape[1:3])
+        cosines = (F.normalize(mixed, dim=-1) * y).sum(dim=-1)
         logits = (self.k * cosines).masked_fill(~there, -torch.inf)
         count = there.sum(dim=-1)
         return (torch.logsumexp(logits, dim=-1) - count.to(cosines.dtype).log()) / self.k
