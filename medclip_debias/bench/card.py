@@ -144,10 +144,16 @@ class Card(Settings):
 
     @property
     def content_hash(self) -> str:
-        """Of everything that a figure depends on: not of titles, notes and others' figures."""
+        """Of everything that a figure depends on: not of titles, notes and others' figures.
+
+        What a card leaves at its default is left out, so that a setting which a later version of
+        the program adds does not make every published result one of another card.
+        """
         told = {"title", "about", "published", "differs"}
-        content = self.model_dump(mode="json", exclude=told | {"data"})
-        data = self.data.model_dump(mode="json", exclude={"obtain", "folders"})
+        content = self.model_dump(mode="json", exclude=told | {"data"}, exclude_defaults=True)
+        data = self.data.model_dump(
+            mode="json", exclude={"obtain", "folders"}, exclude_defaults=True
+        )
         return json_hash(content | {"data": data})
 
     @model_validator(mode="after")

@@ -254,7 +254,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
         validation="not chosen here",
     )
     fine = _fine(data, place)
-    grounding = PhraseGrounding(phrases, rule=options.boxes)
+    grounding = PhraseGrounding(phrases, options=options, prompts=model.prompts)
     boxes = BoxRetrieval(phrases)
     protocols: list[Protocol] = [five, fine, grounding, boxes]
     encode(model, Network(model, data), protocols, batch_size=64)
