@@ -396,6 +396,12 @@ class TestWhatCannotBeRun:
         with pytest.raises(UserError, match="is a file"):
             bench([str(models[0])], CARDS, data, tmp_path / "file", HOW)
 
+    def test_an_unknown_preset_is_named_before_any_work(self, models, data, tmp_path):
+        odd = card("phantom/odd", "zero_shot", ["zero_shot.mean_auc"], preset="carzreo")
+        outcome = bench([str(models[0])], [odd], data, tmp_path / "out", HOW)
+        assert "carzreo" in outcome.not_run["", odd.full_name]
+        assert not (tmp_path / "out").exists()
+
     def test_a_card_of_another_version(self):
         with pytest.raises(UserError, match="is at version 1 here, not 7"):
             find_card("phantom/zero-shot@7")
