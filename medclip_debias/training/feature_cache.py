@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,13 @@ _CLOSE = {"fp32": 1e-3, "fp16": 4e-3, "bf16": 3e-2}
 Progress = Callable[[int, int], None]
 
 
+class Kind(NamedTuple):
+    """How an encoder gives its features."""
+
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureCache:
     """What a run reads in the place of its frozen encoders.
@@ -62,27 +69,27 @@ class FeatureCache:
         depth: how many layers of the image encoder are frozen (`frozen_depth`).
         images: its features; None where images are encoded.
         texts: the text encoder's, by the number of the sentence; None where they are encoded.
-        computed: number types in which the two encoders gave them.
+        computed: what the two encoders gave: number type, and whether channels lay last.
     """
 
     depth: int
     images: StoredFeatures | None
     texts: StoredFeatures | None
-    computed: tuple[torch.dtype, torch.dtype]
+    computed: tuple[Kind, Kind]
 
-    def regions(self, model: DualEncoder, features: Tensor, channels_last: bool) -> Tensor:
+    def regions(self, model: DualEncoder, features: Tensor) -> Tensor:
         """Unit vectors ``[I, N, D]`` from stored features of images."""
-        x = features.to(self.computed[0])
-        if x.ndim == 4:
-            layout = torch.channels_last if channels_last else torch.contiguous_format
-            x = x.contiguous(memory_format=layout)
+        dtype, last = self.computed[0]
+        x = features.to(dtype)
+        if x.ndim == 4:  # as the encoder gives it, for the layout decides on rounding
+            x = x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
         return model.encode_features(x, self.depth).regions
 
     def sentences(self, model: DualEncoder, texts: Tensor) -> Tensor:
         """Unit vectors ``[T, D]`` of the sentences with these numbers."""
         assert self.texts is not None
         stored = self.texts.at(texts.numpy()).to(model.device)
-        return model.encode_text_features(stored.to(self.computed[1]))
+        return model.encode_text_features(stored.to(self.computed[1].dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +151,12 @@ class Features:
             UserError: they cannot be written, or what is there is of something else.
         """
         stored: dict[str, StoredFeatures] = {}
-        types: dict[str, torch.dtype] = {}
+        types: dict[str, Kind] = {}
         for source in self._sources():
             folder, layout, types[source.what] = self._found(source)
             rows = self.rows if source.what == "image" else np.arange(source.rows)
             stored[source.what] = StoredFeatures(folder, layout, rows, self._copies(source))
-        computed = types.get("image", torch.float32), types.get("text", torch.float32)
+        computed = types.get("image", Kind()), types.get("text", Kind())
         return FeatureCache(self._depth, stored.get("image"), stored.get("text"), computed)
 
     def planned(self) -> int:
@@ -278,13 +285,14 @@ class Features:
 
     # ----------------------------------------------------------------------------- the file
 
-    def _place(self, source: _Source) -> tuple[Path, Layout, torch.dtype]:
-        """Folder and layout of the file, and the type in which the encoder computes."""
+    def _place(self, source: _Source) -> tuple[Path, Layout, Kind]:
+        """Folder and layout of the file, and how the encoder gives its features."""
         sample = source.compute(range(min(2, source.rows)))
         layout = Layout.of(sample, source.rows, self.train.features.dtype)
-        return self.folder / f"{source.what}-{json_hash(source.key)}", layout, sample.dtype
+        kind = Kind(sample.dtype, sample.ndim == 4 and not sample.is_contiguous())
+        return self.folder / f"{source.what}-{json_hash(source.key)}", layout, kind
 
-    def _found(self, source: _Source) -> tuple[Path, Layout, torch.dtype]:
+    def _found(self, source: _Source) -> tuple[Path, Layout, Kind]:
         folder, layout, computed = self._place(source)
         if self.ranks.rank:
             while not share_from_first(None, self.ranks):

@@ -223,7 +223,7 @@ class CachedGradients:
         model, last = self.model, self.settings.channels_last
         given = batch.images_on(model.device)
         if self.stored is not None and self.stored.images is not None:
-            return self.stored.regions(model, given, last)
+            return self.stored.regions(model, given)
         images = model.normalise(given)
         if last:
             images = images.contiguous(memory_format=torch.channels_last)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -75,6 +76,22 @@ def test_images_are_not_read_and_batches_are_the_same(run, tmp_path):
         with torch.no_grad():
             images = plain.model.normalise(a.images)
             assert torch.equal(plain.model.eval().image_encoder(images), b.images)
+
+
+def test_a_frozen_vision_transformer_with_a_block_of_its_own_is_kept_as_a_whole(run, tmp_path):
+    image = ImageEncoderSettings(arch="vit_tiny_scratch", blocks=1)
+
+    def settings(parts, features=None):
+        train = {"trainable": {"image": parts}, "augment": STILL}
+        made = run(**train, **({"features": features} if features else {}))
+        return made.model_copy(update={"model": made.model.model_copy(update={"image": image})})
+
+    wanted = {"cache": True, "folder": tmp_path}
+    plain, cached = after(settings("frozen")), after(settings("frozen", wanted))
+    assert same(plain[0], cached[0])
+    assert plain[1] == cached[1]
+    with pytest.raises(UserError, match="only the whole encoder's features"):
+        after(settings({"last_blocks": 1}, wanted))
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("fp16", 2e-3), ("bf16", 2e-2)])
