@@ -1,0 +1,50 @@
+"""What readers of the docs have in front of them: the repository's files, and a finished demo."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from medclip_debias.cli import run
+
+REPO = Path(__file__).parents[2]
+SMALL_TREE = ["--set", "min_side=80", "--set", "max_side=112", "--format", "jpg"]
+SMALL_WORDS = ["steps=2", "hidden=16", "heads=2", "layers=1"]
+QUICK = ["train.steps=4", "train.batch_size=16", "train.warmup_steps=1", "train.log_every=2"]
+QUICK += ["train.checkpoint_every=4", "train.workers=0"]
+SHORTER = {"phantom": SMALL_TREE, "language_model": SMALL_WORDS, "train": QUICK}
+SHORTER |= {"evaluate": ["--bootstrap", "20", "--heatmaps", "0"]}
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory):
+    """A folder in which `make demo` and the second run of the compare page were done, small."""
+    import demo
+
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "configs").symlink_to(REPO / "configs")
+    patch = pytest.MonkeyPatch()
+    patch.chdir(folder)
+    stages = {stage.name: stage for stage in demo.stages(Path("runs/demo"), 160, None)}
+    stages = {name: dataclasses.replace(s, words=list(s.words)) for name, s in stages.items()}
+    second = ["train", "configs/phantom/demo.yaml", "--loss", "no_correction"]
+    places = ["out=runs/uncorrected"]
+    for name in ("phantom", "prepare", "language_model", "score", "train", "evaluate"):
+        assert run([*stages[name].words, *SHORTER.get(name, [])]) == 0, name
+    assert run([*second, *places, *SHORTER["train"]]) == 0
+    evaluate = ["evaluate", "runs/uncorrected/model", "runs/demo/prepared"]
+    assert run([*evaluate, "--out", "runs/uncorrected", *SHORTER["evaluate"]]) == 0
+    patch.undo()
+    return folder
+
+
+@pytest.fixture
+def reader(demo_folder, monkeypatch):
+    """That folder as the working directory, and plots that open no window."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    monkeypatch.chdir(demo_folder)
+    return demo_folder
