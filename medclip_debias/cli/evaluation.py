@@ -71,6 +71,12 @@ def evaluate(
         Path | None,
         typer.Option(help="Reports with a finding negated and omitted, as cxr-align.json."),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."
+        ),
+    ] = None,
     options: Annotated[
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
@@ -82,8 +88,11 @@ def evaluate(
 ) -> None:
     """Zero-shot classification, phrase grounding and retrieval, with intervals."""
     from medclip_debias.evaluation.evaluate import evaluate as run
-    from medclip_debias.evaluation.options import read_options
+    from medclip_debias.evaluation.options import EvaluationOptions, read_options
 
+    chosen = read_options(options) if options else EvaluationOptions()
+    if preset is not None:
+        chosen = chosen.model_copy(update={"preset": preset})
     say_if_training(out, model.parent)
     with progress("Images") as advance:
         results = run(
@@ -102,7 +111,7 @@ def evaluate(
             class_images=class_images,
             phrases=phrases,
             triplets=triplets,
-            options=read_options(options) if options else None,
+            options=chosen,
             device=device,
             progress=advance,
         )

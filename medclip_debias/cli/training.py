@@ -100,6 +100,7 @@ def train(
                     validator=validator,
                     allow_changed_data=allow_changed_data,
                     warn=note,
+                    say=note,
                 )
         except StoppedBySignalError as stop:
             if first:

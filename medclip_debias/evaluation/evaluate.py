@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
@@ -18,6 +18,7 @@ from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import Part, Preset, chosen_presets, preset_lines
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -79,6 +80,8 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
     given = (results.get("triplets") or {}).get("source")
     if given:
         shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
+    for name, preset in (results.get("presets") or {}).items():
+        shown |= {f"presets.{name}.{part}": line for part, line in preset_lines(preset).items()}
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
@@ -161,6 +164,7 @@ def evaluate(
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()
+    chosen_presets(options.preset)  # refused before any work
     out = Path(out)
     remove_leftovers(out)
     data = PreparedSet.open(Path(prepared))
@@ -289,6 +293,7 @@ def measure(
         "format": FORMAT,
         "split": request.split,
         **{protocol.name: found.results for protocol, found in measured.items()},
+        **_presets(chosen_presets(options.preset), measured),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
@@ -322,6 +327,20 @@ def measure(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _presets(
+    presets: Sequence[Preset], measured: Mapping[Protocol, Measured]
+) -> dict[str, dict[str, Any]]:
+    """What presets other than ours add to the results."""
+    found: dict[str, Any] = {}
+    for preset in presets:
+        counted = {protocol.name: protocol.under(preset) for protocol in measured}
+        found[preset.name] = {
+            **preset.model_dump(mode="json", exclude={"name", *get_args(Part)}),
+            **{name: own for name, own in counted.items() if own is not None},
+        }
+    return {"presets": found} if found else {}
 
 
 def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:

@@ -13,6 +13,7 @@ from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
+from medclip_debias.evaluation.presets import OURS
 from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
@@ -63,6 +64,9 @@ class EvaluationOptions(Settings):
             ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
             judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
+        preset: how others' code counts, added below ``presets`` of the results
+            (`medclip_debias.evaluation.presets`): a name, several between commas, or ``all``;
+            ``ours`` adds nothing.
         decisions: probabilities, thresholds and abstention of zero-shot classification
             (`medclip_debias.evaluation.decisions`); None for none.
     """
@@ -83,6 +87,7 @@ class EvaluationOptions(Settings):
     views: Views = "frontal"
     several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
+    preset: str = OURS
     decisions: DecisionOptions | None = None
 
 

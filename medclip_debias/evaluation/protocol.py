@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from medclip_debias.data.prompts import PromptSet
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.presets import Preset
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
@@ -169,6 +170,14 @@ class Protocol(ABC):
     def counts(self) -> dict[str, int]:
         """How many there are of each of `counted`."""
         return {}
+
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """Metrics of what was seen, counted as a protocol preset counts.
+
+        None where the preset, or this protocol, knows none.
+        """
+        del preset
+        return None
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
         """Write up to ``count`` pictures below ``out``; most protocols have none to show."""

@@ -32,7 +32,8 @@ def describe_options(
     """Every choice behind the metrics, by name."""
     named = {} if label_map is None else {"label_map": [label_map.name, label_map.digest]}
     return {
-        **options.model_dump(mode="json"),
+        # A preset adds metrics and changes none: it stands with what it added.
+        **options.model_dump(mode="json", exclude={"preset"}),
         **named,
         "bootstrap": {
             "resamples": draw.resamples,

@@ -483,6 +483,18 @@ class Archives(Part):
     )
 
 
+class PresetResults(Part):
+    """The same predictions as a published protocol counts them (docs/protocols.md)."""
+
+    about: str = Field(description="What the preset does.")
+    paper: str = Field(description="Where it is from.")
+    follows: list[dict[str, Any]] = Field([], description="Published code that it follows.")
+    lacking: list[str] = Field([], description="What is not published, or not taken over.")
+    zero_shot: dict[str, Any] | None = Field(None, description="Its metrics, and per class.")
+    grounding: dict[str, Any] | None = Field(None, description="Its metrics, and per category.")
+    study_retrieval: dict[str, Any] | None = Field(None, description="Its metrics.")
+
+
 class Results(Part):
     """The content of ``results.json``."""
 
@@ -498,6 +510,7 @@ class Results(Part):
     triplets: Triplets | None = Field(None, description="Report triplets.")
     segmentation: Segmentation | None = Field(None, description="Maps against masks.")
     progression: Progression | None = Field(None, description="Findings over time.")
+    presets: dict[str, PresetResults] = Field({}, description="By preset, beside our own.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")

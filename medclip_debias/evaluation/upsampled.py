@@ -142,6 +142,18 @@ class Upsampled:
         inside, outside = self.count_at_least([self.extremes[1]])
         return float(inside[0] / (inside[0] + outside[0]))
 
+    def first_highest(self) -> tuple[int, int] | None:
+        """Row and column of the highest pixel, the first of several in reading order.
+
+        None where nothing was seen. A bilinear block is highest at one of its corners.
+        """
+        if not self._y.starts.size or not self._x.starts.size:
+            return None
+        rows, columns = (np.union1d(axis.starts, axis.ends - 1) for axis in (self._y, self._x))
+        scores = (self._y.at(rows) @ self._grid @ self._x.at(columns).T).astype(np.float32)
+        row, column = divmod(int(scores.argmax()), len(columns))
+        return int(rows[row]), int(columns[column])
+
     def count_at_least(
         self, thresholds: Sequence[float] | NDArray[np.floating]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

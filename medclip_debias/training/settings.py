@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from medclip_debias.config import AugmentSettings, ModelSettings, Preprocessing, Settings
+from medclip_debias.config import (
+    AugmentSettings,
+    LaterSettings,
+    ModelSettings,
+    Preprocessing,
+    Settings,
+)
 from medclip_debias.evaluation.catalogue import VALIDATION
+from medclip_debias.models.lora import Targets
 
 
 class FreezeSettings(Settings):
@@ -22,6 +29,57 @@ class FreezeSettings(Settings):
 
     image: Literal["none", "stem", "layer1", "layer2", "layer3", "layer4", "all"] = "none"
     text: Literal["none", "embeddings", "all"] | Annotated[int, Field(ge=1)] = "none"
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters on an encoder that else keeps its weights (Hu et al. 2022).
+
+    ``targets``: the linear maps of ``attention``, or every ``linear`` one of the blocks. Saved
+    models hold the merged weights.
+    """
+
+    rank: int = Field(8, ge=1, le=4096)
+    alpha: float = Field(16.0, gt=0)
+    targets: Targets = "attention"
+
+
+class EncoderParts(Settings):
+    """What of an encoder trains: at most one of these; nothing set is ``all``.
+
+    ``last_blocks``: its last n transformer blocks (stages of a ResNet, Swin or ConvNeXt) and what
+    comes after them.
+    """
+
+    frozen: bool = False
+    last_blocks: int | None = Field(None, ge=1)
+    lora: LoraSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            if given not in ("all", "frozen"):
+                raise ValueError("write all, frozen, {last_blocks: n} or {lora: {rank: n}}")
+            return {"frozen": given == "frozen"}
+        return given
+
+    @model_validator(mode="after")
+    def _one(self) -> EncoderParts:
+        if self.frozen + (self.last_blocks is not None) + (self.lora is not None) > 1:
+            raise ValueError("choose one of frozen, last_blocks and lora")
+        return self
+
+
+class TrainableSettings(Settings):
+    """Which parts of the encoders train; projections, similarity and loss always do.
+
+    Each ``all``, ``frozen``, ``{last_blocks: n}`` or ``{lora: {rank: n}}``. The rest computes no
+    gradients and is in evaluation mode, as with `FreezeSettings`; an encoder with adapters is in
+    evaluation mode as a whole.
+    """
+
+    image: EncoderParts = EncoderParts()
+    text: EncoderParts = EncoderParts()
 
 
 class LearningRateFactors(Settings):
@@ -38,7 +96,7 @@ class LearningRateFactors(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
 
 
-class TrainSettings(Settings):
+class TrainSettings(LaterSettings):
     """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps``.
 
     Attributes:
@@ -49,6 +107,8 @@ class TrainSettings(Settings):
             ``accumulate`` or on the number of processes (docs/training.md).
         views_per_study: most images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
+        freeze, trainable: which parts of the encoders train, from below or from above; of an
+            encoder, at most one of them.
         ema: decay of an exponential moving average of the weights, which then is what is
             validated and saved as the model.
         precision: of the encoders; similarities and losses are float32 always.
@@ -69,6 +129,8 @@ class TrainSettings(Settings):
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
+    _later: ClassVar = ("trainable",)
+
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
     accumulate: int = Field(1, ge=1)
@@ -84,6 +146,7 @@ class TrainSettings(Settings):
     clip_norm: float | None = Field(1.0, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
     freeze: FreezeSettings = FreezeSettings()
+    trainable: TrainableSettings = TrainableSettings()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = True
     compile: bool = False
@@ -112,6 +175,16 @@ class TrainSettings(Settings):
         if name not in known:
             raise ValueError(f"'{name}' is no metric of a validation; known: {', '.join(known)}")
         return name
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TrainSettings:
+        for part in ("image", "text"):
+            freeze, chosen = getattr(self.freeze, part), getattr(self.trainable, part)
+            if freeze != "none" and chosen != EncoderParts():
+                raise ValueError(
+                    f"freeze.{part} and trainable.{part} both say what trains; keep one of them"
+                )
+        return self
 
     @model_validator(mode="after")
     def _shares(self) -> TrainSettings:

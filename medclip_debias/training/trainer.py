@@ -26,9 +26,10 @@ from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_st
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, spares_own_study
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
-    frozen_parts,
+    choose_parts,
     make_optimizer,
     moving_average,
+    parameter_counts,
     set_rate,
     train_mode,
     trained,
@@ -53,6 +54,7 @@ class Trainer:
         model: being trained.
         batches: item k is this process's share of the batch of step k.
         optimizer: AdamW.
+        counts: numbers of each part that train and that do not.
         average: exponential moving average of the model, or None.
         asked_to_stop: whether, at the last step, any process asked all to stop.
 
@@ -134,7 +136,8 @@ class Trainer:
         self._others: list[nn.Module] = [self.objective]
         if self.masked_lm is not None:
             self._others.append(self.masked_lm)
-        self.frozen = frozen_parts(self.model, train.freeze, self.where)
+        self.frozen = choose_parts(self.model, train, self.where)
+        self.counts = parameter_counts(self.model)
         norms = self._step_norms()
         # After the batch norms: the copy must have their buffers, for it takes them over in order.
         self.average = moving_average(self.model, train.ema) if train.ema else None

@@ -22,6 +22,8 @@ from medclip_debias.evaluation.phrase_selection import (
     validation_phrases,
 )
 from medclip_debias.evaluation.pictures import write_heatmaps
+from medclip_debias.evaluation.presets import Preset
+from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.boxes import overlaps, visible_boxes
@@ -276,6 +278,36 @@ class PhraseGrounding(Protocol):
         )
         results["not_groundable"] = self._summary(no, draw) if no else {"phrases": 0}
         return Measured(results, self._items())
+
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """See `Protocol.under`."""
+        rule = preset.grounding
+        if rule is None:
+            return None
+        kept = [
+            (number, phrase)
+            for number, phrase in enumerate(self.selected.phrases)
+            if phrase.groundable or rule.phrases == "all"
+        ]
+        chosen = merge_phrases(
+            rule,
+            [phrase.row for _, phrase in kept],
+            [phrase.text for _, phrase in kept],
+            [phrase.boxes for _, phrase in kept],
+        )
+        scores = [
+            score_map(
+                rule,
+                self.grids[kept[place][0]],
+                boxes,
+                kept[place][1].geometry,
+                self._model.grid,
+                smoothing=self._smoothing,
+            )
+            for place, boxes in chosen
+        ]
+        found = summarise_maps(rule, scores, [kept[place][1].category for place, _ in chosen])
+        return found | {"of_phrases": len(self.selected.phrases)}
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""

@@ -163,6 +163,10 @@ for what, change in {
     "config.json: an unknown activation": _in_text_config(hidden_act="__import__"),
     "config.json: an unknown key": lambda content: content.update(bogus=1),
     "config.json: an architecture of another name": _everywhere("arch", "resnet9000"),
+    "config.json: sizes of an image encoder that has none": lambda content: content.update(
+        image_config={"hidden_size": 64}
+    ),
+    "config.json: a text encoder of another family": _in_text_config(model_type="t5"),
     "config.json: an input size below 0": _everywhere("input_size", -3),
 }.items():
     case(MODEL, what, "refused")(_config(change))
