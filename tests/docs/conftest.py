@@ -10,7 +10,7 @@ import pytest
 from medclip_debias.cli import run
 
 REPO = Path(__file__).parents[2]
-SMALL_TREE = ["--set", "min_side=80", "--set", "max_side=112", "--format", "jpg"]
+SMALL_TREE = ["--set", "min_side=80", "--set", "max_side=112"]
 SMALL_WORDS = ["steps=2", "hidden=16", "heads=2", "layers=1"]
 QUICK = ["train.steps=4", "train.batch_size=16", "train.warmup_steps=1", "train.log_every=2"]
 QUICK += ["train.checkpoint_every=4", "train.workers=0"]
