@@ -92,15 +92,16 @@ def turned(text: str, page: str) -> str:
     return _LINK.sub(turn, text)
 
 
-def _named(entry: Any) -> Iterator[str]:
+def named_pages(entry: Any) -> Iterator[str]:
+    """The pages of a navigation, as mkdocs.yml has it."""
     if isinstance(entry, str):
         yield entry
     elif isinstance(entry, dict):
         for below in entry.values():
-            yield from _named(below)
+            yield from named_pages(below)
     elif isinstance(entry, list):
         for below in entry:
-            yield from _named(below)
+            yield from named_pages(below)
 
 
 def on_config(config: Any) -> Any:
@@ -119,7 +120,7 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted((DOCS / "notebooks").glob("*.ipynb")):
         page = f"notebooks/{path.stem}.md"
         files.append(File.generated(config, page, content=notebook_page(path)))
-    named = set(_named(config.nav))
+    named = set(named_pages(config.nav))
     more = sorted(f.src_uri for f in files.documentation_pages() if f.src_uri not in named)
     if more:
         config.nav.append({"More": more})

@@ -8,18 +8,24 @@ import re
 import runpy
 import shlex
 import sys
-from pathlib import Path
 
+import click
 import pytest
 import typer
-from docs_site import OUTSIDE, REPO
 
+from docs_site import OUTSIDE, REPO
 from medclip_debias.cli import app
 
 PAGES = [*sorted((REPO / "docs").rglob("*.md")), *(REPO / n for n in ("README.md", *OUTSIDE))]
 TEXTS = {str(page.relative_to(REPO)): page.read_text(encoding="utf-8") for page in PAGES}
 PLACES = {"N": "1", "--workers=N": "--workers=1"}  # what a page writes where a number goes
 FENCE = re.compile(r"(<!-- run -->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)
+
+
+@cache
+def console():
+    """The command line, made once: it takes a fifth of a second."""
+    return typer.main.get_command(app)
 
 
 class Parsed(Exception):
@@ -55,7 +61,7 @@ def every(program):
 
 def parse(words):
     """Read the words of one command line as the console does, and run nothing."""
-    command, parent = typer.main.get_command(app), None
+    command, parent = console(), None
     while hasattr(command, "commands"):
         options = {name for param in command.params for name in (*param.opts, "--help")}
         if words and words[0] in options:
@@ -83,10 +89,9 @@ def test_every_medclip_debias_line_parses():
 
 def test_a_wrong_verb_option_or_number_does_not_parse():
     parse(["bench", "MODEL", "--data", "D", "--out", "O"])
-    for line in ("trian x", "train x --bogus", "search", "prepare a b --size many", "bench list -x"):
-        with pytest.raises(Exception, match=r".") as caught:
+    for line in ("trian x", "train x --bogus", "prepare a", "prepare a b --size many"):
+        with pytest.raises((AssertionError, click.UsageError)):
             parse(line.split())
-        assert not isinstance(caught.value, TypeError)
 
 
 def test_verbs_and_options_named_in_a_sentence_exist():
@@ -95,7 +100,7 @@ def test_verbs_and_options_named_in_a_sentence_exist():
         prose = FENCE.sub("", text)
         for span in re.findall(r"`(medclip-debias [^`\n]+)`", prose):
             words = span.split()[1:]
-            command = typer.main.get_command(app)
+            command = console()
             while hasattr(command, "commands") and words and words[0] in command.commands:
                 command, words = command.commands[words[0]], words[1:]
             if hasattr(command, "commands") and words:
@@ -128,18 +133,28 @@ def test_every_script_exists_and_takes_these_options(monkeypatch):
     scripts = {}
     for name, text in TEXTS.items():
         for line, words in commands(text, "python scripts/"):
-            words = ["table1" if word == "NAME" else word for word in words]
-            scripts.setdefault(words[1], []).append((name, line, words[1:]))
+            if words[1] == "scripts/studies":  # the verb of the same name
+                parse(["study", *words[2:]])
+            else:
+                scripts.setdefault(words[1], []).append((name, line, words[1:]))
     assert len(scripts) > 10
+    read_by_themselves = 0
     for script, uses in scripts.items():
-        assert (REPO / script).exists(), uses
         place = REPO / script
+        main = place / "__main__.py" if place.is_dir() else place
+        assert main.is_file(), uses
+        if "parse_args(" not in main.read_text(encoding="utf-8"):  # would run: not to be started
+            for name, line, words in uses:
+                assert not any(word.startswith("--") for word in words), f"{name}: {line}"
+            continue
         for name, line, words in uses:
             monkeypatch.setattr(sys, "argv", words)
-            monkeypatch.setattr(sys, "path", [str(place.parent), *sys.path])
+            monkeypatch.setattr(sys, "path", [str(main.parent), *sys.path])
             with pytest.raises((Parsed, SystemExit)) as caught:
                 runpy.run_path(str(place), run_name="__main__")
             assert caught.type is Parsed, f"{name}: {line}"
+            read_by_themselves += 1
+    assert read_by_themselves > 10
 
 
 def test_launch_scripts_and_configurations_named_in_commands_exist():
@@ -156,9 +171,9 @@ def test_python_blocks_are_python():
     assert len(blocks) > 15
     for _, body in blocks:
         try:
-            ast.parse(body)
-        except SyntaxError:  # an entry of a dictionary or list of a file, as CONTRIBUTING.md has
-            ast.parse(f"[{body}]" if not body.lstrip().startswith('"') else f"{{{body}}}")
+            ast.parse(textwrap.dedent(body))
+        except SyntaxError:  # an entry of a dictionary, as CONTRIBUTING.md has
+            ast.parse(f"{{{body}}}")
 
 
 def test_blocks_marked_to_run_do(reader):

@@ -6,7 +6,18 @@ import re
 from pathlib import Path
 
 import yaml
-from docs_site import DOCS, OUTSIDE, REPO, _named, anchor, anchors, links, notebook_page, turned
+
+from docs_site import (
+    DOCS,
+    OUTSIDE,
+    REPO,
+    anchor,
+    anchors,
+    links,
+    named_pages,
+    notebook_page,
+    turned,
+)
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *(REPO / name for name in ("README.md", *OUTSIDE))]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
@@ -58,7 +69,7 @@ def test_links_are_turned_for_the_site():
 
 def test_every_page_of_the_navigation_exists():
     text = re.sub(r"!!python\S*", "", (REPO / "mkdocs.yml").read_text(encoding="utf-8"))
-    named = list(_named(yaml.safe_load(text)["nav"]))
+    named = list(named_pages(yaml.safe_load(text)["nav"]))
     assert len(named) == len(set(named)) > 40
     notebooks = {f"notebooks/{path.stem}.md" for path in NOTEBOOKS}
     for page in named:
