@@ -22,13 +22,13 @@ def with_the_metric(monkeypatch):
     metric = eval(recipe("metric"), vars(catalogue))
     monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, metric))
     monkeypatch.setattr(phrase_grounding, "METRICS", (*phrase_grounding.METRICS, metric.name))
-    source = inspect.getsource(phrase_grounding.score_phrase)
+    source = inspect.getsource(phrase_grounding.phrase_metrics)
     place = '        "area":'
     assert source.count(place) == 1
     code = source.replace(place, recipe("value") + place)
     names = dict(vars(phrase_grounding))
     exec(compile(code, "recipe", "exec", dont_inherit=True), names)
-    monkeypatch.setattr(phrase_grounding, "score_phrase", names["score_phrase"])
+    monkeypatch.setattr(phrase_grounding, "phrase_metrics", names["phrase_metrics"])
     return metric
 
 
