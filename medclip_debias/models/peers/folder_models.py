@@ -331,6 +331,8 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int) -> PeerPrepr
     for name in ("do_resize", "do_rescale", "do_normalize"):
         if given.get(name, True) is not True:
             raise UserError(f"{path}: '{name}' is off, which is not offered here.")
+    if given.get("do_pad"):
+        raise UserError(f"{path}: 'do_pad' is on, which is not offered here.")
     if abs(float(given.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
         raise UserError(f"{path}: grey levels are not divided by 255, which is not offered here.")
     size = given.get("size", image_size)
@@ -347,7 +349,7 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int) -> PeerPrepr
             f"{path}: its sizes do not end in the {image_size} x {image_size} pixels that the "
             "network has positions for."
         )
-    resample = given.get("resample", {"bilinear": 2}.get(found.prepare.resample, 3))
+    resample = given.get("resample", 2 if naflex else 3)
     if resample not in _FILTERS:
         raise UserError(
             f"{path}: its resample {resample!r} is not offered here; known: "
