@@ -78,6 +78,7 @@ class _Tower(Settings):
     num_attention_heads: int = Field(12, ge=1, le=1024)
     layer_norm_eps: float = Field(1e-6, ge=0, le=1)
     hidden_act: Literal["gelu", "quick_gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
+    image_size: int | None = Field(None, ge=16, le=4096)
 
     @property
     def activation(self) -> dict[str, bool]:
@@ -88,6 +89,7 @@ class _Tower(Settings):
 
 
 class _ClipImages(_Tower):
+    image_size: int | None = Field(224, ge=16, le=4096)
     layer_norm_eps: float = Field(1e-5, ge=0, le=1)
     hidden_act: Literal["gelu", "quick_gelu", "gelu_pytorch_tanh"] = "quick_gelu"
 
@@ -98,6 +100,11 @@ class _ClipText(_ClipImages):
 
 class _SiglipImages(_Tower):
     vision_use_head: Literal[True] = True
+    image_size: int | None = Field(224, ge=16, le=4096)
+
+
+class _NaflexImages(_SiglipImages):
+    image_size: None = None
 
 
 def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
@@ -105,13 +112,15 @@ def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
 
     Of SigLIP 2's NaFlex the square of as many patches as it has positions is read.
     """
-    vision, words, _ = _configs(folder, ("siglip", "siglip2"), _SiglipImages, _Tower)
     own = _renamed(state)
+    naflex = len(shape_of(own, "image.conv1.weight", where)) == 2
+    images = _NaflexImages if naflex else _SiglipImages
+    vision, words = _configs(folder, ("siglip", "siglip2"), images, _Tower)
     own = _patches_as_convolution(own, where)
     width, _, patch, _ = shape_of(own, "image.conv1.weight", where)
-    side = _side(shape_of(own, "image.positional_embedding", where)[0], where)
+    places = shape_of(own, "image.positional_embedding", where)[0]
     image = ViTSettings(
-        image_size=side * patch,
+        image_size=_image_size(places, patch, vision.image_size, where),
         patch=patch,
         width=width,
         layers=_layers(own, "image"),
@@ -140,6 +149,7 @@ def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
         pool="last",
         bias=True,
         pad=tokenizer.pad_id,
+        pieces=True,
         **_text_sizes(own, where),
         **words.activation,
     )
@@ -148,12 +158,12 @@ def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
 
 def read_clip(folder: Path, state: State, where: str) -> FolderRead:
     """CLIP in transformers' names and configuration: XrayCLIP, PubMedCLIP."""
-    vision, words, _ = _configs(folder, ("clip",), _ClipImages, _ClipText)
+    vision, words = _configs(folder, ("clip",), _ClipImages, _ClipText)
     own = _renamed(state)
     width, _, patch, _ = shape_of(own, "image.conv1.weight", where)
-    side = _side(shape_of(own, "image.positional_embedding", where)[0] - 1, where)
+    places = shape_of(own, "image.positional_embedding", where)[0] - 1
     image = ViTSettings(
-        image_size=side * patch,
+        image_size=_image_size(places, patch, vision.image_size, where),
         patch=patch,
         width=width,
         layers=_layers(own, "image"),
@@ -237,7 +247,7 @@ def _of_type(folder: Path, content: Mapping[str, Any], known: tuple[str, ...]) -
 
 def _configs(
     folder: Path, types: tuple[str, ...], images: type[_Tower], words: type[_Tower]
-) -> tuple[_Tower, _Tower, dict[str, Any]]:
+) -> tuple[_Tower, _Tower]:
     content = _json(folder, "config.json")
     _of_type(folder, content, types)
     where = f"{folder}/config.json"
@@ -245,7 +255,6 @@ def _configs(
     return (
         checked_fields(images, parts[0], where, "vision_config."),
         checked_fields(words, parts[1], where, "text_config."),
-        content,
     )
 
 
@@ -289,11 +298,16 @@ def _patches_as_convolution(state: dict[str, Tensor], where: str) -> dict[str, T
     return {**state, name: filters.contiguous()}
 
 
-def _side(places: int, where: str) -> int:
+def _image_size(places: int, patch: int, said: int | None, where: str) -> int:
+    """Side of the input that has these positions; a rim of less than a patch may be unread."""
     side = round(max(places, 0) ** 0.5)
-    if side * side != places or not side:
-        raise UserError(f"{where}: its {places} positions are of no square image; it is not read.")
-    return side
+    size = side * patch if said is None else said
+    if side * side != places or not side or size // patch != side:
+        raise UserError(
+            f"{where}: its {places} positions do not belong to square patches of {patch} in an "
+            f"image of {size} pixels."
+        )
+    return size
 
 
 def _layers(state: State, tower: str) -> int:
@@ -316,8 +330,10 @@ _FILTERS = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers, which ``resample`` holds."""
 
 
-def folder_preprocessing(kind: Kind, folder: Path, image_size: int) -> PeerPreprocessing:
+def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> PeerPreprocessing:
     """What ``preprocessor_config.json`` says of size, filter, cut, mean and sd.
+
+    ``image_size`` is the network's; None where it reads any (DINOv2) and the processor decides.
 
     A processor that resizes both sides alike (SigLIP's) changes the proportions of an image; here
     they are kept, with black bands, as every place in this project lies on one scale.
@@ -327,6 +343,11 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int) -> PeerPrepr
     """
     path = folder / "preprocessor_config.json"
     given = _json(folder, path.name)
+    if image_size is None:
+        stated = given.get("crop_size", given.get("size"))
+        image_size = stated if isinstance(stated, int) else _square(stated)
+        if image_size is None:
+            raise UserError(f"{path}: names no square 'crop_size'; it is not read.")
     found = published_preprocessing(kind, image_size)
     for name in ("do_resize", "do_rescale", "do_normalize"):
         if given.get(name, True) is not True:

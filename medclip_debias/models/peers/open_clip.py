@@ -452,6 +452,7 @@ def _clip_text(
         pool="appended" if appended else end,
         bias=biased,
         pad=tokenizer.pad_id if isinstance(tokenizer, PieceTokenizer) else 0,
+        pieces=isinstance(tokenizer, PieceTokenizer),
     )
     checked(tokenizer, vocabulary, where)
     return settings, _named(state, "", ((r"^", "text."),)), tokenizer, context

@@ -158,10 +158,10 @@ class ClipTextSettings(LaterSettings):
 
     ``pool``: the sentence is the ``end`` token's vector (CLIP), the ``last`` of ``context`` tokens
     filled up with ``pad`` (SigLIP, without ``causal``), or that of a learned token behind them
-    (``appended``, CoCa). ``bias``: the last map has one.
+    (``appended``, CoCa). ``bias``: the last map has one. ``pieces``: the tokenizer is SigLIP's.
     """
 
-    _later: ClassVar = ("tanh_gelu", "eps", "causal", "pool", "bias", "pad")
+    _later: ClassVar = ("tanh_gelu", "eps", "causal", "pool", "bias", "pad", "pieces")
 
     kind: Literal["clip"] = "clip"
     context: int = Field(ge=3, le=65_536)
@@ -177,6 +177,7 @@ class ClipTextSettings(LaterSettings):
     pool: Literal["end", "last", "appended"] = "end"
     bias: bool = False
     pad: int = Field(0, ge=0)
+    pieces: bool = False
 
 
 class NoTextSettings(Settings):
