@@ -39,13 +39,9 @@ def import_model(
     as_json: AsJson = False,
 ) -> None:
     """Turn another group's weights into a model folder for evaluate and ground."""
-    from typing import get_args
-
     from medclip_debias.models.peers.importing import import_model as run
-    from medclip_debias.models.peers.settings import Score
 
-    by: Score = choice(score, get_args(Score), "score")
-    peer = run(kind, weights, out, text=text, config=config, golden=self_test, score=by)
+    peer = run(kind, weights, out, text=text, config=config, golden=self_test, score=score)
     grid = peer.grid
     shown = {
         "model": str(out),

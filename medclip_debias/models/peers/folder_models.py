@@ -344,8 +344,7 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> Pe
     path = folder / "preprocessor_config.json"
     given = _json(folder, path.name)
     if image_size is None:
-        stated = given.get("crop_size", given.get("size"))
-        image_size = stated if isinstance(stated, int) else _square(stated)
+        image_size = _square(given.get("crop_size", given.get("size")))
         if image_size is None:
             raise UserError(f"{path}: names no square 'crop_size'; it is not read.")
     found = published_preprocessing(kind, image_size)
@@ -356,16 +355,14 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> Pe
         raise UserError(f"{path}: 'do_pad' is on, which is not offered here.")
     if abs(float(given.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
         raise UserError(f"{path}: grey levels are not divided by 255, which is not offered here.")
-    size = given.get("size", image_size)
-    size = {"shortest_edge": size} if isinstance(size, int) else size
-    cut = given.get("do_center_crop", kind in ("clip", "rad_dino"))
-    crop = given.get("crop_size", image_size) if cut else image_size
-    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+    naflex = "max_num_patches" in given  # resizes to whole patches; here to the square of them
+    size = image_size if naflex else given.get("size", image_size)
+    cut = given.get("do_center_crop", kind != "siglip")
+    crop = _square(given.get("crop_size", image_size)) if cut else image_size
     short = size.get("shortest_edge") if isinstance(size, Mapping) else None
-    naflex = "max_num_patches" in given
-    both = None if short else (image_size if naflex else _square(size))
-    network = _square(crop) if cut else (both or short)
-    if network != image_size or (short or both or 0) < image_size or (short and not cut):
+    short = size if isinstance(size, int) and kind != "siglip" else short
+    both = None if short else _square(size)
+    if crop != image_size or (both or short or 0) < image_size or bool(short) != bool(cut):
         raise UserError(
             f"{path}: its sizes do not end in the {image_size} x {image_size} pixels that the "
             "network has positions for."
@@ -392,7 +389,9 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> Pe
 
 
 def _square(size: Any) -> int | None:
-    """The side of ``{height, width}``; None if it is none of a square."""
+    """The side of ``{height, width}``, or of one number; None if it is none of a square."""
+    if isinstance(size, int):
+        return size
     if isinstance(size, Mapping) and size.get("height") == size.get("width"):
         side = size.get("height")
         return side if isinstance(side, int) else None

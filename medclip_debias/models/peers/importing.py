@@ -106,7 +106,7 @@ def import_model(
     text: Path | None = None,
     config: Path | None = None,
     golden: bool = False,
-    score: Score = "whole",
+    score: str = "whole",
 ) -> Peer:
     """Read published files, check every tensor, and write a peer folder.
 
@@ -132,6 +132,11 @@ def import_model(
         raise UserError(
             f"there is no kind of model '{kind}'{did_you_mean(kind, KINDS)}; "
             f"known are {', '.join(KINDS)}."
+        )
+    if score not in get_args(Score):
+        raise UserError(
+            f"there is no score '{score}'{did_you_mean(score, get_args(Score))}; known are "
+            f"{', '.join(get_args(Score))}."
         )
     if score != "whole" and kind != "gloria":
         raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
