@@ -225,6 +225,11 @@ class BoxRetrieval(Protocol):
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
+        if self._vectors.ndim > 2:
+            raise Skipped(
+                "This model scores by words and all regions at once, so a box has no vector that a "
+                "phrase could be compared with."
+            )
         usable = sorted(self.features)
         if len(usable) < 2:
             raise Skipped("Retrieval needs at least two phrases with boxes in the model's view.")

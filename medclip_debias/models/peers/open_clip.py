@@ -199,7 +199,7 @@ def _assemble(
     if _is_siglip(vision):
         image, pixels, dim = _siglip_vit(state, str(vision["timm_model_name"]), where)
     elif vision.get("timm_model_name") and not _is_plain(vision):
-        image, pixels, dim = _timm_trunk(state, vision, int(model["embed_dim"]), where)
+        image, pixels, dim = _timm_trunk(state, vision, model.get("embed_dim"), where)
     elif vision.get("timm_model_name"):
         image, pixels, dim = _timm_vit(state, where)
     elif isinstance(vision.get("layers"), Sequence):
@@ -358,10 +358,12 @@ def _siglip_heads(name: str, width: int) -> int:
 
 
 def _timm_trunk(
-    state: State, vision: Mapping[str, Any], dim: int, where: str
+    state: State, vision: Mapping[str, Any], dim: Any, where: str
 ) -> tuple[TimmSettings, dict[str, Tensor], int]:
     """Any other trunk, in timm's own modules."""
     name = str(vision["timm_model_name"]).partition(".")[0]
+    if not isinstance(dim, int) or dim < 1:
+        raise UserError(f"{where}: its configuration does not say embed_dim.")
     settings = TimmSettings(
         name=name,
         image_size=int(vision.get("image_size", 224)),

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+import medclip_debias as md
+from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.importing import import_model
@@ -93,6 +95,9 @@ def test_siglip_gives_the_librarys_vectors(siglip, tmp_path):
     assert (p.size, p.fit, p.resample, p.clip) == (70, "pad", "bilinear", (0, 100))
     assert peer.provenance["licence"] == KNOWN["siglip"]
     assert set(peer.provenance["imported"]) >= {"model.safetensors", "spiece.model"}
+    # The front door and ground take it as any model: the pixels of the whole image are scored.
+    shown = md.load(tmp_path / "peer", device="cpu").ground(images(70)[0].numpy(), SENTENCES[:1])
+    assert shown.values.shape == (1, 70, 70) and shown.kind == "cosine"
 
 
 @torch.no_grad()
@@ -180,6 +185,37 @@ def test_rad_dino_gives_the_librarys_tokens_and_reads_no_sentence(tmp_path):
     with pytest.raises(UserError, match="without --self-test"):
         import_model("rad_dino", folder, tmp_path / "other", golden=True)
     assert not (tmp_path / "other").exists()
+
+
+def test_rad_dino_is_probed_and_refused_where_text_is_asked(phantom_tree, tmp_path, capsys):
+    from transformers import Dinov2Config, Dinov2Model
+
+    torch.manual_seed(3)
+    model = Dinov2Model(Dinov2Config(**SIZES, image_size=28, patch_size=14, mlp_ratio=1))
+    crop = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+    folder = write(tmp_path / "folder", model, crop)
+    peer, fitting = str(tmp_path / "peer"), str(tmp_path / "set")
+    assert run(["import-model", "rad_dino", str(folder), "--out", peer, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["licence"] == KNOWN["rad_dino"] and said["grid"] == "2 x 2"
+    options = said["prepare with"].split()
+    assert run(["prepare", str(phantom_tree), fitting, "--workers", "1", *options]) == 0
+    probed = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), "--bootstrap", "0"]
+    assert run(probed) == 0
+    found = json.loads((tmp_path / "probe" / "probe.json").read_text())
+    assert found["alignment"] is None and found["uniformity"]["sentences"] is None
+    assert found["uniformity"]["images"] < 0 and found["counts"]["pairs"] == 0
+    capsys.readouterr()
+    image = next(phantom_tree.rglob("*.dcm"))
+    for words in (
+        ["evaluate", peer, fitting],
+        ["index", peer, fitting],
+        ["ground", peer, str(image), "--text", "No effusion."],
+    ):
+        assert run([*words, "--out", str(tmp_path / "out")]) == 2
+        message = capsys.readouterr().err
+        assert "reads images alone" in message and message.count("\n") == 1
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_patchs_place_is_where_its_gradient_says(siglip, tmp_path):

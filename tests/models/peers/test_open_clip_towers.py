@@ -95,20 +95,21 @@ def of_each_alone(reference, shaped, places):
 
 @pytest.fixture
 def small_timm(monkeypatch):
-    """Two layers of timm's SigLIP transformer, under its own name."""
-    from timm.models import _registry, vision_transformer
+    """timm's own networks of full size, shallow and narrow, under their own names."""
+    from timm.models import swin_transformer, vision_transformer
 
-    def short(pretrained=False, **kwargs):
-        return vision_transformer.vit_base_patch16_siglip_224.__wrapped__(pretrained, **kwargs)
+    def shrink(network, **small):
+        original = network.__init__
 
-    original = vision_transformer.VisionTransformer.__init__
+        def init(self, *args, **kwargs):
+            original(self, *args, **kwargs | small)
 
-    def init(self, *args, **kwargs):
-        small = {"depth": 2, "embed_dim": 128, "num_heads": 2} if "depth" in kwargs else {}
-        original(self, *args, **{**kwargs, **small})
+        monkeypatch.setattr(network, "__init__", init)
 
-    assert "vit_base_patch16_siglip_224" in _registry._model_entrypoints
-    monkeypatch.setattr(vision_transformer.VisionTransformer, "__init__", init)
+    shrink(vision_transformer.VisionTransformer, depth=2, embed_dim=128, num_heads=2)
+    shrink(
+        swin_transformer.SwinTransformer, depths=(1, 1, 1, 1), embed_dim=8, num_heads=(1, 1, 2, 2)
+    )
 
 
 SIGLIP_TEXT = {
@@ -176,20 +177,26 @@ def test_coca_with_its_decoder_left_out(open_clip_model, merges_file, bring):
 @pytest.mark.parametrize(
     ("name", "side", "more"),
     [
-        ("convnext_atto", 64, {"timm_pool": "", "timm_proj": "linear"}),
-        ("test_vit", 160, {"timm_pool": "avg", "timm_proj": "mlp", "timm_proj_bias": True}),
+        ("test_convnext", 96, {"timm_pool": "", "timm_proj": "linear"}),
+        ("swin_tiny_patch4_window7_224", 224, {"timm_pool": "avg", "timm_proj_bias": True}),
+        ("vit_base_patch32_224", 224, {"timm_pool": "avg", "timm_proj": "mlp"}),
         ("eva02_tiny_patch14_224", 224, {"timm_pool": "token", "timm_proj": "linear"}),
     ],
 )
-def test_other_trunks_of_timm(name, side, more, open_clip_model, merges_file, bring):
+def test_other_trunks_of_timm(name, side, more, small_timm, open_clip_model, merges_file, bring):
     vision = {"timm_model_name": name, "image_size": side} | more
     torch.manual_seed(5)
     reference = lively(open_clip_model.CustomTextCLIP(DIM, vision, TEXT))
     peer = bring(reference, vision, TEXT, merges_file, custom_text=True)
-    if name == "convnext_atto":
+    if name == "test_convnext":
         regions = of_each_alone(
             reference, lambda x: x[:, :, None, None], lambda x: x.flatten(2).transpose(1, 2)
         )
+    elif name.startswith("swin"):
+        regions = of_each_alone(reference, lambda x: x[:, None, None], lambda x: x.flatten(1, 2))
+        with torch.no_grad():  # a mean, a linear map: the whole is the mean of the regions
+            x = peer.normalise(pictures(side))
+            torch.testing.assert_close(regions(x).mean(dim=1), reference.encode_image(x))
     else:
         prefix = reference.visual.trunk.num_prefix_tokens
         regions = of_each_alone(
@@ -312,7 +319,7 @@ def test_full_size_resnets_have_the_published_parameter_counts():
 )
 def test_what_is_not_read_is_named(vision, words, named, tmp_path):
     torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
-    (tmp_path / "c.json").write_text(json.dumps({"vision_cfg": vision, "text_cfg": words}))
+    (tmp_path / "c.json").write_text(json.dumps({"embed_dim": 8, "vision_cfg": vision, "text_cfg": words}))
     with pytest.raises(UserError, match=named):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
     assert not (tmp_path / "o").exists()
