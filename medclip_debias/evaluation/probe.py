@@ -165,7 +165,10 @@ def probe(
         },
         "counts": {part: len(where) for part, where in rows.items()}
         | {"images_of_other_views": _other_views(data, rows)}
-        | {"pairs": len(said.get("images", ())), "distinct_sentences": len(said.get("distinct", ()))},
+        | {
+            "pairs": len(said.get("images", ())),
+            "distinct_sentences": len(said.get("distinct", ())),
+        },
     }
     if known is not None:
         results["false_negatives"] = _false_negatives(

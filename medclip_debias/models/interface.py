@@ -121,7 +121,9 @@ def need_vectors(model: ImageTextModel, verb: str) -> None:
         UserError: saying what ``verb`` would need.
     """
     if model.text_form == "none":
-        raise UserError(f"'{verb}' needs sentences, and this model reads images alone; see 'probe'.")
+        raise UserError(
+            f"'{verb}' needs sentences, and this model reads images alone; see 'probe'."
+        )
     if model.text_form == "words":
         raise UserError(
             f"'{verb}' keeps one vector a sentence, and this model scores by words and regions; "

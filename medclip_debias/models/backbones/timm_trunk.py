@@ -96,7 +96,9 @@ class TimmRegions(ImageEncoder):
                 setattr(trunk, name, nn.Identity())
         self.trunk: Any = trunk
         self.width, self.channels = int(trunk.num_features), fields.in_chans
-        self.stride = self.side_multiple = trunk_stride(trunk, self.kind, f"{where}: '{fields.name}'")
+        self.stride = self.side_multiple = trunk_stride(
+            trunk, self.kind, f"{where}: '{fields.name}'"
+        )
         # Patches and their mergers never overlap, and other convolutions are centred.
         self.first_centre = self.stride / 2
 

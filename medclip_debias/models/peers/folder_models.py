@@ -24,7 +24,7 @@ from medclip_debias.models.peers.checkpoint import Names, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     ClipTextSettings,
-    Dinov2Settings,
+    RadDinoSettings,
     Kind,
     NoTextSettings,
     PeerPreprocessing,
@@ -201,7 +201,7 @@ def read_rad_dino(folder: Path, state: State, where: str) -> FolderRead:
         kind="rad_dino",
         dim=fields.hidden_size,
         max_tokens=3,
-        image=Dinov2Settings(config=fields.model_dump(mode="json")),
+        image=RadDinoSettings(config=fields.model_dump(mode="json")),
         text=NoTextSettings(),
     )
     return settings, {f"image.encoder.trunk.{k}": v for k, v in named.items()}, NoTokenizer()

@@ -7,8 +7,8 @@ and a sentence are as alike as their best word, ``max over w of cos(w, c)``. Tha
 the authors' ``get_local_similarities``, which returns 5 times it.
 
 `GloriaLocal` scores by that alone (``local``), or as the authors' zero-shot classification does
-(``both``): the mean of their local and global similarities, ``(5 local + cosine) / 2``. It is a third
-of that here, so that it lies in [-1, 1]; no order changes.
+(``both``): the mean of their local and global similarities, ``(5 local + cosine) / 2``. It is a
+third of that here, so that it lies in [-1, 1]; no order changes.
 
 Two slips of the published code are not followed. It counts the letters of a sentence where words
 are meant, so that [SEP] and padding take part. And it drops sentences of one word.
@@ -64,9 +64,7 @@ class GloriaLocal:
     map_kind: ClassVar[MapKind] = "attention"
     learned_scale: ClassVar[float | None] = None
 
-    def __init__(
-        self, model: ImageTextModel, score: Literal["local", "both"] = "local"
-    ) -> None:
+    def __init__(self, model: ImageTextModel, score: Literal["local", "both"] = "local") -> None:
         if isinstance(model, GloriaLocal):
             model = model.peer
         if not isinstance(model, Peer) or model.settings.kind != "gloria":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.peers.settings import (
-    Dinov2Settings,
+    RadDinoSettings,
     ResNetSettings,
     SwinFields,
     SwinSettings,
@@ -195,7 +195,7 @@ class MedClipSwin(nn.Module):
 class DinoImages(nn.Module):
     """RAD-DINO and its kin: the class token and the patches, both after the last norm."""
 
-    def __init__(self, settings: Dinov2Settings) -> None:
+    def __init__(self, settings: RadDinoSettings) -> None:
         super().__init__()
         self.encoder = Dinov2Regions("dinov2", Dinov2Fields(**settings.config))
 

@@ -3,8 +3,8 @@
 Image towers: CLIP's vision transformer and its variants, CLIP's ResNets, timm's plain vision
 transformers and SigLIP's, and through timm itself ConvNeXt, Swin and EVA. Text towers: CLIP's own,
 SigLIP's, CoCa's, and BERT from Hugging Face. Each image tower goes with each text tower, in both of
-open_clip's layouts (the text tower's tensors under ``text.``, or bare). Of a captioner (CoCa) the two
-towers are read; its decoder, which scores no image, is left out.
+open_clip's layouts (the text tower's tensors under ``text.``, or bare). Of a captioner (CoCa) the
+two towers are read; its decoder, which scores no image, is left out.
 """
 
 from __future__ import annotations
@@ -247,7 +247,12 @@ def _check_options(model: Mapping[str, Any], where: str) -> None:
     _refuse_unknown(words, _BERT_OPTIONS if words.get("hf_model_name") else _TEXT_OPTIONS, where)
     choices: list[tuple[Mapping[str, Any], str, Any, tuple[Any, ...]]] = [
         (vision, "attentional_pool", False, (False, True)),
-        (vision, "pool_type", "tok", ("tok",) if vision.get("attentional_pool") else ("tok", "avg")),
+        (
+            vision,
+            "pool_type",
+            "tok",
+            ("tok",) if vision.get("attentional_pool") else ("tok", "avg"),
+        ),
         (words, "hf_pooler_type", "mean_pooler", tuple(_POOLERS)),
         (words, "hf_proj_type", "mlp", ("mlp", "linear", None, "")),
     ]
@@ -314,9 +319,7 @@ def _clip_vit(
     return settings, _named(state, "visual.", CLIP_IMAGE), shape_of(state, "visual.proj", where)[1]
 
 
-def _siglip_vit(
-    state: State, name: str, where: str
-) -> tuple[ViTSettings, dict[str, Tensor], int]:
+def _siglip_vit(state: State, name: str, where: str) -> tuple[ViTSettings, dict[str, Tensor], int]:
     """timm's transformer of SigLIP: no class token, attention pooling, no map after it."""
     own = dict(state)
     for part in ("weight", "bias"):

@@ -37,7 +37,7 @@ from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipResNetSettings,
     ClipTextSettings,
-    Dinov2Settings,
+    RadDinoSettings,
     NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
@@ -343,7 +343,7 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
             vision = ClipResNet(image, dim)
         case SwinSettings():
             vision = MedClipSwin(image, dim)
-        case Dinov2Settings():
+        case RadDinoSettings():
             vision = DinoImages(image)
         case TimmSettings():
             vision = TimmTower(image, dim)
@@ -367,7 +367,7 @@ def _patch(image: object) -> int:
     """Side of the patches that an encoder cuts its input into; 0 for another."""
     if isinstance(image, ViTSettings):
         return image.patch
-    if isinstance(image, Dinov2Settings):
+    if isinstance(image, RadDinoSettings):
         return Dinov2Fields(**image.config).patch_size
     return image.stride if isinstance(image, TimmSettings) else 0
 

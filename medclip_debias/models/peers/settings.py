@@ -134,10 +134,10 @@ class SwinSettings(Settings):
         return self
 
 
-class Dinov2Settings(Settings):
+class RadDinoSettings(Settings):
     """A vision transformer of the DINOv2 family as its ``config.json`` describes it (RAD-DINO)."""
 
-    kind: Literal["dinov2"] = "dinov2"
+    kind: Literal["rad_dino"] = "rad_dino"
     config: dict[str, Any]
 
 
@@ -222,7 +222,7 @@ class PeerSettings(LaterSettings):
         | ViTSettings
         | ClipResNetSettings
         | SwinSettings
-        | Dinov2Settings
+        | RadDinoSettings
         | TimmSettings
     ) = Field(discriminator="kind")
     text: ClipTextSettings | BertSettings | NoTextSettings = Field(discriminator="kind")

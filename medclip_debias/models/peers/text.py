@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.bert_config import make_bert_config
 from medclip_debias.models.peers.settings import BertSettings
-from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.models.tokenizer_file import CLIP_WORDS, read_tokenizer
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class NoTokenizer:
 
     size: ClassVar[int] = 0
 
-    def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
+    def encode(self, sentences: Sequence[str], _: int) -> list[list[int]]:
         """Nothing of nothing.
 
         Raises:
@@ -179,7 +178,7 @@ class NoTokenizer:
             raise UserError(NO_TEXT)
         return []
 
-    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def pad(self, _: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Never asked, as there are no ids."""
         raise UserError(NO_TEXT)
 

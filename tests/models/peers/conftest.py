@@ -117,7 +117,23 @@ def radiographs(shared_data):
     return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:10]
 
 
-PIECES = ["▁no", "▁effusion", "▁ef", "fusion", "▁", "n", "o", "e", "f", "u", "s", "i", "l", "t", "a"]
+PIECES = [
+    "▁no",
+    "▁effusion",
+    "▁ef",
+    "fusion",
+    "▁",
+    "n",
+    "o",
+    "e",
+    "f",
+    "u",
+    "s",
+    "i",
+    "l",
+    "t",
+    "a",
+]
 SCORES = [-2.0, -4.0, -3.0, -2.5, -3.5] + [-5.0 - 0.1 * n for n in range(10)]
 UNIGRAMS = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *zip(PIECES, SCORES, strict=True)]
 

@@ -25,7 +25,7 @@ from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipResNetSettings,
     ClipTextSettings,
-    Dinov2Settings,
+    RadDinoSettings,
     Kind,
     NoTextSettings,
     PeerSettings,
@@ -60,7 +60,7 @@ SIGLIP_TEXT = CLIP_TEXT.model_copy(
 )
 COCA = VIT.model_copy(update={"pool": "queries", "queries": 3, "pool_heads": 2})
 COCA_TEXT = CLIP_TEXT.model_copy(update={"pool": "appended", "context": 32})
-DINO = Dinov2Settings(
+DINO = RadDinoSettings(
     config={"hidden_size": DIM, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 16}
 )
 CASES = {

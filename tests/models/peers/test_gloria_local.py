@@ -143,7 +143,8 @@ def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
     said = json.loads(capsys.readouterr().out)
     assert "authors' page" in said["licence"]
     model = load_model(tmp_path / "peer")
-    assert isinstance(model, GloriaLocal) and model.by == "both"
+    assert isinstance(model, GloriaLocal)
+    assert model.by == "both"
     options = model.preprocessing.prepare.command_line().split()
     assert run(["prepare", str(phantom_tree), fitting, "--workers", "1", *options]) == 0
     few = ["--bootstrap", "0", "--heatmaps", "0"]

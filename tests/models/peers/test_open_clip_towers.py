@@ -319,7 +319,9 @@ def test_full_size_resnets_have_the_published_parameter_counts():
 )
 def test_what_is_not_read_is_named(vision, words, named, tmp_path):
     torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
-    (tmp_path / "c.json").write_text(json.dumps({"embed_dim": 8, "vision_cfg": vision, "text_cfg": words}))
+    (tmp_path / "c.json").write_text(
+        json.dumps({"embed_dim": 8, "vision_cfg": vision, "text_cfg": words})
+    )
     with pytest.raises(UserError, match=named):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
     assert not (tmp_path / "o").exists()

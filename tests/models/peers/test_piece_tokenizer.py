@@ -54,7 +54,8 @@ def test_a_sentencepiece_file_gives_the_likeliest_pieces_of_the_cleaned_text(tmp
     assert found.encode(TEXTS[:1], 3) == [expected(TEXTS[0], 3)]
     assert (found.end_id, found.pad_id) == (1, 1)  # SigLIP fills up with its end token
     ids, mask = found.pad(found.encode(TEXTS[:2], 64))
-    assert ids.shape == mask.shape and set(ids[mask == 0].tolist()) <= {1}
+    assert ids.shape == mask.shape
+    assert set(ids[mask == 0].tolist()) <= {1}
     found.save(tmp_path)
     again = PieceTokenizer.load(tmp_path)
     assert again.encode(TEXTS, 64) == found.encode(TEXTS, 64)
@@ -104,5 +105,7 @@ def test_what_is_no_tokenizer_of_siglip_is_refused(tmp_path):
         "model": {"type": "Unigram", "unk_id": 0, "vocab": [["</s>", 0.0]]},
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"normalizer \(Precompiled\) with settings|not a tokenizer"):
+    with pytest.raises(
+        UserError, match=r"normalizer \(Precompiled\) with settings|not a tokenizer"
+    ):
         read_pieces(tmp_path)
