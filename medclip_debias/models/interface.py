@@ -106,14 +106,6 @@ class ImageTextModel(Protocol):
         """The weights."""
 
 
-def own_vectors(sentences: Tensor) -> Tensor:
-    """One vector a sentence ``[T, D]``, of what `ImageTextModel.encode_sentences` gave.
-
-    A model that scores by words puts the sentence's own before those of its words.
-    """
-    return sentences if sentences.ndim == 2 else sentences[:, 0]
-
-
 def need_vectors(model: ImageTextModel, verb: str) -> None:
     """Refuse a model of which a sentence has no single vector.
 

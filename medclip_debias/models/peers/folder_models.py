@@ -24,11 +24,11 @@ from medclip_debias.models.peers.checkpoint import Names, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     ClipTextSettings,
-    RadDinoSettings,
     Kind,
     NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
+    RadDinoSettings,
     ViTSettings,
     published_preprocessing,
 )

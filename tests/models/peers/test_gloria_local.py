@@ -155,8 +155,6 @@ def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
     capsys.readouterr()
     assert run(["index", peer, fitting, "--out", str(tmp_path / "index")]) == 2
     assert "--score whole" in capsys.readouterr().err
-    assert run(["probe", peer, fitting, "--out", str(tmp_path / "probe")]) == 2
-    assert "scores by words and regions" in capsys.readouterr().err
     assert run([*words, "--out", str(tmp_path / "new"), "--score", "botth"]) == 2
     assert "did you mean" in capsys.readouterr().err.lower()
 
