@@ -190,7 +190,7 @@ def read_clip(folder: Path, state: State, where: str) -> FolderRead:
     return _peer("clip", own["image.proj"].shape[1], context, image, text), own, tokenizer
 
 
-def read_rad_dino(folder: Path, state: State, where: str) -> FolderRead:
+def read_rad_dino(folder: Path, state: State, _: str) -> FolderRead:
     """RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone."""
     content = _json(folder, "config.json")
     _of_type(folder, content, ("dinov2", "dinov2_with_registers"))
