@@ -112,10 +112,10 @@ def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
 
     Of SigLIP 2's NaFlex the square of as many patches as it has positions is read.
     """
+    content = _config(folder, ("siglip", "siglip2"))
     own = _renamed(state)
     naflex = len(shape_of(own, "image.conv1.weight", where)) == 2
-    images = _NaflexImages if naflex else _SiglipImages
-    vision, words = _configs(folder, ("siglip", "siglip2"), images, _Tower)
+    vision, words = _towers(folder, content, _NaflexImages if naflex else _SiglipImages, _Tower)
     own = _patches_as_convolution(own, where)
     width, _, patch, _ = shape_of(own, "image.conv1.weight", where)
     places = shape_of(own, "image.positional_embedding", where)[0]
@@ -158,7 +158,7 @@ def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
 
 def read_clip(folder: Path, state: State, where: str) -> FolderRead:
     """CLIP in transformers' names and configuration: XrayCLIP, PubMedCLIP."""
-    vision, words = _configs(folder, ("clip",), _ClipImages, _ClipText)
+    vision, words = _towers(folder, _config(folder, ("clip",)), _ClipImages, _ClipText)
     own = _renamed(state)
     width, _, patch, _ = shape_of(own, "image.conv1.weight", where)
     places = shape_of(own, "image.positional_embedding", where)[0] - 1
@@ -192,8 +192,7 @@ def read_clip(folder: Path, state: State, where: str) -> FolderRead:
 
 def read_rad_dino(folder: Path, state: State, _: str) -> FolderRead:
     """RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone."""
-    content = _json(folder, "config.json")
-    _of_type(folder, content, ("dinov2", "dinov2_with_registers"))
+    content = _config(folder, ("dinov2", "dinov2_with_registers"))
     fields = checked_fields(Dinov2Fields, content, f"{folder}/config.json", "")
     with torch.device("meta"):
         named = Dinov2Regions("dinov2", fields).from_file(state)
@@ -237,24 +236,23 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     return read_json(path, "copy the model folder again", limit=_LARGEST)
 
 
-def _of_type(folder: Path, content: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    if content.get("model_type") not in known:
+def _config(folder: Path, types: tuple[str, ...]) -> dict[str, Any]:
+    content = _json(folder, "config.json")
+    if content.get("model_type") not in types:
         raise UserError(
             f"{folder}/config.json: model_type is {content.get('model_type')!r}; "
-            f"{' and '.join(known)} can be read as this kind."
+            f"{' and '.join(types)} can be read as this kind."
         )
+    return content
 
 
-def _configs(
-    folder: Path, types: tuple[str, ...], images: type[_Tower], words: type[_Tower]
+def _towers(
+    folder: Path, content: Mapping[str, Any], images: type[_Tower], words: type[_Tower]
 ) -> tuple[_Tower, _Tower]:
-    content = _json(folder, "config.json")
-    _of_type(folder, content, types)
     where = f"{folder}/config.json"
-    parts = [content.get(f"{name}_config") or {} for name in ("vision", "text")]
     return (
-        checked_fields(images, parts[0], where, "vision_config."),
-        checked_fields(words, parts[1], where, "text_config."),
+        checked_fields(images, content.get("vision_config") or {}, where, "vision_config."),
+        checked_fields(words, content.get("text_config") or {}, where, "text_config."),
     )
 
 

@@ -332,7 +332,8 @@ def _siglip_vit(state: State, name: str, where: str) -> tuple[ViTSettings, dict[
     image_size = int(re.sub(r"\.\w+$", "", name).rpartition("_")[2])
     if image_size // patch != side:
         raise UserError(f"{where}: has {side}^2 positions, '{name}' has {image_size // patch}^2.")
-    heads = _siglip_heads(name, width)
+    # 64 wide as everywhere, but for the shape-optimised sizes.
+    heads = 16 if re.search("so400m|giantopt", name) else width // 64
     settings = ViTSettings(
         image_size=image_size,
         patch=patch,
@@ -353,11 +354,6 @@ def _siglip_vit(state: State, name: str, where: str) -> tuple[ViTSettings, dict[
     named = _named(own, "visual.", (*POOLED_IMAGE, *TIMM_IMAGE))
     named["image.positional_embedding"] = named["image.positional_embedding"][0]
     return settings, named, width
-
-
-def _siglip_heads(name: str, width: int) -> int:
-    """64 wide as everywhere, 72 for the shape-optimised sizes (1152 by 16)."""
-    return 16 if "so400m" in name or "giantopt" in name else width // 64
 
 
 def _timm_trunk(
