@@ -65,11 +65,11 @@ class GloriaLocal:
     learned_scale: ClassVar[float | None] = None
 
     def __init__(self, model: ImageTextModel, score: Literal["local", "both"] = "local") -> None:
-        if isinstance(model, GloriaLocal):
-            model = model.peer
-        if not isinstance(model, Peer) or model.settings.kind != "gloria":
+        own = model.peer if isinstance(model, GloriaLocal) else model
+        if not isinstance(own, Peer) or own.settings.kind != "gloria":
             raise UserError("only GLoRIA has a local score, by attention from words to regions.")
-        self.peer, self.by = model, score
+        self.peer: Peer = own
+        self.by: Literal["local", "both"] = score
         self.prompts, self.provenance = model.prompts, model.provenance
         self.content_hash, self.self_test = model.content_hash, model.self_test
 

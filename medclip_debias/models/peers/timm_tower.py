@@ -50,7 +50,8 @@ class TimmTower(nn.Module):
             else:
                 classes = 0 if s.proj == "none" else dim
                 self.trunk = _trunk(s.name, num_classes=classes, global_pool=s.pool)
-        width, parts = int(self.trunk.num_features), []
+        width = int(self.trunk.num_features)
+        parts: list[tuple[str, nn.Module]] = []
         if s.proj == "linear":
             parts = [("proj", nn.Linear(width, dim, bias=s.bias))]
         elif s.proj == "mlp":
