@@ -204,3 +204,16 @@ def test_our_score_is_the_trained_similarity_of_the_regions(build):
     own = model.similarity(features.regions, sentences)
     assert torch.equal(model.score(features, sentences), own)
     assert model.learned_scale == pytest.approx(float(model.similarity.log_scale.exp()))
+
+
+def test_settings_that_came_later_are_left_out_so_that_older_folders_keep_their_name(build):
+    """A folder is named by the hash of its settings; those of CheXzero hold nothing new."""
+    content = build("chexzero").settings.model_dump(mode="json")
+    assert set(content) == {"kind", "dim", "max_tokens", "image", "text"}
+    assert set(content["text"]) == {
+        *("kind", "context", "vocabulary", "width", "layers", "heads", "hidden", "quick_gelu"),
+    }
+    assert set(content["image"]) == {
+        *("kind", "image_size", "patch", "width", "layers", "heads", "hidden", "quick_gelu"),
+        *("pre_norm", "patch_bias", "eps", "pool", "norm_after_pool", "layer_scale"),
+    }
