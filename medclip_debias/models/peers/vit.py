@@ -89,7 +89,32 @@ class Stack(nn.Module):
         return x
 
 
-class VisionTransformer(nn.Module):
+class ViTTrunk(nn.Module):
+    """Patches, and the class token first, through the blocks; `tokens` are before the last norm."""
+
+    def __init__(self, settings: ViTSettings) -> None:
+        super().__init__()
+        s = settings
+        self.side = s.image_size // s.patch
+        self.first = int(s.class_token)
+        self.conv1 = nn.Conv2d(3, s.width, s.patch, stride=s.patch, bias=s.patch_bias)
+        if s.class_token:
+            self.class_embedding = nn.Parameter(torch.zeros(s.width))
+        self.positional_embedding = nn.Parameter(torch.zeros(self.side**2 + self.first, s.width))
+        self.ln_pre = nn.LayerNorm(s.width, eps=s.eps) if s.pre_norm else nn.Identity()
+        self.transformer = Stack(s, s.eps, s.layer_scale)
+        self.ln_post = nn.LayerNorm(s.width, eps=s.eps)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Normalised ``[B, 3, S, S]`` to ``[B, L, width]``, a class token before the patches."""
+        x = self.conv1(images).flatten(2).transpose(1, 2)
+        if self.first:
+            x = torch.cat([self.class_embedding.expand(len(x), 1, -1), x], dim=1)
+        result: Tensor = self.transformer(self.ln_pre(x + self.positional_embedding))
+        return result
+
+
+class VisionTransformer(ViTTrunk):
     """Image to one vector by the published pooling, and one from each patch.
 
     A patch's vector is what the pooling makes of the patch alone. Where the whole is the class
@@ -101,35 +126,22 @@ class VisionTransformer(nn.Module):
     """
 
     def __init__(self, settings: ViTSettings, dim: int) -> None:
-        super().__init__()
-        s = settings
-        self.side = s.image_size // s.patch
-        self.first = int(s.class_token)
-        self.conv1 = nn.Conv2d(3, s.width, s.patch, stride=s.patch, bias=s.patch_bias)
-        if s.class_token:
-            self.class_embedding = nn.Parameter(torch.zeros(s.width))
-        self.positional_embedding = nn.Parameter(torch.zeros(self.side**2 + self.first, s.width))
-        self.ln_pre = nn.LayerNorm(s.width, eps=s.eps) if s.pre_norm else nn.Identity()
+        super().__init__(settings)
+        s, width = settings, settings.width
         self.pool, self.norm_after_pool = s.pool, s.norm_after_pool
-        self.transformer = Stack(s, s.eps, s.layer_scale)
         self.attn_pool: MapPool | QueryPool | None = None
-        width = s.width
         if s.pool == "map":
             self.attn_pool = MapPool(s)
         elif s.pool == "queries":
             self.attn_pool, width = QueryPool(s, dim), dim
-        self.ln_post = nn.LayerNorm(width, eps=s.eps)
+            self.ln_post = nn.LayerNorm(dim, eps=s.eps)
         self.proj = nn.Parameter(torch.zeros(width, dim)) if s.projection else None
         if self.proj is None and width != dim:
             raise ValueError("without a projection the image tower must be as wide as the space")
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised ``[B, 3, S, S]`` to patch vectors ``[B, N, dim]`` and whole ``[B, dim]``."""
-        x = self.conv1(images).flatten(2).transpose(1, 2)
-        if self.first:
-            x = torch.cat([self.class_embedding.expand(len(x), 1, -1), x], dim=1)
-        x = self.transformer(self.ln_pre(x + self.positional_embedding))
-        regions, whole = self._pooled(x)
+        regions, whole = self._pooled(self.tokens(images))
         return (regions, whole) if self.proj is None else (regions @ self.proj, whole @ self.proj)
 
     def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
