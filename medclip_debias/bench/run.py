@@ -132,10 +132,12 @@ class _Model:
     def run(self, cards: Sequence[Card], places: Mapping[str, Path]) -> None:
         """Run the cards, set by set."""
         from medclip_debias.models.dual_encoder import best_device
+        from medclip_debias.models.interface import need_vectors
         from medclip_debias.models.load import load_model
 
         try:
             model = load_model(self.folder, best_device(self.how.device))
+            need_vectors(model, "bench")
         except UserError as error:
             for card in cards:
                 self._not_run(card, error)

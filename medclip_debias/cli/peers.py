@@ -13,9 +13,14 @@ from medclip_debias.cli.common import EVALUATION, AsJson, app, show
 @app.command("import-model", rich_help_panel=EVALUATION)
 def import_model(
     kind: Annotated[
-        str, typer.Argument(help="biovil, biovil_t, chexzero, open_clip, gloria or medclip.")
+        str,
+        typer.Argument(
+            help="biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino."
+        ),
     ],
-    weights: Annotated[Path, typer.Argument(help="The published checkpoint.")],
+    weights: Annotated[
+        Path, typer.Argument(help="The published checkpoint; for siglip, clip, rad_dino a folder.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Model folder to write.")],
     text: Annotated[
         Path | None, typer.Option(help="BERT folder; for CLIP, its tokenizer's merges file.")
@@ -23,6 +28,10 @@ def import_model(
     config: Annotated[
         Path | None, typer.Option(help="open_clip_config.json, for open_clip models.")
     ] = None,
+    score: Annotated[
+        str,
+        typer.Option(help="Of gloria: whole, local (words and regions) or both, as published."),
+    ] = "whole",
     self_test: Annotated[
         bool,
         typer.Option("--self-test", help="Store scores that every loading compares with."),
@@ -32,12 +41,13 @@ def import_model(
     """Turn another group's weights into a model folder for evaluate and ground."""
     from medclip_debias.models.peers.importing import import_model as run
 
-    peer = run(kind, weights, out, text=text, config=config, golden=self_test)
+    peer = run(kind, weights, out, text=text, config=config, golden=self_test, score=score)
     grid = peer.grid
     shown = {
         "model": str(out),
         "parameters": sum(p.numel() for p in peer.parameters()),
         "grid": f"{grid.rows} x {grid.columns}",
         "prepare with": peer.preprocessing.prepare.command_line(),
+        "licence": peer.provenance["licence"],
     }
     show(shown, as_json)

@@ -18,7 +18,7 @@ from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.evaluation.presets import Part, Preset, chosen_presets, preset_lines
+from medclip_debias.evaluation.presets import OURS, Part, Preset, chosen_presets, preset_lines
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -40,6 +40,7 @@ from medclip_debias.evaluation.provenance import (
 from medclip_debias.files import code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import NotFiniteError
+from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
@@ -171,6 +172,10 @@ def evaluate(
     check_sample(data)
     secret = read_secret(data.folder)
     model = load_model(Path(model_folder), best_device(device))
+    if model.text_form == "none":
+        need_vectors(model, "evaluate")
+    if options.preset != OURS:
+        need_vectors(model, "evaluate --preset")
     check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     prompt_set = prompt_set.only(classes)

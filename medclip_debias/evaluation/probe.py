@@ -29,6 +29,7 @@ from medclip_debias.evaluation.representations import (
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
+from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.sentences import one_vector
 from medclip_debias.palette import PALE, STYLES
 from medclip_debias.phantom.truth import Truth
@@ -81,7 +82,8 @@ def probe(
     """Probe the image features; write ``probe.json`` and ``tsne.png``.
 
     Features are the mean of an image's region vectors, brought to unit length; of a peer, the
-    vector by which its authors score the whole image.
+    vector by which its authors score the whole image. A model that reads images alone (RAD-DINO)
+    has no alignment with sentences: what is of sentences is null in ``probe.json``.
 
     Args:
         model_folder: a trained model.
@@ -114,6 +116,8 @@ def probe(
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
     known = Truth(Path(truth)) if truth is not None else None
+    if known is not None:
+        need_vectors(model, "probe --truth")
     rows = {name: _rows(data, name) for name in ("train", split)}
     labels = _labels(data)
     every = np.concatenate(list(rows.values()))
@@ -153,14 +157,17 @@ def probe(
         "classes": classes,
         "mean": _means(classes),
         "refused": refused,
-        "alignment": alignment(said["images"], said["sentences"]),
+        "alignment": alignment(said["images"], said["sentences"]) if said else None,
         "uniformity": {
             "images": uniformity(test),
-            "sentences": uniformity(said["distinct"]),
+            "sentences": uniformity(said["distinct"]) if said else None,
         },
         "counts": {part: len(where) for part, where in rows.items()}
         | {"images_of_other_views": _other_views(data, rows)}
-        | {"pairs": len(said["images"]), "distinct_sentences": len(said["distinct"])},
+        | {
+            "pairs": len(said.get("images", ())),
+            "distinct_sentences": len(said.get("distinct", ())),
+        },
     }
     if known is not None:
         results["false_negatives"] = _false_negatives(
@@ -220,7 +227,10 @@ def _features(
     split_rows: NDArray[np.int64],
     progress: Progress | None,
 ) -> tuple[Floats, dict[str, Floats]]:
-    """Image features of ``rows``; paired image and sentence vectors of the split."""
+    """Image features of ``rows``; paired image and sentence vectors of the split.
+
+    No sentence vectors of a model that reads images alone.
+    """
     import torch
 
     parts = []
@@ -232,6 +242,8 @@ def _features(
             if progress:
                 progress(min(start + 64, len(rows)), len(rows))
         vectors = np.concatenate(parts)
+        if model.text_form == "none":
+            return vectors, {}
         sentences = data.sentences[["study_id", "text"]].drop_duplicates()
         place = {row: number for number, row in enumerate(rows)}
         of_study = {data.images["study_id"].iloc[row]: place[row] for row in split_rows}

@@ -22,6 +22,7 @@ from medclip_debias.grounding.settings import (
     SuppressionSettings,
 )
 from medclip_debias.grounding.suppression import Evidence, save_rule
+from medclip_debias.models.sentences import one_vector
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -123,7 +124,7 @@ class Choice:
             )
             return SuppressionRule(chosen=about, **common)
         there = np.array([query.there for query in self._asked])
-        vectors = self._vectors.cpu().numpy().astype(np.float64)
+        vectors = one_vector(self._vectors).cpu().numpy().astype(np.float64)
         place = [self._place[text] for text in self._level_texts]
         scores = np.stack([self._scores[row] for row in sorted(self._scores)])
         scale = self._model.learned_scale

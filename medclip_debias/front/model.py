@@ -37,6 +37,7 @@ from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import MapKind
 from medclip_debias.models.load import load_model
+from medclip_debias.models.sentences import one_vector
 from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ class Model:
         Raises:
             UserError: there is no text, an empty one, or what is no text.
         """
-        return finite(self._sentence_vectors(checked_sentences(texts)), "encode_texts")
+        return finite(one_vector(self._sentence_vectors(checked_sentences(texts))), "encode_texts")
 
     # -------------------------------------------------------------------------- grounding
 

@@ -37,6 +37,7 @@ from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.counterparts import Reader
 from medclip_debias.grounding.settings import EvidenceKind, SuppressionRule
 from medclip_debias.models.finite import finite
+from medclip_debias.models.sentences import one_vector
 
 if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
@@ -130,7 +131,7 @@ class Suppressor:
             )
         self._levels = np.zeros(len(sentences))
         if self._kind == "offset":
-            self._levels = rule.levels(self._vectors.cpu().numpy())
+            self._levels = rule.levels(one_vector(self._vectors).cpu().numpy())
 
     def of(self, features: ImageFeatures) -> list[list[Verdict]]:
         """The verdict on each of T sentences for each of B images."""

@@ -24,7 +24,7 @@ from medclip_debias.models.image_encoder import (
     rebuilt_image_encoder,
 )
 from medclip_debias.models.image_projection import image_projection
-from medclip_debias.models.interface import MapKind
+from medclip_debias.models.interface import MapKind, TextForm
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
@@ -51,6 +51,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
     """
 
     has_whole: ClassVar[bool] = False
+    text_form: ClassVar[TextForm] = "vector"
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
 
     def __init__(

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.config import Preprocessing, Settings
+from medclip_debias.errors import UserError
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.region_grid import RegionGrid
 
 MapKind = Literal["cosine", "attention"]
+TextForm = Literal["vector", "words", "none"]
 
 
 class Tokenizer(Protocol):
@@ -78,6 +80,13 @@ class ImageTextModel(Protocol):
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
 
     @property
+    def text_form(self) -> TextForm:
+        """What `encode_sentences` gives of each: one ``vector``, those of its ``words``, nothing.
+
+        Only with vectors can sentences be kept, compared with each other, or indexed.
+        """
+
+    @property
     def map_kind(self) -> MapKind:
         """What the maps of `region_scores` hold: cosines, or shares of a sentence's attention."""
 
@@ -95,3 +104,20 @@ class ImageTextModel(Protocol):
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         """The weights."""
+
+
+def need_vectors(model: ImageTextModel, verb: str) -> None:
+    """Refuse a model of which a sentence has no single vector.
+
+    Raises:
+        UserError: saying what ``verb`` would need.
+    """
+    if model.text_form == "none":
+        raise UserError(
+            f"'{verb}' needs sentences, and this model reads images alone; see 'probe'."
+        )
+    if model.text_form == "words":
+        raise UserError(
+            f"'{verb}' keeps one vector a sentence, and this model scores by words and regions; "
+            "import it with --score whole."
+        )

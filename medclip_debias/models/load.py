@@ -27,7 +27,12 @@ def load_model(
     if (Path(folder) / "peer.yaml").is_file():
         from medclip_debias.models.peers.peer import Peer
 
-        return Peer.load(Path(folder), device, check=check)
+        peer = Peer.load(Path(folder), device, check=check)
+        if peer.settings.score == "whole":
+            return peer
+        from medclip_debias.models.peers.gloria_local import GloriaLocal
+
+        return GloriaLocal(peer, peer.settings.score)
     from medclip_debias.models.dual_encoder import DualEncoder
 
     return DualEncoder.load(Path(folder), device, check=check)

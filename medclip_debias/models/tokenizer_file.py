@@ -1,4 +1,6 @@
-"""``tokenizer.json``, read when it holds nothing but the parts of BERT's and CLIP's tokenizers.
+"""``tokenizer.json``, read when it holds nothing but the parts of known tokenizers.
+
+Those of BERT, CLIP and SigLIP (SentencePiece's unigrams, Gemma's byte pairs).
 
 The format of the tokenizers library is a small language: replacements may make a word a gigabyte,
 patterns may take years on one sentence. So every part is on a list, and patterns are known ones.
@@ -6,6 +8,7 @@ patterns may take years on one sentence. So every part is on a list, and pattern
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,13 +23,19 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 """CLIP's words (openai/CLIP, simple_tokenizer.py)."""
-_PATTERNS = (r"\s+", CLIP_WORDS)
+PUNCTUATION = r"[!-/:-@\[-`{-~]"
+"""ASCII's, which SigLIP's processors take out."""
+_PATTERNS = (r"\s+", r" {2,}", CLIP_WORDS, PUNCTUATION)
 _MAX_ADDED = 10_000
 _LONGEST = 100  # characters of a prefix, a suffix, an added token
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path, *, pieces: bool = False) -> Tokenizer:
     """Read ``tokenizer.json``.
+
+    Args:
+        path: of the file.
+        pieces: whether it may be SentencePiece's, too.
 
     Raises:
         UserError: it is damaged, too large, or holds a part that is not on the list (named).
@@ -34,23 +43,33 @@ def read_tokenizer(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
     content = read_json(path, "this is not a tokenizer file", limit=MAX_BYTES)
-    with explained(f"{path}: this is not a tokenizer file", Exception):
-        problem = next(_problems(content), None)
-    if problem:
-        raise UserError(
-            f"{path}: {problem}, which the tokenizers of BERT and CLIP do not have; it is not read."
-        )
+    check_parts(content, path, pieces=pieces)
     with explained(f"{path}: this is not a tokenizer file", Exception):
         return Tokenizer.from_str(json.dumps(content))  # what was looked at
 
 
-def _problems(content: dict[str, Any]) -> Iterator[str]:
+def check_parts(content: dict[str, Any], where: object, *, pieces: bool = False) -> None:
+    """Refuse content of a ``tokenizer.json`` with a part that is not on the list.
+
+    Raises:
+        UserError: naming the part.
+    """
+    with explained(f"{where}: this is not a tokenizer file", Exception):
+        problem = next(_problems(content, pieces), None)
+    if problem:
+        raise UserError(
+            f"{where}: {problem}, which the tokenizers of BERT, CLIP and SigLIP do not have; it is "
+            "not read."
+        )
+
+
+def _problems(content: dict[str, Any], pieces: bool) -> Iterator[str]:
     """What is not on the list; any exception means that the file is none of this format."""
-    yield from _parts("normalizer", content.get("normalizer"), _NORMALIZERS)
-    yield from _parts("pre_tokenizer", content.get("pre_tokenizer"), _SPLITTERS)
-    yield from _parts("post_processor", content.get("post_processor"), _ENDS)
-    yield from _parts("decoder", content.get("decoder"), _DECODERS)
-    yield from _parts("model", content["model"], _MODELS)
+    known = _KNOWN
+    if pieces:
+        known = {place: {**own, **_OF_PIECES.get(place, {})} for place, own in _KNOWN.items()}
+    for place, own in known.items():
+        yield from _parts(place, content["model"] if place == "model" else content.get(place), own)
     added = content.get("added_tokens") or []
     if len(added) > _MAX_ADDED or any(len(token["content"]) > _LONGEST for token in added):
         yield "holds too many or too long added tokens"
@@ -64,7 +83,7 @@ def _parts(
     kind = part["type"] if place != "model" else part.get("type", "WordPiece")
     if kind == "Sequence" and depth < 2:
         inside = part[_LISTS[place]]
-        if len(inside) > 8:
+        if len(inside) > 16:
             yield f"has {len(inside)} steps in its {place}"
         for one in inside:
             yield from _parts(place, one, known, depth + 1)
@@ -108,6 +127,21 @@ def _byte_pairs(part: Any) -> bool:
     return part.get("dropout") is None and all(len(end or "") <= _LONGEST for end in ends)
 
 
+def _short_rows(part: Any) -> bool:
+    """SentencePiece's table of characters: no replacement longer than a few letters."""
+    table = base64.b64decode(part["precompiled_charsmap"])
+    trie = int.from_bytes(table[:4], "little")
+    return max((len(row) for row in table[4 + trie :].split(b"\0")), default=0) <= _LONGEST
+
+
+def _unigram_rows(part: Any) -> bool:
+    return 0 <= int(part["unk_id"]) < len(part["vocab"])
+
+
+def _one_letter(part: Any) -> bool:
+    return len(part["replacement"]) == 1
+
+
 _LISTS = {
     "normalizer": "normalizers",
     "pre_tokenizer": "pretokenizers",
@@ -141,3 +175,23 @@ _ENDS = {
 }
 _DECODERS = {"BPEDecoder": _always, "ByteLevel": _always, "WordPiece": _always}
 _MODELS = {"BPE": _byte_pairs, "WordPiece": _word_pieces}
+_KNOWN: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "normalizer": _NORMALIZERS,
+    "pre_tokenizer": _SPLITTERS,
+    "post_processor": _ENDS,
+    "decoder": _DECODERS,
+    "model": _MODELS,
+}
+_OF_PIECES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "normalizer": {"Precompiled": _short_rows},
+    "pre_tokenizer": {"Metaspace": _one_letter},
+    "decoder": {
+        "ByteFallback": _always,
+        "Fuse": _always,
+        "Metaspace": _one_letter,
+        "Replace": _no_growth,
+        "Strip": _always,
+    },
+    "model": {"Unigram": _unigram_rows},
+}
+"""What SentencePiece's have besides."""

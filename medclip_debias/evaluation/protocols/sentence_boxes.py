@@ -42,6 +42,7 @@ from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_
 from medclip_debias.grounding.settings import KINDS, EvidenceKind, SuppressionRule
 from medclip_debias.grounding.sharpen import Sharpener
 from medclip_debias.grounding.suppression import Evidence, judge, read_rule
+from medclip_debias.models.sentences import one_vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -217,7 +218,7 @@ class SentenceBoxes(Protocol):
 
     def _items(self, rule: SuppressionRule) -> tuple[pd.DataFrame, dict[float, Detections]]:
         asked = self._queries.queries
-        vectors = self._vectors.cpu().numpy()
+        vectors = one_vector(self._vectors).cpu().numpy()
         levels = rule.levels(vectors) if rule.evidence == "offset" else np.zeros(len(vectors))
         names = self._data.images["image_id"]
         patients = patients_of(self._data, [query.row for query in asked])

@@ -27,6 +27,7 @@ from medclip_debias.grounding.search.store import (
 )
 from medclip_debias.grounding.search.store import write_items as write_ids
 from medclip_debias.models.finite import finite
+from medclip_debias.models.interface import need_vectors
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -92,6 +93,7 @@ def build_index(
         raise UserError(f"{prepared}: the set has no image to index.")
     check_sample(data)
     model = load_model(Path(model_folder), best_device(device))
+    need_vectors(model, "index")
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])

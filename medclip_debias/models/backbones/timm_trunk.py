@@ -85,15 +85,7 @@ class TimmRegions(ImageEncoder):
         super().__init__()
         timm = _timm()
         self.arch, self.config = arch, fields.model_dump(mode="json")
-        if not timm.is_model(fields.name):
-            hint = did_you_mean(fields.name, timm.list_models())
-            raise UserError(f"{where}: timm {timm.__version__} has no model '{fields.name}'{hint}.")
-        self.kind = timm.model_entrypoint(fields.name).__module__.rpartition(".")[2]
-        if self.kind not in _ANY_SIZE:
-            raise UserError(
-                f"{where}: '{fields.name}' is of timm's {self.kind}, whose regions' places are not "
-                f"known here; networks of {', '.join(_ANY_SIZE)} can be read."
-            )
+        self.kind = trunk_kind(fields.name, where)
         extra: dict[str, Any] = dict(fields.arguments) | dict(_ANY_SIZE[self.kind])
         with explained(f"{where}: timm cannot build '{fields.name}' so", Exception):
             trunk = timm.create_model(
@@ -104,7 +96,9 @@ class TimmRegions(ImageEncoder):
                 setattr(trunk, name, nn.Identity())
         self.trunk: Any = trunk
         self.width, self.channels = int(trunk.num_features), fields.in_chans
-        self.stride = self.side_multiple = _stride(trunk, self.kind, f"{where}: '{fields.name}'")
+        self.stride = self.side_multiple = trunk_stride(
+            trunk, self.kind, f"{where}: '{fields.name}'"
+        )
         # Patches and their mergers never overlap, and other convolutions are centred.
         self.first_centre = self.stride / 2
 
@@ -165,7 +159,26 @@ def _timm() -> Any:
     return timm
 
 
-def _stride(trunk: Any, kind: str, what: str) -> int:
+def trunk_kind(name: str, where: str) -> str:
+    """The module of timm that a network is from, one whose regions' places are known.
+
+    Raises:
+        UserError: timm is not installed, has no such network, or has it from another module.
+    """
+    timm = _timm()
+    if not timm.is_model(name):
+        hint = did_you_mean(name, timm.list_models())
+        raise UserError(f"{where}: timm {timm.__version__} has no model '{name}'{hint}.")
+    kind = str(timm.model_entrypoint(name).__module__.rpartition(".")[2])
+    if kind not in _ANY_SIZE:
+        raise UserError(
+            f"{where}: '{name}' is of timm's {kind}, whose regions' places are not known here; "
+            f"networks of {', '.join(_ANY_SIZE)} can be read."
+        )
+    return kind
+
+
+def trunk_stride(trunk: Any, kind: str, what: str) -> int:
     """Input pixels of a region; refuses networks whose patches overlap."""
     if kind == "convnext":
         stem, steps = trunk.stem[0], [stage.downsample for stage in trunk.stages]

@@ -6,6 +6,10 @@ shares its weight among the words, ``softmax over w of <v, w>``; each word takes
 and a sentence are as alike as their best word, ``max over w of cos(w, c)``. That is the score of
 the authors' ``get_local_similarities``, which returns 5 times it.
 
+`GloriaLocal` scores by that alone (``local``), or as the authors' zero-shot classification does
+(``both``): the mean of their local and global similarities, ``(5 local + cosine) / 2``. It is a
+third of that here, so that it lies in [-1, 1]; no order changes.
+
 Two slips of the published code are not followed. It counts the letters of a sentence where words
 are meant, so that [SEP] and padding take part. And it drops sentences of one word.
 """
@@ -13,7 +17,7 @@ are meant, so that [SEP] and padding take part. And it drops sentences of one wo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,21 +33,24 @@ from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import ImageTextModel, MapKind
+    from medclip_debias.models.interface import ImageTextModel, MapKind, TextForm
 
 SHARPNESS = 4.0
 """The published first temperature."""
+LOCAL = 5.0
+"""What the authors multiply the local score by."""
 
 
 class GloriaLocal:
-    """GLoRIA by its local score, for `medclip_debias.grounding.ground`.
+    """GLoRIA by words and regions.
 
-    Regions are as they leave the tower, and sentences ``[T, L, D]``: the vectors of their words,
-    padded with zeros. Neither has unit length, so this is for grounding alone. All else is the
-    peer's, the weights too; an `medclip_debias.models.interface.ImageTextModel`.
+    Regions are as they leave the tower, and sentences ``[T, 1 + L, D]``: their own unit vector, and
+    the vectors of their words, padded with zeros. So no sentence has a single vector. All else is
+    the peer's, the weights too; an `medclip_debias.models.interface.ImageTextModel`.
 
     Args:
         model: a GLoRIA that was imported.
+        score: ``local``, or ``both``.
 
     Attributes:
         peer: that GLoRIA.
@@ -53,13 +60,16 @@ class GloriaLocal:
     """
 
     has_whole: ClassVar[bool] = False
+    text_form: ClassVar[TextForm] = "words"
     map_kind: ClassVar[MapKind] = "attention"
     learned_scale: ClassVar[float | None] = None
 
-    def __init__(self, model: ImageTextModel) -> None:
-        if not isinstance(model, Peer) or model.settings.kind != "gloria":
+    def __init__(self, model: ImageTextModel, score: Literal["local", "both"] = "local") -> None:
+        own = model.peer if isinstance(model, GloriaLocal) else model
+        if not isinstance(own, Peer) or own.settings.kind != "gloria":
             raise UserError("only GLoRIA has a local score, by attention from words to regions.")
-        self.peer = model
+        self.peer: Peer = own
+        self.by: Literal["local", "both"] = score
         self.prompts, self.provenance = model.prompts, model.provenance
         self.content_hash, self.self_test = model.content_hash, model.self_test
 
@@ -104,12 +114,13 @@ class GloriaLocal:
         return self.peer.parameters(recurse)
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
-        """Prepared uint8 ``[B, S, S]`` to the regions alone, of any length."""
+        """Prepared uint8 ``[B, S, S]`` to regions of any length, and the whole's unit vector."""
         x = self.peer.normalise(images) if images.dtype == torch.uint8 else images
-        return ImageFeatures(self.peer.image(x)[0])
+        regions, whole = self.peer.image(x)
+        return ImageFeatures(regions, F.normalize(whole.float(), dim=-1))
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
-        """Vectors of the words ``[T, L, D]``, L those of the longest sentence.
+        """A sentence's own vector and those of its words ``[T, 1 + L, D]``, L of the longest.
 
         The pieces of a word are added up, and the last four layers, as published.
 
@@ -126,8 +137,13 @@ class GloriaLocal:
                 input_ids=padded, attention_mask=mask, output_hidden_states=True
             )
             states = torch.stack(out.hidden_states[-4:]).sum(dim=0).float()
-            found += [self._words(row, own) for row, own in zip(states, some, strict=True)]
-        empty = next((n for n, words in enumerate(found, start=1) if not len(words)), None)
+            # The peer's own vector (`BertTower`), brought to unit length as the peer does.
+            whole = F.normalize((states * mask[..., None]).sum(dim=1), dim=-1)
+            for vector, row, own in zip(whole, states, some, strict=True):
+                found.append(torch.cat([vector[None], self._words(row, own)]))
+        if not found:
+            return torch.zeros(0, 1, self.dim, device=self.device)
+        empty = next((n for n, words in enumerate(found, start=1) if len(words) < 2), None)
         if empty is not None:
             raise UserError(f"Sentence {empty} holds no word of letters or digits; write one.")
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
@@ -150,24 +166,29 @@ class GloriaLocal:
             regions: ``[B, N, D]``.
             words: those of one sentence ``[L, D]``; padding is left out.
         """
-        shares = (regions @ _kept(words).T).softmax(dim=-1)
+        shares = (regions @ kept_words(words).T).softmax(dim=-1)
         return (SHARPNESS * shares).softmax(dim=1).transpose(1, 2)
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Local scores ``[B, T]`` in [-1, 1] of images and sentences ``[T, L, D]``."""
+        """Scores ``[B, T]`` in [-1, 1] of images and sentences ``[T, 1 + L, D]``."""
         regions = features.regions
-        scores = [
-            F.cosine_similarity(self.attention(regions, words) @ regions, _kept(words), dim=-1)
-            for words in sentences
-        ]
-        return torch.stack([each.amax(dim=1) for each in scores], dim=1)
+        best = []
+        for words in sentences[:, 1:]:
+            seen = self.attention(regions, words) @ regions
+            best.append(F.cosine_similarity(seen, kept_words(words), dim=-1).amax(dim=1))
+        local = torch.stack(best, dim=1) if best else regions.new_zeros(len(regions), 0)
+        if self.by == "local":
+            return local
+        if features.whole is None:
+            raise ValueError("expected features with 'whole'; these are of another model")
+        return (LOCAL * local + features.whole @ sentences[:, 0].T) / (LOCAL + 1)
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Mean over a sentence's words of their attention: ``[B, T, N]``, each map sums to one."""
-        maps = [self.attention(features.regions, words).mean(dim=1) for words in sentences]
+        maps = [self.attention(features.regions, w).mean(dim=1) for w in sentences[:, 1:]]
         return torch.stack(maps, dim=1)
 
 
-def _kept(words: Tensor) -> Tensor:
+def kept_words(words: Tensor) -> Tensor:
     """The words without the padding, which is exactly zero."""
     return words[words.abs().sum(dim=-1) > 0]

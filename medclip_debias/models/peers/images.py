@@ -1,4 +1,4 @@
-"""Image towers on a ResNet-50 or a Swin transformer: BioViL, BioViL-T, GLoRIA, MedCLIP.
+"""Image towers on trunks of others: BioViL, BioViL-T, GLoRIA, MedCLIP, RAD-DINO.
 
 Grey images enter one channel wide: the published first layers see the same channel three times,
 which is one channel with the three summed filters (`checkpoint.summed_channels`).
@@ -11,8 +11,14 @@ import math
 import torch
 from torch import Tensor, nn
 
+from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
-from medclip_debias.models.peers.settings import ResNetSettings, SwinFields, SwinSettings
+from medclip_debias.models.peers.settings import (
+    RadDinoSettings,
+    ResNetSettings,
+    SwinFields,
+    SwinSettings,
+)
 
 
 class BioViLImages(nn.Module):
@@ -184,3 +190,16 @@ class MedClipSwin(nn.Module):
         tokens = self.model(images.expand(-1, 3, -1, -1)).last_hidden_state
         regions = self.projection_head(tokens)
         return regions, regions.mean(dim=1)
+
+
+class DinoImages(nn.Module):
+    """RAD-DINO and its kin: the class token and the patches, both after the last norm."""
+
+    def __init__(self, settings: RadDinoSettings) -> None:
+        super().__init__()
+        self.encoder = Dinov2Regions("dinov2", Dinov2Fields(**settings.config))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, width]`` and the class token ``[B, width]``."""
+        tokens = self.encoder.trunk(images).last_hidden_state
+        return tokens[:, self.encoder.prefix :], tokens[:, 0]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash
+from medclip_debias.models.image_encoder import weight_file
 from medclip_debias.models.peers.checkpoint import (
     Names,
     layers_in,
@@ -19,6 +20,8 @@ from medclip_debias.models.peers.checkpoint import (
     shape_of,
     summed_channels,
 )
+from medclip_debias.models.peers.folder_models import READERS, folder_preprocessing
+from medclip_debias.models.peers.licence import licence_line
 from medclip_debias.models.peers.open_clip import (
     BUFFERS,
     Read,
@@ -26,13 +29,16 @@ from medclip_debias.models.peers.open_clip import (
     read_chexzero,
     read_open_clip,
 )
-from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.peer import Peer, PeerTokenizer
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Kind,
+    PeerPreprocessing,
     PeerSettings,
     ResNetSettings,
+    Score,
     SwinSettings,
+    ViTSettings,
 )
 from medclip_debias.models.peers.text import checked
 from medclip_debias.models.text_encoder import (
@@ -42,6 +48,11 @@ from medclip_debias.models.text_encoder import (
 )
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+SIDE_FILES = (
+    *("config.json", "preprocessor_config.json", "tokenizer_config.json"),
+    *("tokenizer.json", "spiece.model", "merges.txt"),
+)
+"""What is read of a folder beside its weights."""
 WORDS = "text.bert.embeddings.word_embeddings.weight"
 
 RESNET: Names = (
@@ -95,17 +106,20 @@ def import_model(
     text: Path | None = None,
     config: Path | None = None,
     golden: bool = False,
+    score: str = "whole",
 ) -> Peer:
     """Read published files, check every tensor, and write a peer folder.
 
     Args:
         kind: one of `KINDS`.
-        weights: the published image or image-text checkpoint.
+        weights: the published image or image-text checkpoint, or the folder that transformers
+            wrote (siglip, clip, rad_dino).
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
         config: ``open_clip_config.json`` or open_clip's model configuration (open_clip only).
 
         golden: store golden samples, with which every later loading tests the machine.
+        score: by what `medclip_debias.models.load.load_model` shall let it score (GLoRIA).
 
     Returns:
         The model, as `Peer.load` reads it from ``out``.
@@ -119,6 +133,16 @@ def import_model(
             f"there is no kind of model '{kind}'{did_you_mean(kind, KINDS)}; "
             f"known are {', '.join(KINDS)}."
         )
+    if score not in get_args(Score):
+        raise UserError(
+            f"there is no score '{score}'{did_you_mean(score, get_args(Score))}; known are "
+            f"{', '.join(get_args(Score))}."
+        )
+    if score != "whole" and kind != "gloria":
+        raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
+    places = {"weights": weights, "text": text}
+    if kind in READERS:
+        return _of_folder(kind, weights, out, (text, config), golden)
     state = read_checkpoint(weights)
     where = str(weights)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
@@ -127,6 +151,7 @@ def import_model(
             settings, state, tokenizer = _biovil(kind, state, _folder(text, kind), where)
         case "gloria":
             settings, state, tokenizer = _gloria(state, _folder(text, kind), where)
+            settings = settings.model_copy(update={"score": score})
         case "medclip":
             settings, state, tokenizer = _medclip(state, _folder(text, kind), where)
         case "chexzero":
@@ -134,7 +159,47 @@ def import_model(
         case _:
             settings, state, tokenizer = read_open_clip(state, text, config, where)
     preprocessing = clip_preprocessing(settings, config)
-    provenance = {"imported": {path.name: file_hash(path) for path in files}}
+    provenance = {
+        "imported": {path.name: file_hash(path) for path in files},
+        "licence": licence_line(kind, places),
+    }
+    return _written(settings, state, tokenizer, preprocessing, provenance, out, golden, where)
+
+
+def _of_folder(
+    kind: Kind, folder: Path, out: Path, unused: tuple[Path | None, ...], golden: bool
+) -> Peer:
+    """A model whose weights, configuration and tokenizer lie in one folder."""
+    if any(unused):
+        raise UserError(f"{kind} is read from its one folder; leave --text and --config out.")
+    if folder.is_file():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; {kind} is read from a folder.")
+    path = weight_file(folder)
+    settings, state, tokenizer = READERS[kind](folder, read_checkpoint(path), str(path))
+    image = settings.image
+    size = image.image_size if isinstance(image, ViTSettings) else None
+    preprocessing = folder_preprocessing(kind, folder, size)
+    names = (path.name, *SIDE_FILES)
+    provenance = {
+        "imported": {n: file_hash(folder / n) for n in names if (folder / n).is_file()},
+        "licence": licence_line(kind, {"weights": folder}),
+    }
+    return _written(settings, state, tokenizer, preprocessing, provenance, out, golden, str(path))
+
+
+def _written(
+    settings: PeerSettings,
+    state: Mapping[str, Tensor],
+    tokenizer: PeerTokenizer,
+    preprocessing: PeerPreprocessing,
+    provenance: dict[str, Any],
+    out: Path,
+    golden: bool,
+    where: str,
+) -> Peer:
+    """Build the model, fill it strictly, write its folder, and read that."""
     bad = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
     with explained(f"{where}: the widths and heads of this model do not fit together", *bad):
         peer = Peer(settings, preprocessing, tokenizer, provenance)

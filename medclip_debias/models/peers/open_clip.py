@@ -1,8 +1,10 @@
 """CLIP and its relatives as open_clip describes and stores them: CheXzero, BiomedCLIP, UniMed-CLIP.
 
-Image towers: CLIP's vision transformer and its variants, CLIP's ResNets, and timm's plain vision
-transformers. Text towers: CLIP's own, and BERT from Hugging Face. Each image tower goes with each
-text tower, in both of open_clip's layouts (the text tower's tensors under ``text.``, or bare).
+Image towers: CLIP's vision transformer and its variants, CLIP's ResNets, timm's plain vision
+transformers and SigLIP's, and through timm itself ConvNeXt, Swin and EVA. Text towers: CLIP's own,
+SigLIP's, CoCa's, and BERT from Hugging Face. Each image tower goes with each text tower, in both of
+open_clip's layouts (the text tower's tensors under ``text.``, or bare). Of a captioner (CoCa) the
+two towers are read; its decoder, which scores no image, is left out.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.peers.checkpoint import Names, layers_in, renamed, shape_of
+from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipResNetSettings,
@@ -24,21 +28,33 @@ from medclip_debias.models.peers.settings import (
     Kind,
     PeerPreprocessing,
     PeerSettings,
+    TimmSettings,
     ViTSettings,
     published_preprocessing,
 )
 from medclip_debias.models.peers.text import ClipTokenizer, checked
+from medclip_debias.models.peers.timm_tower import tower_stride
 from medclip_debias.models.text_encoder import SentenceTokenizer, read_bert_config
 
-Read = tuple[PeerSettings, dict[str, Tensor], SentenceTokenizer | ClipTokenizer]
+AnyTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer
+Read = tuple[PeerSettings, dict[str, Tensor], AnyTokenizer]
 State = Mapping[str, Tensor]
 
 BUFFERS = r"position_ids$|relative_position_index$|attn_mask$"
 LEFT_OUT: Names = (
     (r"^(logit_scale|logit_bias|input_resolution|context_length|vocab_size)$", None),
     (BUFFERS, None),
+    (r"^text_decoder\.", None),
 )
 CLIP_IMAGE: Names = ((r"^visual\.", "image."),)
+POOLED_IMAGE: Names = (
+    (r"^visual\.trunk\.attn_pool\.latent$", "image.attn_pool.probe"),
+    (r"^visual\.trunk\.attn_pool\.in_proj_", "image.attn_pool.attn.in_proj_"),
+    (r"^visual\.trunk\.attn_pool\.proj\.", "image.attn_pool.attn.out_proj."),
+    (r"^visual\.trunk\.attn_pool\.norm\.", "image.attn_pool.ln."),
+    (r"^visual\.trunk\.attn_pool\.mlp\.fc1\.", "image.attn_pool.mlp.c_fc."),
+    (r"^visual\.trunk\.attn_pool\.mlp\.fc2\.", "image.attn_pool.mlp.c_proj."),
+)
 TIMM_IMAGE: Names = (
     (r"^visual\.trunk\.cls_token$", "image.class_embedding"),
     (r"^visual\.trunk\.pos_embed$", "image.positional_embedding"),
@@ -59,23 +75,27 @@ BERT_TEXT: Names = (
 _VIT_OPTIONS = {
     *("image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio", "ls_init_value"),
     *("patch_dropout", "no_ln_pre", "pos_embed_type", "final_ln_after_pool", "pool_type"),
-    "output_tokens",
+    *("output_tokens", "attentional_pool", "attn_pooler_queries", "attn_pooler_heads"),
 }
 _RESNET_OPTIONS = {"image_size", "layers", "width", "patch_size", "head_width"}
 _TIMM_OPTIONS = {
     *("timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_drop"),
-    *("timm_drop_path", "image_size", "patch_dropout"),
+    *("timm_drop_path", "image_size", "patch_dropout", "timm_proj_bias"),
 }
 _TEXT_OPTIONS = {
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"),
-    *("tokenizer_kwargs", "output_tokens"),
+    *("tokenizer_kwargs", "output_tokens", "embed_cls", "pad_id", "no_causal_mask", "pool_type"),
+    *("proj_bias", "norm_kwargs", "act_kwargs", "hf_tokenizer_name"),
 }
 _BERT_OPTIONS = {
     *("hf_model_name", "hf_tokenizer_name", "hf_proj_type", "hf_pooler_type"),
     *("hf_model_pretrained", "context_length", "tokenizer_kwargs", "vocab_size", "output_tokens"),
     *("width", "heads", "layers"),  # open_clip ignores them beside a model of Hugging Face
 }
-_TIMM_NAMES = r"vit_(tiny|small|base|large)_patch(8|14|16|32)_\d+(\.\w+)?"
+_PLAIN = r"vit_(tiny|small|base|large)_patch(8|14|16|32)_\d+(\.\w+)?"
+_SIGLIP = r"vit_\w+_siglip_\d+(\.\w+)?"
+_TANH = r"vit_(base_patch32|large_patch16_siglip_512|so400m_patch16|giantopt)\w*"
+"""SigLIP's transformers in timm whose activation is the tanh approximation."""
 Pooler = Literal["first", "mean", "pooler"]
 _POOLERS: dict[str, Pooler] = {
     "cls_last_hidden_state_pooler": "first",
@@ -123,18 +143,23 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
         UserError: the configuration asks for a way of resizing that is not offered here.
     """
     image = settings.image
-    size = image.image_size if isinstance(image, ViTSettings | ClipResNetSettings) else 224
+    sized = ViTSettings | ClipResNetSettings | TimmSettings
+    size = image.image_size if isinstance(image, sized) else 224
     found = published_preprocessing(settings.kind, size)
     given = {} if config is None else read_config(config).get("preprocess_cfg") or {}
-    for name, known in (("resize_mode", ("shortest",)), ("interpolation", ("bicubic", "bilinear"))):
+    modes = ("shortest", "longest", "squash")
+    for name, known in (("resize_mode", modes), ("interpolation", ("bicubic", "bilinear"))):
         if given.get(name, known[0]) not in known:
             raise UserError(
                 f"{config}: its {name} '{given[name]}' is not offered here; known: "
                 f"{', '.join(known)}."
             )
     change: dict[str, Any] = {}
-    if given.get("interpolation") == "bilinear":
-        change["prepare"] = found.prepare.model_copy(update={"resample": "bilinear"})
+    prepare = {"resample": given.get("interpolation", found.prepare.resample)}
+    if given.get("resize_mode") in ("longest", "squash"):
+        # Both sides alike would change the proportions; here they are kept, with black bands.
+        prepare["fit"] = "pad"
+    change["prepare"] = found.prepare.model_copy(update=prepare)
     if isinstance(given.get("mean"), list) and isinstance(given.get("std"), list):
         change |= {"channel_mean": tuple(given["mean"]), "channel_std": tuple(given["std"])}
     return found.model_copy(update=change)
@@ -170,8 +195,12 @@ def _assemble(
     """One image tower and one text tower, each with its tensors renamed."""
     vision, words = model.get("vision_cfg", {}), model.get("text_cfg", {})
     quick = bool(model.get("quick_gelu", False))
-    image: ViTSettings | ClipResNetSettings
-    if vision.get("timm_model_name"):
+    image: ViTSettings | ClipResNetSettings | TimmSettings
+    if _is_siglip(vision):
+        image, pixels, dim = _siglip_vit(state, str(vision["timm_model_name"]), where)
+    elif vision.get("timm_model_name") and not _is_plain(vision):
+        image, pixels, dim = _timm_trunk(state, vision, model.get("embed_dim"), where)
+    elif vision.get("timm_model_name"):
         image, pixels, dim = _timm_vit(state, where)
     elif isinstance(vision.get("layers"), Sequence):
         image, pixels, dim = _resnet(state, vision, where)
@@ -186,6 +215,22 @@ def _assemble(
     return settings, pixels | own, tokenizer
 
 
+def _is_plain(vision: Mapping[str, Any]) -> bool:
+    """A transformer of timm that is this project's own, too."""
+    plain = re.fullmatch(_PLAIN, str(vision.get("timm_model_name"))) is not None
+    usual = vision.get("timm_pool", "avg") in ("", "token")
+    return plain and usual and vision.get("timm_proj", "linear") == "linear" and not _biased(vision)
+
+
+def _is_siglip(vision: Mapping[str, Any]) -> bool:
+    named = re.fullmatch(_SIGLIP, str(vision.get("timm_model_name"))) is not None
+    return named and vision.get("timm_pool") == "map" and vision.get("timm_proj") == "none"
+
+
+def _biased(vision: Mapping[str, Any]) -> bool:
+    return bool(vision.get("timm_proj_bias", False))
+
+
 def _named(state: State, prefix: str, names: Names) -> dict[str, Tensor]:
     """The tensors below ``prefix`` under this project's names, without what scores nothing."""
     own = {key: value for key, value in state.items() if key.startswith(prefix)}
@@ -196,25 +241,29 @@ def _check_options(model: Mapping[str, Any], where: str) -> None:
     """Refuse, by name, what the towers here do not have."""
     vision, words = model["vision_cfg"], model["text_cfg"]
     timm = vision.get("timm_model_name")
-    if model.get("multimodal_cfg"):
-        raise UserError(f"{where}: is a captioner (multimodal_cfg); only towers are read here.")
-    if timm is not None and not re.fullmatch(_TIMM_NAMES, str(timm)):
-        raise UserError(
-            f"{where}: the image tower '{timm}' is not read here; of timm's towers only plain "
-            "vision transformers are (vit_base_patch16_224 and its sizes)."
-        )
     resnet = isinstance(vision.get("layers"), Sequence)
     known = _TIMM_OPTIONS if timm else _RESNET_OPTIONS if resnet else _VIT_OPTIONS
     _refuse_unknown(vision, known, where)
     _refuse_unknown(words, _BERT_OPTIONS if words.get("hf_model_name") else _TEXT_OPTIONS, where)
     choices: list[tuple[Mapping[str, Any], str, Any, tuple[Any, ...]]] = [
-        (vision, "pool_type", "tok", ("tok", "avg")),
+        (vision, "attentional_pool", False, (False, True)),
+        (
+            vision,
+            "pool_type",
+            "tok",
+            ("tok",) if vision.get("attentional_pool") else ("tok", "avg"),
+        ),
         (words, "hf_pooler_type", "mean_pooler", tuple(_POOLERS)),
         (words, "hf_proj_type", "mlp", ("mlp", "linear", None, "")),
     ]
     if timm:
-        choices += [(vision, "timm_pool", "avg", ("", "token"))]
-        choices += [(vision, "timm_proj", "linear", ("linear",))]
+        choices += [(vision, "timm_pool", "avg", ("", "token", "avg", "map"))]
+        choices += [(vision, "timm_proj", "linear", ("linear", "mlp", "none", "", None))]
+    if not words.get("hf_model_name"):
+        appended = bool(words.get("embed_cls"))
+        pools = ("argmax",) if appended else ("argmax", "last") if _fills(words) else ("argmax",)
+        choices += [(words, "pool_type", "argmax", pools)]
+        choices += [(words, "no_causal_mask", False, (False,) if appended else (False, True))]
     for part, name, usual, allowed in choices:
         if part.get(name, usual) not in allowed:
             shown = ", ".join(repr(value) for value in allowed)
@@ -222,6 +271,11 @@ def _check_options(model: Mapping[str, Any], where: str) -> None:
                 f"{where}: '{name}' is {part.get(name, usual)!r}, which is not read here; known: "
                 f"{shown}."
             )
+
+
+def _fills(words: Mapping[str, Any]) -> bool:
+    """SigLIP's texts, which see all places of a context that is filled up."""
+    return bool(words.get("no_causal_mask"))
 
 
 def _refuse_unknown(part: Mapping[str, Any], known: set[str], where: str) -> None:
@@ -254,7 +308,70 @@ def _clip_vit(
         pool="mean" if vision.get("pool_type") == "avg" else "token",
         norm_after_pool=bool(vision.get("final_ln_after_pool", False)),
     )
+    if vision.get("attentional_pool"):
+        pooled = {
+            "pool": "queries",
+            "queries": shape_of(state, "visual.attn_pool.query", where)[0],
+            "pool_heads": int(vision.get("attn_pooler_heads", 8)),
+            "norm_after_pool": False,
+        }
+        settings = settings.model_copy(update=pooled)
     return settings, _named(state, "visual.", CLIP_IMAGE), shape_of(state, "visual.proj", where)[1]
+
+
+def _siglip_vit(state: State, name: str, where: str) -> tuple[ViTSettings, dict[str, Tensor], int]:
+    """timm's transformer of SigLIP: no class token, attention pooling, no map after it."""
+    own = dict(state)
+    for part in ("weight", "bias"):
+        ends = [f"visual.trunk.attn_pool.{key}.{part}" for key in ("q", "kv")]
+        rows = [torch.cat([*(own.pop(end) for end in ends)])] if all(e in own for e in ends) else []
+        own |= {f"visual.trunk.attn_pool.in_proj_{part}": row for row in rows}
+    width, _, patch, _ = shape_of(own, "visual.trunk.patch_embed.proj.weight", where)
+    side = round(shape_of(own, "visual.trunk.pos_embed", where)[1] ** 0.5)
+    # 14 pixels do not divide 384: a rim of the image is read by no patch.
+    image_size = int(re.sub(r"\.\w+$", "", name).rpartition("_")[2])
+    if image_size // patch != side:
+        raise UserError(f"{where}: has {side}^2 positions, '{name}' has {image_size // patch}^2.")
+    # 64 wide as everywhere, but for the shape-optimised sizes.
+    heads = 16 if re.search("so400m|giantopt", name) else width // 64
+    settings = ViTSettings(
+        image_size=image_size,
+        patch=patch,
+        width=width,
+        layers=layers_in(own, r"^visual\.trunk\.blocks\.(\d+)\."),
+        heads=heads,
+        hidden=shape_of(own, "visual.trunk.blocks.0.mlp.fc1.weight", where)[0],
+        pre_norm=False,
+        patch_bias=True,
+        eps=1e-6,
+        tanh_gelu=re.match(_TANH, name) is not None,
+        pool="map",
+        class_token=False,
+        projection=False,
+        pool_heads=heads,
+        pool_hidden=shape_of(own, "visual.trunk.attn_pool.mlp.fc1.weight", where)[0],
+    )
+    named = _named(own, "visual.", (*POOLED_IMAGE, *TIMM_IMAGE))
+    named["image.positional_embedding"] = named["image.positional_embedding"][0]
+    return settings, named, width
+
+
+def _timm_trunk(
+    state: State, vision: Mapping[str, Any], dim: Any, where: str
+) -> tuple[TimmSettings, dict[str, Tensor], int]:
+    """Any other trunk, in timm's own modules."""
+    name = str(vision["timm_model_name"]).partition(".")[0]
+    if not isinstance(dim, int) or dim < 1:
+        raise UserError(f"{where}: its configuration does not say embed_dim.")
+    settings = TimmSettings(
+        name=name,
+        image_size=int(vision.get("image_size", 224)),
+        stride=tower_stride(name, where),
+        pool=str(vision.get("timm_pool", "avg")),
+        proj=vision.get("timm_proj", "linear") or "",
+        bias=_biased(vision),
+    )
+    return settings, _named(state, "visual.", CLIP_IMAGE), dim
 
 
 def _timm_vit(state: State, where: str) -> tuple[ViTSettings, dict[str, Tensor], int]:
@@ -300,9 +417,7 @@ def _resnet(
 
 # --------------------------------------------------------------------------------- text towers
 
-TextTower = tuple[
-    ClipTextSettings | BertSettings, dict[str, Tensor], SentenceTokenizer | ClipTokenizer, int
-]
+TextTower = tuple[ClipTextSettings | BertSettings, dict[str, Tensor], AnyTokenizer, int]
 
 
 def _clip_text(
@@ -314,7 +429,16 @@ def _clip_text(
     state = {k.removeprefix("text."): v for k, v in state.items() if not k.startswith("visual.")}
     context, width = shape_of(state, "positional_embedding", where)
     vocabulary = shape_of(state, "token_embedding.weight", where)[0]
-    shape_of(state, "text_projection", where)
+    biased = bool(words.get("proj_bias"))
+    shape_of(state, "text_projection.weight" if biased else "text_projection", where)
+    appended = "cls_emb" in state
+    context -= appended
+    tokenizer: ClipTokenizer | PieceTokenizer
+    if words.get("hf_tokenizer_name"):
+        tokenizer = _pieces(text, words)
+    else:
+        tokenizer = ClipTokenizer.from_merges(text or installed_merges())
+    end: Literal["last", "end"] = "last" if words.get("pool_type") == "last" else "end"
     settings = ClipTextSettings(
         context=context,
         vocabulary=vocabulary,
@@ -323,10 +447,32 @@ def _clip_text(
         heads=int(words.get("heads", width // 64)),
         hidden=shape_of(state, "transformer.resblocks.0.mlp.c_fc.weight", where)[0],
         quick_gelu=quick,
+        tanh_gelu=(words.get("act_kwargs") or {}).get("approximate") == "tanh",
+        eps=float((words.get("norm_kwargs") or {}).get("eps", 1e-5)),
+        causal=not words.get("no_causal_mask"),
+        pool="appended" if appended else end,
+        bias=biased,
+        pad=tokenizer.pad_id if isinstance(tokenizer, PieceTokenizer) else 0,
+        pieces=isinstance(tokenizer, PieceTokenizer),
     )
-    tokenizer = ClipTokenizer.from_merges(text or installed_merges())
     checked(tokenizer, vocabulary, where)
     return settings, _named(state, "", ((r"^", "text."),)), tokenizer, context
+
+
+def _pieces(text: Path | None, words: Mapping[str, Any]) -> PieceTokenizer:
+    """SigLIP's tokenizer, which open_clip takes from Hugging Face, cleaning as it says itself."""
+    if text is None or not text.is_dir():
+        raise UserError(
+            f"this open_clip model needs the folder of its tokenizer {words['hf_tokenizer_name']} "
+            "(tokenizer.json); name it with --text."
+        )
+    clean = (words.get("tokenizer_kwargs") or {}).get("clean")
+    if clean != "canonicalize":
+        raise UserError(
+            f"the tokenizer's way of cleaning a text, {clean!r}, is not read here; known: "
+            "'canonicalize', SigLIP's."
+        )
+    return read_pieces(text, "canonical_spaced")
 
 
 def _bert(state: State, text: Path | None, words: Mapping[str, Any], where: str) -> TextTower:

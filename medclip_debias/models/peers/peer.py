@@ -18,29 +18,36 @@ from torch import Tensor, nn
 from medclip_debias.config import json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.backbones.dinov2 import Dinov2Fields
 from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.interface import MapKind
+from medclip_debias.models.interface import MapKind, TextForm
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.images import (
     BioViLImages,
+    DinoImages,
     GloriaImages,
     MedClipResNet,
     MedClipSwin,
 )
+from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
 from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipResNetSettings,
     ClipTextSettings,
+    NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
+    RadDinoSettings,
     ResNetSettings,
     SwinSettings,
+    TimmSettings,
     ViTSettings,
 )
-from medclip_debias.models.peers.text import BertTower, ClipTokenizer, words_only
+from medclip_debias.models.peers.text import BertTower, ClipTokenizer, NoTokenizer, words_only
+from medclip_debias.models.peers.timm_tower import TimmTower
 from medclip_debias.models.peers.vit import ClipText, VisionTransformer
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
@@ -49,7 +56,8 @@ from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 FORMAT = 1
 FILE = "peer.yaml"
-FILES = ("model.safetensors", "tokenizer.json")
+WEIGHTS, WORDS = "model.safetensors", "tokenizer.json"
+PeerTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer | NoTokenizer
 
 
 class Peer(nn.Module):
@@ -72,7 +80,7 @@ class Peer(nn.Module):
         self,
         settings: PeerSettings,
         preprocessing: PeerPreprocessing,
-        tokenizer: SentenceTokenizer | ClipTokenizer,
+        tokenizer: PeerTokenizer,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -89,6 +97,11 @@ class Peer(nn.Module):
     def device(self) -> torch.device:
         """Where the parameters live."""
         return next(self.parameters()).device
+
+    @property
+    def text_form(self) -> TextForm:
+        """Whether sentences are read."""
+        return "none" if isinstance(self.settings.text, NoTextSettings) else "vector"
 
     @property
     def max_tokens(self) -> int:
@@ -163,7 +176,7 @@ class Peer(nn.Module):
         A string is one sentence.
 
         Raises:
-            UserError: something among them is no text.
+            UserError: something among them is no text, or this model reads images alone.
         """
         sentences = sentence_list(sentences)
         text = self.settings.text
@@ -207,6 +220,11 @@ class Peer(nn.Module):
         """
         from safetensors.torch import save_file
 
+        if golden and self.text_form == "none":
+            raise UserError(
+                "a self-test scores sentences, and this model reads images alone; import it "
+                "without --self-test."
+            )
         content = {
             "format": FORMAT,
             "architecture": self.settings.model_dump(mode="json"),
@@ -219,8 +237,13 @@ class Peer(nn.Module):
             self.tokenizer.save(temporary)
             write_text(temporary / FILE, yaml.safe_dump(content, sort_keys=False))
             if golden:
-                files = [temporary / name for name in FILES]
+                files = [temporary / name for name in self.files]
                 write_golden(self, temporary, self._hash(files))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files beside ``peer.yaml`` that scores are computed from."""
+        return _files(self.settings)
 
     def _hash(self, files: Sequence[Path]) -> str:
         """Names all that scores are computed from."""
@@ -242,10 +265,7 @@ class Peer(nn.Module):
         from safetensors.torch import load_file
 
         folder = Path(folder)
-        files = [folder / name for name in FILES]
-        for path in files:
-            if not path.is_file():
-                raise UserError(f"{folder}: is no whole model folder, it holds no {path.name}.")
+        _there(folder / WEIGHTS)
         content = load_yaml(folder / FILE)
         where = str(folder / FILE)
         if content.get("format") != FORMAT:
@@ -257,8 +277,10 @@ class Peer(nn.Module):
         preprocessing = validate(
             PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
         )
-        clip = isinstance(settings.text, ClipTextSettings)
-        tokenizer = ClipTokenizer.load(folder) if clip else SentenceTokenizer.load(folder)
+        files = [folder / name for name in _files(settings)]
+        for path in files:
+            _there(path)
+        tokenizer = _tokenizer(settings, folder)
         _check_buildable(settings, files[0], where)
         model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
@@ -271,6 +293,24 @@ class Peer(nn.Module):
         else:
             model.self_test = {"status": "off"}
         return model
+
+
+def _files(settings: PeerSettings) -> tuple[str, ...]:
+    return (WEIGHTS,) if isinstance(settings.text, NoTextSettings) else (WEIGHTS, WORDS)
+
+
+def _there(path: Path) -> None:
+    if not path.is_file():
+        raise UserError(f"{path.parent}: is no whole model folder, it holds no {path.name}.")
+
+
+def _tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
+    text = settings.text
+    if isinstance(text, NoTextSettings):
+        return NoTokenizer()
+    if isinstance(text, ClipTextSettings):
+        return PieceTokenizer.load(folder) if text.pieces else ClipTokenizer.load(folder)
+    return SentenceTokenizer.load(folder)
 
 
 def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
@@ -303,6 +343,10 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
             vision = ClipResNet(image, dim)
         case SwinSettings():
             vision = MedClipSwin(image, dim)
+        case RadDinoSettings():
+            vision = DinoImages(image)
+        case TimmSettings():
+            vision = TimmTower(image, dim)
         case ResNetSettings() if settings.kind == "gloria":
             vision = GloriaImages(dim)
         case ResNetSettings() if settings.kind == "medclip":
@@ -312,9 +356,20 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
     text = settings.text
     if isinstance(text, ClipTextSettings):
         return vision, ClipText(text, dim)
+    if isinstance(text, NoTextSettings):
+        return vision, nn.Identity()
     if text.pooling == "projection":
         return vision, TextEncoder(text.config, use_projection_head=True)
     return vision, BertTower(text, dim)
+
+
+def _patch(image: object) -> int:
+    """Side of the patches that an encoder cuts its input into; 0 for another."""
+    if isinstance(image, ViTSettings):
+        return image.patch
+    if isinstance(image, RadDinoSettings):
+        return Dinov2Fields(**image.config).patch_size
+    return image.stride if isinstance(image, TimmSettings) else 0
 
 
 def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> RegionGrid:
@@ -322,9 +377,10 @@ def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> Reg
     side = preprocessing.input_size
     network = preprocessing.network_size or side
     image = settings.image
-    if isinstance(image, ViTSettings):
-        count = network // image.patch
-        return RegionGrid.patches(count, count, float(side))
+    patch = _patch(image)
+    if patch:
+        count, pixel = network // patch, side / network
+        return RegionGrid(count, count, patch * pixel, patch * pixel / 2)
     if isinstance(image, SwinSettings):
         count = network // 32
         return RegionGrid.patches(count, count, float(side))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from medclip_debias.config import PrepareSettings, Preprocessing, Settings
+from medclip_debias.config import LaterSettings, PrepareSettings, Preprocessing, Settings
 
 Width = Annotated[int, Field(ge=1, le=16_384)]
 Hidden = Annotated[int, Field(ge=0, le=131_072)]
@@ -15,7 +15,14 @@ Heads = Annotated[int, Field(ge=1, le=1024)]
 Side = Annotated[int, Field(ge=16, le=4096)]
 """Limits far above every published model: a folder of other sizes is no model."""
 
-Kind = Literal["biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip"]
+# fmt: off
+Kind = Literal[
+    "biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip",
+    "siglip", "clip", "rad_dino",
+]
+# fmt: on
+
+Score = Literal["whole", "local", "both"]
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -49,13 +56,20 @@ class ResNetSettings(Settings):
     )
 
 
-class ViTSettings(Settings):
-    """Vision transformer of CLIP, or (``pre_norm`` off, ``patch_bias`` on) of timm.
+class ViTSettings(LaterSettings):
+    """Vision transformer of CLIP, or (``pre_norm`` off, ``patch_bias`` on) of timm and SigLIP.
 
-    ``pool``: the whole image is the class ``token`` or the ``mean`` of the patches;
-    ``norm_after_pool`` takes the last norm after it; ``layer_scale`` multiplies each block's two
-    branches by learned vectors.
+    ``pool``: the whole image is the class ``token``, the ``mean`` of the patches, SigLIP's ``map``
+    (one learned query attends over the patches) or CoCa's ``queries`` (the first of ``queries``,
+    with ``pool_heads``, attends over patches and class token); ``norm_after_pool`` takes the last
+    norm after it; ``layer_scale`` multiplies each block's two branches by learned vectors.
+    ``projection`` off: what is pooled is the vector itself.
     """
+
+    _later: ClassVar = (
+        *("tanh_gelu", "class_token", "projection"),
+        *("pool_heads", "pool_hidden", "queries"),
+    )
 
     kind: Literal["vit"] = "vit"
     image_size: Side
@@ -68,9 +82,15 @@ class ViTSettings(Settings):
     pre_norm: bool = True
     patch_bias: bool = False
     eps: float = 1e-5
-    pool: Literal["token", "mean"] = "token"
+    pool: Literal["token", "mean", "map", "queries"] = "token"
     norm_after_pool: bool = False
     layer_scale: bool = False
+    tanh_gelu: bool = False
+    class_token: bool = True
+    projection: bool = True
+    pool_heads: int = Field(0, ge=0, le=1024)
+    pool_hidden: Hidden = 0
+    queries: int = Field(0, ge=0, le=65_536)
 
 
 class ClipResNetSettings(Settings):
@@ -114,8 +134,34 @@ class SwinSettings(Settings):
         return self
 
 
-class ClipTextSettings(Settings):
-    """Causal transformer of CLIP."""
+class RadDinoSettings(Settings):
+    """A vision transformer of the DINOv2 family as its ``config.json`` describes it (RAD-DINO)."""
+
+    kind: Literal["rad_dino"] = "rad_dino"
+    config: dict[str, Any]
+
+
+class TimmSettings(Settings):
+    """A trunk of timm by timm's name, pooled and mapped as open_clip does (``timm_pool`` ...)."""
+
+    kind: Literal["timm"] = "timm"
+    name: str = Field(pattern=r"^[a-z0-9_]+$", max_length=100)
+    image_size: Side
+    stride: int = Field(ge=1, le=512)
+    pool: str = Field("", max_length=20)
+    proj: Literal["linear", "mlp", "none", ""] = "linear"
+    bias: bool = False
+
+
+class ClipTextSettings(LaterSettings):
+    """Transformer of CLIP, SigLIP and CoCa.
+
+    ``pool``: the sentence is the ``end`` token's vector (CLIP), the ``last`` of ``context`` tokens
+    filled up with ``pad`` (SigLIP, without ``causal``), or that of a learned token behind them
+    (``appended``, CoCa). ``bias``: the last map has one. ``pieces``: the tokenizer is SigLIP's.
+    """
+
+    _later: ClassVar = ("tanh_gelu", "eps", "causal", "pool", "bias", "pad", "pieces")
 
     kind: Literal["clip"] = "clip"
     context: int = Field(ge=3, le=65_536)
@@ -125,6 +171,19 @@ class ClipTextSettings(Settings):
     heads: Heads
     hidden: Hidden
     quick_gelu: bool = False
+    tanh_gelu: bool = False
+    eps: float = Field(1e-5, ge=0, le=1)
+    causal: bool = True
+    pool: Literal["end", "last", "appended"] = "end"
+    bias: bool = False
+    pad: int = Field(0, ge=0)
+    pieces: bool = False
+
+
+class NoTextSettings(Settings):
+    """A model of images alone."""
+
+    kind: Literal["none"] = "none"
 
 
 class BertSettings(Settings):
@@ -145,16 +204,35 @@ class BertSettings(Settings):
     words_only: bool = False
 
 
-class PeerSettings(Settings):
-    """Architecture of a peer; ``dim`` is the width of the space that its two towers share."""
+class PeerSettings(LaterSettings):
+    """Architecture of a peer; ``dim`` is the width of the space that its two towers share.
+
+    ``score``: by what an image and a sentence are as alike: ``whole``, their two vectors; of
+    GLoRIA also ``local``, words and regions, and ``both``, as its authors combine them
+    (`medclip_debias.models.peers.gloria_local`).
+    """
+
+    _later: ClassVar = ("score",)
 
     kind: Kind
     dim: Width
     max_tokens: int = Field(ge=3, le=65_536)
-    image: ResNetSettings | ViTSettings | ClipResNetSettings | SwinSettings = Field(
-        discriminator="kind"
-    )
-    text: ClipTextSettings | BertSettings = Field(discriminator="kind")
+    image: (
+        ResNetSettings
+        | ViTSettings
+        | ClipResNetSettings
+        | SwinSettings
+        | RadDinoSettings
+        | TimmSettings
+    ) = Field(discriminator="kind")
+    text: ClipTextSettings | BertSettings | NoTextSettings = Field(discriminator="kind")
+    score: Score = "whole"
+
+    @model_validator(mode="after")
+    def _scored(self) -> PeerSettings:
+        if self.score != "whole" and self.kind != "gloria":
+            raise ValueError("only GLoRIA has a local score: 'score' must be 'whole'")
+        return self
 
 
 def _whole_range(size: int, **values: Any) -> PrepareSettings:
@@ -167,7 +245,7 @@ def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocess
 
     Args:
         kind: which model.
-        image_size: what an open_clip model's configuration says.
+        image_size: what the model's own configuration says, where it says it.
     """
     match kind:
         case "biovil" | "biovil_t":
@@ -200,7 +278,21 @@ def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocess
                 network_size=None if image_size == 320 else image_size,
                 network_resize="bicubic",
             )
-        case "open_clip":
+        case "siglip":
+            return PeerPreprocessing(
+                prepare=_whole_range(image_size, resample="bicubic"),
+                input_size=image_size,
+                channel_mean=(0.5,) * 3,
+                channel_std=(0.5,) * 3,
+            )
+        case "rad_dino":
+            return PeerPreprocessing(
+                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                input_size=image_size,
+                channel_mean=(0.5307,) * 3,
+                channel_std=(0.2583,) * 3,
+            )
+        case "open_clip" | "clip":
             return PeerPreprocessing(
                 prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
                 input_size=image_size,

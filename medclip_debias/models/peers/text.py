@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.bert_config import make_bert_config
 from medclip_debias.models.peers.settings import BertSettings
-from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.models.tokenizer_file import CLIP_WORDS, read_tokenizer
 
 if TYPE_CHECKING:
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 MERGES = 49152 - 256 - 2
+NO_TEXT = (
+    "This model reads images alone and no sentences; 'probe' is what it can do (a linear probe and "
+    "nearest neighbours of its image vectors)."
+)
 
 
 class BertTower(nn.Module):
@@ -160,7 +163,35 @@ class ClipTokenizer:
         self._tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def checked(tokenizer: SentenceTokenizer | ClipTokenizer, size: int, where: object) -> None:
+class NoTokenizer:
+    """In the place of a tokenizer, where a model reads images alone."""
+
+    size: ClassVar[int] = 0
+
+    def encode(self, sentences: Sequence[str], _: int) -> list[list[int]]:
+        """Nothing of nothing.
+
+        Raises:
+            UserError: there is a sentence.
+        """
+        if sentences:
+            raise UserError(NO_TEXT)
+        return []
+
+    def pad(self, _: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Never asked, as there are no ids."""
+        raise UserError(NO_TEXT)
+
+    def save(self, folder: Path) -> None:
+        """Nothing is written."""
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+def checked(tokenizer: _Sized, size: int, where: object) -> None:
     """Refuse a tokenizer of more tokens than the model of ``where`` has embeddings for."""
     if tokenizer.size > size:
         raise UserError(

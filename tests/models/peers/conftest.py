@@ -12,6 +12,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import json
+import struct
 import sys
 
 import pytest
@@ -114,3 +115,47 @@ def merges_file():
 def radiographs(shared_data):
     """Four real radiographs of different shapes."""
     return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:10]
+
+
+PIECES = [
+    "▁no",
+    "▁effusion",
+    "▁ef",
+    "fusion",
+    "▁",
+    "n",
+    "o",
+    "e",
+    "f",
+    "u",
+    "s",
+    "i",
+    "l",
+    "t",
+    "a",
+]
+SCORES = [-2.0, -4.0, -3.0, -2.5, -3.5] + [-5.0 - 0.1 * n for n in range(10)]
+UNIGRAMS = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *zip(PIECES, SCORES, strict=True)]
+
+
+def spiece(path, rows=UNIGRAMS, kind=1):
+    """Write SentencePiece's ``ModelProto`` by the rules of protocol buffers."""
+
+    def varint(number):
+        low, number = number & 127, number >> 7
+        return bytes([low | 128]) + varint(number) if number else bytes([low])
+
+    def field(number, value):
+        if isinstance(value, int):
+            return varint(number << 3) + varint(value)
+        if isinstance(value, float):
+            return varint(number << 3 | 5) + struct.pack("<f", value)
+        return varint(number << 3 | 2) + varint(len(value)) + value
+
+    types = {"<pad>": 3, "</s>": 3, "<unk>": 2}
+    content = b""
+    for piece, score in rows:
+        row = field(1, piece.encode()) + field(2, score) + field(3, types.get(piece, 1))
+        content += field(1, row)
+    path.write_bytes(content + field(2, field(3, kind)) + field(3, field(3, 1)))
+    return path

@@ -9,6 +9,7 @@ from torch import nn
 
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
+from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.gloria_local import GloriaLocal
 from medclip_debias.models.peers.importing import import_model
 
@@ -86,10 +87,15 @@ def test_local_scores_and_maps_are_those_of_the_definition(
         states = torch.stack(bert(ids, output_hidden_states=True).hidden_states[-4:])[:, 0].sum(0)
         own.append(torch.stack([states[pieces].sum(dim=0) for pieces in words]))
     for number, words in enumerate(own):
-        found = sentences[number][: len(words)]
+        found = sentences[number][1 : 1 + len(words)]
         torch.testing.assert_close(found, words, atol=2e-5, rtol=0)
-        assert not sentences[number][len(words) :].any()
+        assert not sentences[number][1 + len(words) :].any()
+    torch.testing.assert_close(sentences[:, 0], peer.encode_sentences(SENTENCES))
+    both = GloriaLocal(peer, "both")
     scores = local.score(features, sentences)
+    # The authors' mean of 5 times the local score and the global cosine, as a share of its most, 3.
+    whole = peer.score(peer.encode_images(images), peer.encode_sentences(SENTENCES))
+    torch.testing.assert_close(3 * both.score(features, sentences), (5 * scores + whole) / 2)
     maps = local.region_scores(features, sentences)
     assert scores.shape == (2, 3)
     assert maps.shape == (2, 3, 361)
@@ -97,7 +103,7 @@ def test_local_scores_and_maps_are_those_of_the_definition(
     for image in range(2):
         for number, words in enumerate(own):
             attention, best = by_definition(words, regions[image])
-            found = local.attention(regions[image : image + 1], sentences[number])[0]
+            found = local.attention(regions[image : image + 1], sentences[number, 1:])[0]
             torch.testing.assert_close(found, attention.float(), atol=1e-6, rtol=1e-3)
             assert scores[image, number].item() == pytest.approx(best, abs=1e-4)
             mean = attention.mean(dim=0).float()
@@ -126,6 +132,31 @@ def test_ground_draws_the_attention_of_gloria_alone(
     assert row["score"] != found["whole"]["images"][0]["sentences"][0]["score"]
     assert (found["whole"]["scores"], found["local"]["scores"]) == ("cosine", "attention")
     capsys.readouterr()
+
+
+def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
+    gloria_file, bert_folder, phantom_tree, tmp_path, capsys
+):
+    peer, fitting = str(tmp_path / "peer"), str(tmp_path / "set")
+    words = ["import-model", "gloria", str(gloria_file), "--text", str(bert_folder)]
+    assert run([*words, "--out", peer, "--score", "both", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert "authors' page" in said["licence"]
+    model = load_model(tmp_path / "peer")
+    assert isinstance(model, GloriaLocal)
+    assert model.by == "both"
+    options = model.preprocessing.prepare.command_line().split()
+    assert run(["prepare", str(phantom_tree), fitting, "--workers", "1", *options]) == 0
+    few = ["--bootstrap", "0", "--heatmaps", "0"]
+    assert run(["evaluate", peer, fitting, "--out", str(tmp_path / "out"), *few]) == 0
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["model"]["architecture"]["score"] == "both"
+    assert 0 <= found["zero_shot"]["mean_auc"] <= 1
+    capsys.readouterr()
+    assert run(["index", peer, fitting, "--out", str(tmp_path / "index")]) == 2
+    assert "--score whole" in capsys.readouterr().err
+    assert run([*words, "--out", str(tmp_path / "new"), "--score", "botth"]) == 2
+    assert "did you mean" in capsys.readouterr().err.lower()
 
 
 def test_other_models_have_no_local_score(biovil_file, cxr_bert_folder, tmp_path):
