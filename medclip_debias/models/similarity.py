@@ -66,7 +66,8 @@ def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tens
         ``[B, T]``.
     """
     best = scores.argmax(dim=-1)
-    if best.shape[1] < regions.shape[1]:  # few sentences: only the rows that they ask for
+    # Few sentences: only the rows that they ask for. An exported graph has one way for any number.
+    if torch.compiler.is_exporting() or best.shape[1] < regions.shape[1]:
         rows = _pick(regions, best) @ regions.transpose(1, 2)
     else:
         likeness = regions @ regions.transpose(1, 2)
@@ -273,24 +274,29 @@ class Similarity(nn.Module, Bounded):
         """
         with torch.autocast(regions.device.type, enabled=False):
             regions, sentences = _at_least_float32(regions), _at_least_float32(sentences)
-            s = self.settings
-            if s.aggregator == "global":
-                return pooled_cosine(regions, sentences)
-            if s.aggregator == "mean":
-                return regions.mean(dim=1) @ sentences.T
-            if chunk := self._chunk(regions, sentences):
+            by_region = self.settings.aggregator not in ("global", "mean")
+            if by_region and (chunk := self._chunk(regions, sentences)):
                 return self._in_chunks(regions, sentences, chunk)
-            scores = region_scores(regions, sentences)
-            match s.aggregator:
-                case "max":
-                    return scores.amax(dim=-1)
-                case "lse":
-                    return log_sum_exp(scores, s.k)
-                case "nl":
-                    return self._global(regions, sentences, scores)
-            local = log_sum_exp(scores, s.k)
-            mixed = self._global(regions, sentences, scores)
-            return s.local_weight * local + (1 - s.local_weight) * mixed
+            return self.at_once(regions, sentences)
+
+    def at_once(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """`forward` in one piece and in the precision given, as exported graphs have it."""
+        s = self.settings
+        if s.aggregator == "global":
+            return pooled_cosine(regions, sentences)
+        if s.aggregator == "mean":
+            return regions.mean(dim=1) @ sentences.T
+        scores = region_scores(regions, sentences)
+        match s.aggregator:
+            case "max":
+                return scores.amax(dim=-1)
+            case "lse":
+                return log_sum_exp(scores, s.k)
+            case "nl":
+                return self._global(regions, sentences, scores)
+        local = log_sum_exp(scores, s.k)
+        mixed = self._global(regions, sentences, scores)
+        return s.local_weight * local + (1 - s.local_weight) * mixed
 
     def _chunk(self, regions: Tensor, sentences: Tensor) -> int:
         """Images at a time, or 0 for all at once."""

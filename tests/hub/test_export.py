@@ -1,0 +1,86 @@
+"""Exported networks give the model's numbers, for other numbers of images and sentences, too."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from medclip_debias.errors import UserError
+from medclip_debias.hub import export as exporting
+from medclip_debias.hub.export import LIMITS, export
+from medclip_debias.models.dual_encoder import DualEncoder
+
+
+def check(folder, form):
+    said = json.loads((folder / "export.json").read_text())
+    assert said["form"] == form
+    assert "synthetic images" in said["warning"]
+    assert set(said["parity"]) == set(LIMITS)
+    assert all(one["difference"] <= one["limit"] for one in said["parity"].values())
+    assert "/home" not in json.dumps(said)
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"samples.npz", "tokenizer.json", *(f["file"] for f in said["files"].values())}
+    return said
+
+
+@pytest.mark.parametrize("options", [{}, {"aggregator": "nl", "non_local": "self_attention"}])
+def test_torch_export_scores_as_the_model(make_network, tmp_path, options):
+    make_network(**options).save(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "out", "torch-export")
+    check(tmp_path / "out", "torch-export")
+    network = DualEncoder.load(tmp_path / "model")
+    pixels = torch.randint(0, 256, (7, 48, 48), dtype=torch.uint8)
+    regions, _ = torch.export.load(tmp_path / "out" / "image.pt2").module()(pixels)
+    with torch.no_grad():
+        wanted = network.encode_images(pixels).regions
+    torch.testing.assert_close(regions, wanted, atol=1e-5, rtol=0)
+
+
+def test_onnx_runs_from_what_its_folder_says(model_folder, tmp_path):
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name)
+    runtime = pytest.importorskip("onnxruntime")
+    export(model_folder, tmp_path / "out", "onnx")
+    said = check(tmp_path / "out", "onnx")
+    network = DualEncoder.load(model_folder)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 48, 48), dtype=np.uint8)
+    texts = ["no effusion", "left pleural effusion .", "left", "no", ".", "pleural", "effusion"]
+    ids, mask = network.tokenizer.pad(network.tokenizer.encode(texts, network.max_tokens))
+    sessions = {
+        name: runtime.InferenceSession(tmp_path / "out" / about["file"])
+        for name, about in said["files"].items()
+    }
+    regions, _ = sessions["image"].run(None, {"images": pixels})
+    (words,) = sessions["text"].run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
+    scores, maps = sessions["score"].run(None, {"regions": regions, "sentences": words})
+    with torch.no_grad():
+        features = network.encode_images(torch.from_numpy(pixels))
+        sentences = network.encode_sentences(texts)
+        wanted = network.score(features, sentences).numpy()
+        cosines = network.region_scores(features, sentences).numpy()
+    assert np.abs(scores - wanted).max() <= LIMITS["scores"]
+    assert np.abs(maps.reshape(cosines.shape) - cosines).max() <= LIMITS["maps"]
+    assert maps.shape[2:] == (said["grid"]["rows"], said["grid"]["columns"])
+
+
+def test_what_differs_from_the_model_is_not_written(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(exporting.LIMITS, "scores", -1.0)  # what no export can keep
+    with pytest.raises(UserError, match="does not give what it gives in torch"):
+        export(model_folder, tmp_path / "out", "torch-export")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_exported_is_refused_in_a_sentence(model_folder, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="did you mean 'onnx'"):
+        export(model_folder, tmp_path / "out", "onx")
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "peer.yaml").write_text("")
+    with pytest.raises(UserError, match="peer"):
+        export(tmp_path / "peer", tmp_path / "out")
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"medclip-debias\[export\]"):
+        export(model_folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
