@@ -172,7 +172,7 @@ def _context(regions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
 def _flat(where: Tensor, n: int) -> Tensor:
     """Region numbers ``[B, T]`` as rows of ``[B * n, D]``."""
-    return where + n * torch.arange(len(where), device=where.device)[:, None]
+    return where + n * torch.arange(where.shape[0], device=where.device)[:, None]
 
 
 def _pick(vectors: Tensor, where: Tensor) -> Tensor:

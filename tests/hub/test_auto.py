@@ -86,7 +86,7 @@ def test_what_is_saved_is_what_is_read(auto, model_folder, picture, tmp_path):
     AutoConfig.from_pretrained(model_folder).save_pretrained(tmp_path / "model")
     hashes = [DualEncoder.load(f).content_hash for f in (tmp_path / "model", model_folder)]
     assert hashes[0] == hashes[1]
-    images = AutoImageProcessor.from_pretrained(model_folder)
+    images = AutoImageProcessor.from_pretrained(tmp_path / "alone")
     assert torch.equal(images(picture)["pixel_values"], mine["pixel_values"])
 
 

@@ -26,9 +26,8 @@ def check(folder, form):
     return said
 
 
-@pytest.mark.parametrize("options", [{}, {"aggregator": "nl", "non_local": "self_attention"}])
-def test_torch_export_scores_as_the_model(make_network, tmp_path, options):
-    make_network(**options).save(tmp_path / "model")
+def test_torch_export_scores_as_the_model(make_network, tmp_path):
+    make_network(aggregator="nl", non_local="self_attention").save(tmp_path / "model")
     export(tmp_path / "model", tmp_path / "out", "torch-export")
     check(tmp_path / "out", "torch-export")
     network = DualEncoder.load(tmp_path / "model")
@@ -66,9 +65,25 @@ def test_onnx_runs_from_what_its_folder_says(model_folder, tmp_path):
     assert maps.shape[2:] == (said["grid"]["rows"], said["grid"]["columns"])
 
 
-def test_what_differs_from_the_model_is_not_written(model_folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(exporting.LIMITS, "scores", -1.0)  # what no export can keep
-    with pytest.raises(UserError, match="does not give what it gives in torch"):
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_file_that_gives_other_numbers_is_not_kept(model_folder, tmp_path, monkeypatch, name):
+    """Each output in turn off by twice what is allowed, as a broken converter would give it."""
+
+    def read(part, path):
+        def run(given):
+            with torch.no_grad():
+                out = part.module(*(torch.from_numpy(given[key]) for key in part.inputs))
+            several = (out,) if isinstance(out, torch.Tensor) else out
+            found = dict(zip(part.outputs, (value.numpy() for value in several), strict=True))
+            if name in found:
+                found[name] = found[name] + np.float32(2 * LIMITS[name])
+            return found
+
+        return run
+
+    form = (".pt2", lambda part, path: path.write_bytes(b""), read, ())
+    monkeypatch.setitem(exporting.FORMS, "torch-export", form)
+    with pytest.raises(UserError, match=rf"does not give what it gives in torch \(.*{name} by"):
         export(model_folder, tmp_path / "out", "torch-export")
     assert not (tmp_path / "out").exists()
 
