@@ -55,10 +55,12 @@ def push(
 
     check_repo(repo)
     files, kept = outgoing(model)
+    if kept:
+        note(f"stay here: {', '.join(kept)}")
     shown = {
         "repository": repo,
         "files": [f"{one.name} ({one.size:,} bytes)" for one in files],
-        "stay here": kept,
+        "stays": len(kept),
         "uploaded": upload(model, repo, private=not public) if online else "nothing; add --online",
     }
     show(shown, as_json)

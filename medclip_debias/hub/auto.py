@@ -234,7 +234,9 @@ class MedClipDebiasImageProcessor(BaseImageProcessor):
             TypeError: an argument that is not known.
         """
         if unknown:
-            raise TypeError(f"images are prepared as the model says; leave out {', '.join(unknown)}")
+            raise TypeError(
+                f"images are prepared as the model says; leave out {', '.join(unknown)}"
+            )
         settings = self.preprocessing.prepare
         squares = []
         for image in given_images(images):

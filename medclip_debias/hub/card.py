@@ -1,8 +1,8 @@
 """A model card: README.md of the model folder, written from what the folder and results say.
 
-Metadata as the hub reads it (https://huggingface.co/docs/hub/model-cards): ``model-index`` holds the
-metrics, each with its interval among its arguments; ``.eval_results/`` holds those of a benchmark
-that has a data set on the hub.
+Metadata as the hub reads it (https://huggingface.co/docs/hub/model-cards): ``model-index`` holds
+the metrics, each with its interval among its arguments; ``.eval_results/`` holds those of a
+benchmark that has a data set on the hub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.files import write_text
 from medclip_debias.front.results import results as metrics_table
-from medclip_debias.hub.public import CARD, EVAL_RESULTS, public_config
+from medclip_debias.hub.public import CARD, EVAL_RESULTS, pathless, public_config
 from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING, trained_on_synthetic
@@ -104,7 +104,7 @@ def make_card(
             " cc-by-nc-4.0 or other."
         )
     if dataset is not None and not _DATASET.fullmatch(dataset):
-        raise UserError(f"--dataset {one_line(dataset)}: write GROUP/NAME of a data set on the hub.")
+        raise UserError(f"--dataset {one_line(dataset)}: write GROUP/NAME of a set on the hub.")
     if dataset is not None and results is None:
         raise UserError("--dataset says on what results were measured; give --results, too.")
     measured = None if results is None else _results(Path(results), hash_)
@@ -279,7 +279,7 @@ def _data(provenance: Mapping[str, Any], measured: Mapping[str, Any] | None) -> 
         told = [f"{key.replace('_', ' ')} {train[key]}" for key in _TOLD if key in train]
         lines += [f"- Settings: {', '.join(told)}."] if told else []
     if provenance.get("weights"):
-        lines.append(f"- Weights: {plain_words(one_line(str(provenance['weights'])))}.")
+        lines.append(f"- Weights: {_said(provenance['weights'])}.")
     if provenance.get("best_step") is not None:
         lines.append(f"- Best of the steps that were measured: {provenance['best_step']}.")
     lines.append("")
@@ -290,11 +290,16 @@ def _data(provenance: Mapping[str, Any], measured: Mapping[str, Any] | None) -> 
         whose = "trained and measured on" if same else "measured on, which is not the training set"
         lines += [f"How the set came about that the model is {whose}:", ""]
         rows = [
-            [plain_words(str(r["step"])), f"{r['kept']:,}", f"{r['dropped']:,}", str(r["unit"])]
+            [_said(r["step"]), f"{r['kept']:,}", f"{r['dropped']:,}", str(r["unit"])]
             for r in funnel
         ]
         lines += [*markdown_table(("step", "kept", "dropped", "unit"), rows), ""]
     return lines
+
+
+def _said(text: object) -> str:
+    """A text of a file as one line that Markdown shows as it is, without paths."""
+    return plain_words(one_line(pathless(str(text))))
 
 
 _TOLD = ("seed", "steps", "batch_size", "lr", "precision")
@@ -314,9 +319,9 @@ def _metrics(measured: Mapping[str, Any] | None, table: pd.DataFrame | None) -> 
         better = "lower" if row["lower_is_better"] else "higher"
         rows.append([row["protocol"], row["title"], f"{row['value']:.3f}", interval, better])
     head = ("protocol", "metric", "value", "95% interval over patients", "better")
-    notes = [f"- {plain_words(one_line(str(note)))}" for note in measured.get("notes") or ()]
+    notes = [f"- {_said(note)}" for note in measured.get("notes") or ()]
     skipped = [
-        f"- Not measured, {plain_words(part)}: {plain_words(one_line(str(reason)))}"
+        f"- Not measured, {plain_words(part)}: {_said(reason)}"
         for part, reason in (measured.get("skipped") or {}).items()
     ]
     between = [""] if notes or skipped else []
@@ -339,7 +344,7 @@ def _limits(synthetic: object) -> list[str]:
         *first,
         "- Metrics hold for the set they were measured on. Other hospitals, machines and groups of"
         " patients may differ; groups are not shown here.",
-        "- A score is no probability until it is calibrated on labelled images of the place of use.",
+        "- A score is no probability until it is calibrated on labelled images of that place.",
         "- Every sentence has a brightest place on an image, also one that is not true of it.",
         "- Sentences unlike those of the training reports may be scored badly.",
         "",

@@ -31,6 +31,12 @@ FILE, SAMPLES = "export.json", "samples.npz"
 LIMITS = {"regions": 1e-4, "pooled": 1e-4, "sentences": 1e-4, "scores": 1e-4, "maps": 1e-3}
 """Largest difference of a number in [-1, 1] that passes, from the model in torch."""
 
+NOT_OPEN_CLIP = (
+    "--format open_clip: an image tower of open_clip projects the mean of an image's regions, and"
+    " this project's models bring each region to unit length first, so no file of open_clip's gives"
+    " their scores; use onnx or torch-export."
+)
+
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Runner: TypeAlias = Callable[[Mapping[str, NDArray[Any]]], Arrays]
 """Runs one file: inputs by name to outputs by name."""
@@ -40,8 +46,8 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
     """Write a model's parts as files for other programs, and check them.
 
     The folder holds ``image``, ``text`` and ``score`` (``.onnx`` or ``.pt2``), ``tokenizer.json``,
-    ``samples.npz`` (inputs, and what the model gives for them) and ``export.json`` (what goes in and
-    comes out, preparation, differences measured).
+    ``samples.npz`` (inputs, and what the model gives for them) and ``export.json`` (what goes in
+    and comes out, preparation, differences measured).
 
     Args:
         model: a folder that ``train`` wrote.
@@ -55,6 +61,8 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
         UserError: no such form or model, a library is missing, the architecture cannot be
             exported, or a number is further from the model's than `LIMITS`.
     """
+    if form == "open_clip":
+        raise UserError(NOT_OPEN_CLIP)
     if form not in FORMS:
         raise UserError(
             f"--format {form}: there is no such format{did_you_mean(form, FORMS)}; it is one of "
@@ -255,8 +263,7 @@ def _description(
         "scale": network.learned_scale,
         "parameters": about["parameters"],
         "samples": {"file": SAMPLES, "sentences": list(SENTENCES)},
-        "versions": {"medclip_debias": __version__}
-        | {name: version(name) for name in libraries},
+        "versions": {"medclip_debias": __version__} | {name: version(name) for name in libraries},
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
@@ -16,6 +17,7 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "golden.json", CA
 """Files of a model folder that go out; of `EVAL_RESULTS` its YAML files go, too."""
 _PLACES = ("prepared", "out", "model", "preprocessing")
 """Fields of a provenance that name this machine's folders, or say again what the folder says."""
+_ABSOLUTE = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\s\\/]+[\\/])*([^\s\\/]+)")
 
 
 def public_config(folder: Path) -> dict[str, Any]:
@@ -60,6 +62,15 @@ def _without_paths(value: Any) -> Any:
         return {str(key): _without_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_paths(item) for item in value]
-    if isinstance(value, str) and ("/" in value or "\\" in value):
-        return PurePath(value.replace("\\", "/")).name
-    return value
+    if not isinstance(value, str):
+        return value
+    return pathless(value) if " " in value else PurePath(value.replace("\\", "/")).name
+
+
+def pathless(sentence: str) -> str:
+    """A sentence in which the last part of an absolute path stands for it.
+
+    >>> pathless("/home/me/set: new and/or old")
+    'set: new and/or old'
+    """
+    return _ABSOLUTE.sub(r"\1", sentence)

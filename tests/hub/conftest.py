@@ -46,9 +46,7 @@ def make_network(tmp_path_factory):
             dim=12,
             similarity=SimilaritySettings(**similarity),
         )
-        preprocessing = Preprocessing(
-            prepare=PrepareSettings(size=48, clip=(1, 99)), input_size=40
-        )
+        preprocessing = Preprocessing(prepare=PrepareSettings(size=48, clip=(1, 99)), input_size=40)
         network = DualEncoder.create(settings, preprocessing)
         network.prompts = default_prompts()
         network.provenance = {

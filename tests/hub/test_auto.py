@@ -39,7 +39,10 @@ def test_auto_classes_score_as_the_model_itself(auto, model_folder, picture):
         found = model(**inputs)
         features = network.encode_images(inputs["pixel_values"])
         sentences = network.encode_sentences(TEXTS)
-        scores, maps = network.score(features, sentences), network.region_scores(features, sentences)
+        scores, maps = (
+            network.score(features, sentences),
+            network.region_scores(features, sentences),
+        )
     torch.testing.assert_close(found.scores, scores, atol=1e-6, rtol=0)
     torch.testing.assert_close(found.maps.flatten(2), maps, atol=1e-6, rtol=0)
     assert tuple(found.maps.shape) == (2, 2, *network.grid.shape)

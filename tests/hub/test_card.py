@@ -29,13 +29,14 @@ def results(folder, model, **change):
         "zero_shot": {
             "mean_auc": 0.75,
             "accuracy": 0.5,
+            "balanced_accuracy": 0.5,
             "interval": {"mean_auc": [0.7, 0.8], "accuracy": [0.4, 0.6]},
             "classes": {},
         },
         "study_retrieval": {},
         "skipped": {"grounding": "The set has no phrases with boxes."},
-        "notes": ["External test."],
-        "counts": {},
+        "notes": ["External test, of /home/someone/secret/set: new and/or other patients."],
+        "counts": {"images": 4},
         "archives": {
             "model": {"kind": "openi", "synthetic": False, "data_hash": "d" * 64},
             "data": {"kind": "openi", "synthetic": False, "data_hash": "d" * 64},
@@ -85,7 +86,7 @@ def test_metrics_and_intervals_reach_the_hubs_metadata(real, tmp_path):
     }
     assert "0.700 to 0.800" in card.text
     assert "| view is \\*frontal\\* | 7 | 3 | images |" in card.text
-    assert "External test." in card.text
+    assert "External test, of set: new and/or other patients." in card.text
     assert WARNING not in card.text
     entries = yaml.safe_load(card.eval_results)
     hub = pytest.importorskip("huggingface_hub", minversion="1.4")
