@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from medclip_debias.config import Preprocessing, validate
+from medclip_debias.config import ModelSettings, Preprocessing, validate
 from medclip_debias.data.images.square import prepare_image
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
@@ -411,11 +411,11 @@ def _said(folder: Path) -> tuple[Preprocessing, int]:
             raise UserError(f"{path}: is none of this project's processors.")
         return validate(Preprocessing, found, str(path)), longest
     preprocessing = expected_images(folder)
+    if (folder / "peer.yaml").is_file():
+        raise UserError(f"{folder}: is a peer, which has no processor; load it with md.load.")
+    where = f"{folder}/config.json"
     architecture = read_model_json(folder / "config.json").get("architecture", {})
-    longest = architecture.get("text", {}).get("max_tokens")
-    if not isinstance(longest, int):
-        raise UserError(f"{folder}: is no model of this project; a peer has no processor.")
-    return preprocessing, longest
+    return preprocessing, validate(ModelSettings, architecture, where).text.max_tokens
 
 
 def _plain(tokenizer: Any) -> Any:
