@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from case import case
@@ -79,10 +77,6 @@ def _peer(world: World) -> list[str]:
 @case(SHARING, "push: a patient's file in the model's folder", "counted", shows="stay here: a.dcm")
 def _stays(world: World) -> list[str]:
     model = world.model()
-    shutil.copy(_any_image(world), model / "a.dcm")
+    (model / "a.dcm").write_bytes(b"Quackenbush")
     (model / "README.md").write_text("# A model\n", encoding="utf-8")
     return ["push", str(model), "group/model"]
-
-
-def _any_image(world: World) -> Path:
-    return next(world.base.tree.rglob("*.dcm"))
