@@ -120,7 +120,7 @@ class MedClipDebiasModel(PreTrainedModel):
         return cls(MedClipDebiasConfig(**network.file_content()), network)
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,
         *,
@@ -145,7 +145,7 @@ class MedClipDebiasModel(PreTrainedModel):
         folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
         return cls.of(DualEncoder.load(folder, device)).eval()
 
-    def save_pretrained(self, save_directory: str | Path, **unknown: Any) -> None:  # type: ignore[override]
+    def save_pretrained(self, save_directory: str | Path, **unknown: Any) -> None:
         """Write the model folder atomically, as `DualEncoder.save` does.
 
         Raises:
@@ -155,7 +155,7 @@ class MedClipDebiasModel(PreTrainedModel):
             raise TypeError(f"save_pretrained takes a folder alone, not {', '.join(unknown)}")
         self.network.save(Path(save_directory))
 
-    def push_to_hub(self, *arguments: Any, **more: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, *arguments: Any, **more: Any) -> str:
         """Refused, as of `DualEncoder.push_to_hub`."""
         return self.network.push_to_hub(*arguments, **more)
 
@@ -258,7 +258,7 @@ class MedClipDebiasImageProcessor(BaseImageProcessor):
         return {"image_processor_type": kind, "preprocessing": prepared}
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, **where: Any
     ) -> MedClipDebiasImageProcessor:
         """Read it from a model folder, or from what `MedClipDebiasProcessor` saved."""
@@ -303,7 +303,7 @@ class MedClipDebiasProcessor(ProcessorMixin):
         fast.model_input_names = ["input_ids", "attention_mask"]
         return cls(MedClipDebiasImageProcessor(preprocessing), fast)
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self,
         images: ImagesLike | None = None,
         text: str | list[str] | None = None,
@@ -341,7 +341,7 @@ class MedClipDebiasProcessor(ProcessorMixin):
         return BatchFeature(found)
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
+    def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, **where: Any
     ) -> MedClipDebiasProcessor:
         """Read it from a model folder, or from what `save_pretrained` wrote.
@@ -357,7 +357,7 @@ class MedClipDebiasProcessor(ProcessorMixin):
         preprocessing, max_tokens = _said(folder)
         return cls._made(preprocessing, SentenceTokenizer.load(folder), max_tokens)
 
-    def save_pretrained(self, save_directory: str | Path, **unknown: Any) -> None:  # type: ignore[override]
+    def save_pretrained(self, save_directory: str | Path, **unknown: Any) -> None:
         """Write it; beside a model that reads the same way there is nothing to write.
 
         Raises:

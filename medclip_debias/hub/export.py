@@ -92,7 +92,8 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
             runs = {part.name: read(part, folder / f"{part.name}{suffix}") for part in made}
             found = differences(network, runs, tested)
         network.tokenizer.save(folder)
-        np.savez(folder / SAMPLES, **expected(network, tested[0]))
+        kept: dict[str, Any] = {**expected(network, tested[0])}
+        np.savez(folder / SAMPLES, **kept)
         content = _description(network, made, form, suffix, folder) | {"parity": found}
         far = [name for name, one in found.items() if not one["difference"] <= one["limit"]]
         if far:
@@ -161,7 +162,7 @@ def _axes(part: Part) -> tuple[dict[int, Any], ...]:
     for axes in part.inputs.values():
         names = {place: name for place, name in enumerate(axes) if isinstance(name, str)}
         for name in names.values():
-            longest = part.module.network.max_tokens if name == "tokens" else None
+            longest = part.longest_sentence if name == "tokens" else None
             dims.setdefault(name, torch.export.Dim(name, max=longest))
         shapes.append({place: dims[name] for place, name in names.items()})
     return tuple(shapes)

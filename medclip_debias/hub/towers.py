@@ -68,6 +68,7 @@ class Part:
         inputs: names, each with the names of its axes; a number is fixed.
         outputs: likewise.
         example: inputs that it is traced with; no axis that may vary is 0 or 1 long.
+        longest_sentence: most tokens that the axis ``tokens`` may have.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Part:
     inputs: dict[str, tuple[str | int, ...]]
     outputs: dict[str, tuple[str | int, ...]]
     example: tuple[Tensor, ...]
+    longest_sentence: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def parts(network: DualEncoder, sample: Sample) -> list[Part]:
             {"ids": ("sentences", "tokens"), "mask": ("sentences", "tokens")},
             {"sentences": ("sentences", dim)},
             (sample.ids, sample.mask),
+            network.max_tokens,
         ),
         Part(
             "score",
