@@ -6,17 +6,18 @@ Everything a script or notebook needs is here, and imported when it is first use
 
     model = md.load("runs/debiased/model")
 
-`load`, `Model`, `read_radiograph`, `prepare`, `results` and the module `losses`: docs/python.md.
+`load`, `Model`, `read_radiograph`, `prepare`, `results` and the modules `losses` and `hub`:
+docs/python.md.
 """
 
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["Model", "load", "losses", "prepare", "read_radiograph", "results"]
+__all__ = ["Model", "hub", "load", "losses", "prepare", "read_radiograph", "results"]
 
 if TYPE_CHECKING:
-    from medclip_debias import losses
+    from medclip_debias import hub, losses
     from medclip_debias.data.images import read_radiograph
     from medclip_debias.front.model import Model, load
     from medclip_debias.front.preparation import prepare
@@ -34,8 +35,8 @@ else:
         """Import one of `__all__`: torch and pandas take seconds, and ``--help`` needs neither."""
         from importlib import import_module
 
-        if name == "losses":
-            return import_module(f"{__name__}.losses")
+        if name in ("hub", "losses"):
+            return import_module(f"{__name__}.{name}")
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -21,6 +21,7 @@ from medclip_debias.cli import evaluation, calibration, compare, bench  # isort:
 from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
 from medclip_debias.cli import results  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
+from medclip_debias.cli import hub  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
 

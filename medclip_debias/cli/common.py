@@ -24,6 +24,7 @@ app = typer.Typer(
 # The panels of --help, in its order.
 DATA, TRAINING, EVALUATION = "Data", "Training", "Evaluation"
 LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
+SHARING = "Sharing"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same bytes.", min=0)]

@@ -32,6 +32,7 @@ from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 from medclip_debias.grounding.settings import Sharpen
 from medclip_debias.grounding.sharpen import checked_sharpen
 from medclip_debias.grounding.suppression import read_rule
+from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.dual_encoder import best_device
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
@@ -51,21 +52,27 @@ class SyntheticModelWarning(ReportedWarning):
     """A model that learned from generated images alone is shown something else."""
 
 
-def load(folder: Path | str, device: str = "auto") -> Model:
+def load(folder: Path | str, device: str = "auto", *, online: bool = False) -> Model:
     """Read a model folder: one that `train` wrote (``RUN/model``), or ``import-model``.
 
-    Nothing is downloaded.
+    Nothing is downloaded unless asked for.
 
     Args:
-        folder: the model's.
+        folder: the model's, or with ``online`` the name of a model on the Hugging Face Hub.
         device: ``cpu``, ``cuda``, or ``auto``: a GPU when there is one.
+        online: whether a model that is not here may be downloaded.
 
     Raises:
-        UserError: it holds no whole model, or there is no such device.
+        UserError: it holds no whole model, cannot be downloaded, or there is no such device.
     """
-    folder = Path(folder)
+    name, folder = str(folder), Path(folder)
     if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; give the folder 'model' of a run.")
+        if not online:
+            raise UserError(
+                f"{folder}: there is no such folder; give the folder 'model' of a run, or"
+                " online=True for a model on the hub."
+            )
+        folder = model_folder(name, local_files_only=False)
     expected_images(folder)  # has the better words for a folder that holds no model
     return Model(load_model(folder, best_device(device)), str(folder))
 

@@ -16,6 +16,7 @@ from medclip_debias.config import ModelSettings, Preprocessing, json_hash, valid
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
 from medclip_debias.models.bert_config import check_room
+from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import (
@@ -32,8 +33,10 @@ from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 
 FORMAT = 1
-_FIELDS = (
-    *("format", "medclip_debias", "architecture", "image_config", "text_config"),
+MODEL_TYPE = "medclip_debias"
+"""By which transformers' Auto classes know the folder (`medclip_debias.hub`)."""
+FIELDS = (
+    *("format", "medclip_debias", "model_type", "architecture", "image_config", "text_config"),
     *("preprocessing", "prompts", "provenance"),
 )
 
@@ -52,7 +55,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
     has_whole: ClassVar[bool] = False
     text_form: ClassVar[TextForm] = "vector"
-    _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
+    _unhashed: ClassVar[tuple[str, ...]] = ("provenance", "model_type")
 
     def __init__(
         self,
@@ -270,13 +273,20 @@ class DualEncoder(nn.Module, ModelHubMixin):
         }
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         self.tokenizer.save(folder)
+        config = self.file_content()
+        write_json(folder / "config.json", config)
+        write_golden(self, folder, _computing_hash(config, _files_hash(folder)))
+
+    def file_content(self) -> dict[str, Any]:
+        """What ``config.json`` of its folder holds."""
         settings = self.settings.model_dump(mode="json")
         # Where the starting weights came from is provenance; the folder must load without them.
         settings["text"]["folder"], settings["image"]["weights"] = ".", None
         image_config = self.image_encoder.config  # none where the name says all
-        config = {
+        return {
             "format": FORMAT,
             "medclip_debias": __version__,
+            "model_type": MODEL_TYPE,
             "architecture": settings,
             **({"image_config": image_config} if image_config else {}),
             "text_config": self.text_encoder.config,
@@ -284,8 +294,6 @@ class DualEncoder(nn.Module, ModelHubMixin):
             "prompts": self.prompts,
             "provenance": self.provenance,
         }
-        write_json(folder / "config.json", config)
-        write_golden(self, folder, _computing_hash(config, _files_hash(folder)))
 
     @classmethod
     def load(
@@ -363,10 +371,10 @@ class DualEncoder(nn.Module, ModelHubMixin):
         revision: str | None = None,
         cache_dir: str | Path | None = None,
         force_download: bool = False,
-        local_files_only: bool = False,
+        local_files_only: bool = True,
         token: str | bool | None = None,
     ) -> DualEncoder:
-        """`load`, also of a model on the Hugging Face Hub.
+        """`load`, also of a model on the Hugging Face Hub, which is downloaded when asked for.
 
         The folder alone says what the model is, so there is no other argument: one that is not
         known is a `TypeError`.
@@ -377,27 +385,32 @@ class DualEncoder(nn.Module, ModelHubMixin):
             revision: branch, tag or commit on the hub.
             cache_dir: where downloads are kept.
             force_download: download again.
-            local_files_only: take what was downloaded before, or fail.
+            local_files_only: take what was downloaded before, or fail; False downloads.
             token: of the hub.
 
         Raises:
-            UserError: the folder holds no whole model of this format.
+            UserError: the folder holds no whole model of this format, or it is not here.
         """
-        folder = Path(pretrained_model_name_or_path)
-        if not folder.is_dir():
-            from huggingface_hub import snapshot_download
-
-            folder = Path(
-                snapshot_download(
-                    str(pretrained_model_name_or_path),
-                    revision=revision,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    local_files_only=local_files_only,
-                    token=token,
-                )
-            )
+        folder = model_folder(
+            pretrained_model_name_or_path,
+            revision=revision,
+            cache_dir=cache_dir,
+            force_download=force_download,
+            local_files_only=local_files_only,
+            token=token,
+        )
         return cls.load(folder, device)
+
+    def push_to_hub(self, *_: Any, **__: Any) -> str:
+        """Refused: `medclip_debias.hub.push` lists what goes out and takes paths away.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "a model goes to the hub by 'medclip-debias push MODEL REPO', which lists its files"
+            " first; save it, write its card with 'medclip-debias card', and push the folder."
+        )
 
 
 def _of_image(
@@ -413,12 +426,17 @@ def _of_image(
 def _check_fields(config: Mapping[str, Any], where: str) -> None:
     """Refuse a ``config.json`` with fields that `DualEncoder.save` does not write."""
     for name, value in config.items():
-        if name not in _FIELDS:
+        if name not in FIELDS:
             raise UserError(
                 f"{where}: the field '{name}' is none of a model folder; known: "
-                f"{', '.join(_FIELDS)}."
+                f"{', '.join(FIELDS)}."
             )
-        if name not in ("format", "medclip_debias") and not isinstance(value, Mapping):
+        if name in ("format", "medclip_debias"):
+            continue
+        if name == "model_type":
+            if value != MODEL_TYPE:
+                raise UserError(f"{where}: its model_type is not '{MODEL_TYPE}'.")
+        elif not isinstance(value, Mapping):
             raise UserError(f"{where}: the field '{name}' is not a JSON object.")
 
 

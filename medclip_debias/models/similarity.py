@@ -69,7 +69,8 @@ def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tens
         ``[B, T]``.
     """
     best = scores.argmax(dim=-1)
-    if best.shape[1] < regions.shape[1]:  # few sentences: only the rows that they ask for
+    # Few sentences: only the rows that they ask for. An exported graph has one way for any number.
+    if torch.compiler.is_exporting() or best.shape[1] < regions.shape[1]:
         rows = _pick(regions, best) @ regions.transpose(1, 2)
     else:
         likeness = regions @ regions.transpose(1, 2)
@@ -174,7 +175,7 @@ def _context(regions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
 def _flat(where: Tensor, n: int) -> Tensor:
     """Region numbers ``[B, T]`` as rows of ``[B * n, D]``."""
-    return where + n * torch.arange(len(where), device=where.device)[:, None]
+    return where + n * torch.arange(where.shape[0], device=where.device)[:, None]
 
 
 def _pick(vectors: Tensor, where: Tensor) -> Tensor:
@@ -278,29 +279,36 @@ class Similarity(nn.Module, Bounded):
         """
         with torch.autocast(regions.device.type, enabled=False):
             regions, sentences = _at_least_float32(regions), _at_least_float32(sentences)
-            s = self.settings
             if self.aggregator is not None:
                 if chunk := self._chunk(regions, sentences):
                     return in_chunks(self.aggregator, regions, sentences, chunk)
-                found: Tensor = self.aggregator(regions, sentences)
-                return found
-            if s.aggregator == "global":
-                return pooled_cosine(regions, sentences)
-            if s.aggregator == "mean":
-                return regions.mean(dim=1) @ sentences.T
-            if chunk := self._chunk(regions, sentences):
+                return self.at_once(regions, sentences)
+            by_region = self.settings.aggregator not in ("global", "mean")
+            if by_region and (chunk := self._chunk(regions, sentences)):
                 return self._in_chunks(regions, sentences, chunk)
-            scores = region_scores(regions, sentences)
-            match s.aggregator:
-                case "max":
-                    return scores.amax(dim=-1)
-                case "lse":
-                    return log_sum_exp(scores, s.k)
-                case "nl":
-                    return self._global(regions, sentences, scores)
-            local = log_sum_exp(scores, s.k)
-            mixed = self._global(regions, sentences, scores)
-            return s.local_weight * local + (1 - s.local_weight) * mixed
+            return self.at_once(regions, sentences)
+
+    def at_once(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """`forward` in one piece and in the precision given, as exported graphs have it."""
+        s = self.settings
+        if self.aggregator is not None:
+            found: Tensor = self.aggregator(regions, sentences)
+            return found
+        if s.aggregator == "global":
+            return pooled_cosine(regions, sentences)
+        if s.aggregator == "mean":
+            return regions.mean(dim=1) @ sentences.T
+        scores = region_scores(regions, sentences)
+        match s.aggregator:
+            case "max":
+                return scores.amax(dim=-1)
+            case "lse":
+                return log_sum_exp(scores, s.k)
+            case "nl":
+                return self._global(regions, sentences, scores)
+        local = log_sum_exp(scores, s.k)
+        mixed = self._global(regions, sentences, scores)
+        return s.local_weight * local + (1 - s.local_weight) * mixed
 
     def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """The map of every image and sentence ``[B, T, N]``; what it holds says `map_kind`."""

@@ -113,6 +113,12 @@ class SentenceTokenizer:
         """The tokens behind ``ids``."""
         return [self._tokenizer.id_to_token(number) or "[UNK]" for number in ids]
 
+    def copy(self) -> Tokenizer:
+        """The library's own tokenizer, to be changed at will."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(self._tokenizer.to_str())
+
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` into ``folder``."""
         self._tokenizer.save(str(folder / "tokenizer.json"))

@@ -26,6 +26,7 @@ import bench_cases  # noqa: F401
 import calibration_cases  # noqa: F401
 import claim_cases  # noqa: F401
 import folder_cases
+import hub_cases  # noqa: F401
 import openi_cases  # noqa: F401
 import pixel_cases  # noqa: F401
 import published_cases  # noqa: F401

@@ -1,0 +1,82 @@
+"""The verbs that hand a model on: card, push, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import SHARING, AsJson, app, note, show, warn
+
+ModelFolder = Annotated[Path, typer.Argument(help="Model folder, as RUN/model.")]
+
+
+@app.command(rich_help_panel=SHARING)
+def card(
+    model: ModelFolder,
+    results: Annotated[
+        Path | None, typer.Option(help="results.json of this model, or its folder.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Of the weights, as the hub calls it (apache-2.0).")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="By default the run's.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="GROUP/NAME on the hub, for .eval_results.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model card into the folder: data, funnel, metrics with intervals, use, limits."""
+    from medclip_debias.hub.card import write_card
+    from medclip_debias.hub.public import CARD
+
+    written = write_card(model, results=results, licence=licence, name=name, dataset=dataset)
+    for sentence in written.says:
+        note(sentence)
+    show({"card": str(model / CARD), "eval_results": written.eval_results is not None}, as_json)
+
+
+@app.command(rich_help_panel=SHARING)
+def push(
+    model: ModelFolder,
+    repo: Annotated[str, typer.Argument(help="GROUP/NAME on the hub.")],
+    online: Annotated[
+        bool, typer.Option("--online", help="Upload; without it the files are only listed.")
+    ] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Make a new repository public; private by default.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what an upload to the Hugging Face Hub would hold; upload it with --online."""
+    from medclip_debias.hub.push import check_repo, outgoing
+    from medclip_debias.hub.push import push as upload
+
+    check_repo(repo)
+    files, kept = outgoing(model)
+    if kept:
+        note(f"stay here: {', '.join(kept)}")
+    shown = {
+        "repository": repo,
+        "files": [f"{one.name} ({one.size:,} bytes)" for one in files],
+        "stays": len(kept),
+        "uploaded": upload(model, repo, private=not public) if online else "nothing; add --online",
+    }
+    show(shown, as_json)
+
+
+@app.command(rich_help_panel=SHARING)
+def export(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    form: Annotated[str, typer.Option("--format", help="onnx or torch-export.")] = "onnx",
+    as_json: AsJson = False,
+) -> None:
+    """Write both encoders and the score for other programs, compared with the model first."""
+    from medclip_debias.hub.export import export as run
+
+    content = run(model, out, form)
+    warn(content["warning"])
+    found = {name: one["difference"] for name, one in content["parity"].items()}
+    show({"out": str(out), "largest difference": found}, as_json)

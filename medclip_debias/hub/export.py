@@ -1,0 +1,281 @@
+"""A model as ONNX or `torch.export` files, tested against itself before anything is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medclip_debias import __version__
+from medclip_debias.errors import UserError, did_you_mean, explained
+from medclip_debias.evaluation.provenance import describe_model
+from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.hub.towers import Part, Sample, parts, samples
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.golden import SENTENCES
+from medclip_debias.models.synthetic import synthetic_warning
+
+FORMAT = 1
+FILE, SAMPLES = "export.json", "samples.npz"
+LIMITS = {"regions": 1e-4, "pooled": 1e-4, "sentences": 1e-4, "scores": 1e-4, "maps": 1e-3}
+"""Largest difference of a number in [-1, 1] that passes, from the model in torch."""
+
+NOT_OPEN_CLIP = (
+    "--format open_clip: an image tower of open_clip projects the mean of an image's regions, and"
+    " this project's models bring each region to unit length first, so no file of open_clip's gives"
+    " their scores; use onnx or torch-export."
+)
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+Runner: TypeAlias = Callable[[Mapping[str, NDArray[Any]]], Arrays]
+"""Runs one file: inputs by name to outputs by name."""
+
+
+def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
+    """Write a model's parts as files for other programs, and check them.
+
+    The folder holds ``image``, ``text`` and ``score`` (``.onnx`` or ``.pt2``), ``tokenizer.json``,
+    ``samples.npz`` (inputs, and what the model gives for them) and ``export.json`` (what goes in
+    and comes out, preparation, differences measured).
+
+    Args:
+        model: a folder that ``train`` wrote.
+        out: folder to write; what is there is replaced.
+        form: ``onnx`` or ``torch-export``.
+
+    Returns:
+        The content of ``export.json``.
+
+    Raises:
+        UserError: no such form or model, a library is missing, the architecture cannot be
+            exported, or a number is further from the model's than `LIMITS`.
+    """
+    if form == "open_clip":
+        raise UserError(NOT_OPEN_CLIP)
+    if form not in FORMS:
+        raise UserError(
+            f"--format {form}: there is no such format{did_you_mean(form, FORMS)}; it is one of "
+            f"{', '.join(FORMS)}."
+        )
+    if (Path(model) / "peer.yaml").is_file():
+        raise UserError(
+            f"{model}: is a peer; only models of this project are exported, a peer's authors"
+            " publish theirs."
+        )
+    suffix, write, read, libraries = FORMS[form]
+    for name in libraries:
+        if find_spec(name) is None:
+            raise UserError(
+                f"--format {form} needs the package {name}; run 'pip install"
+                " medclip-debias[export]'."
+            )
+    network = DualEncoder.load(Path(model))
+    tested = samples(network)
+    made = parts(network, tested[0])
+    with atomic_folder(Path(out)) as folder:
+        for part in made:
+            sentence = f"{model}: its part '{part.name}' cannot be exported as {form}"
+            with explained(sentence, Exception), torch.no_grad(), _silent():
+                write(part, folder / f"{part.name}{suffix}")
+        with explained(f"{model}: what was exported as {form} does not run", Exception):
+            runs = {part.name: read(part, folder / f"{part.name}{suffix}") for part in made}
+            found = differences(network, runs, tested)
+        network.tokenizer.save(folder)
+        kept: dict[str, Any] = {**expected(network, tested[0])}
+        np.savez(folder / SAMPLES, **kept)
+        content = _description(network, made, form, suffix, folder) | {"parity": found}
+        far = [name for name, one in found.items() if not one["difference"] <= one["limit"]]
+        if far:
+            shown = ", ".join(f"{name} by {found[name]['difference']:.2g}" for name in far)
+            raise UserError(
+                f"{model}: exported as {form} it does not give what it gives in torch ({shown});"
+                " nothing was written."
+            )
+        write_json(folder / FILE, content)
+    return content
+
+
+# ---------------------------------------------------------------------------------- parity
+
+
+@torch.no_grad()
+def expected(network: DualEncoder, sample: Sample) -> Arrays:
+    """Inputs of a sample and what the model gives for them, by name.
+
+    Scores and maps are computed as evaluation and grounding do, not by the exported head.
+    """
+    features = network.encode_images(sample.images)
+    sentences = network.encode_tokens(sample.ids, sample.mask)
+    maps = network.region_scores(features, sentences).unflatten(-1, network.grid.shape)
+    found = {
+        "images": sample.images,
+        "ids": sample.ids,
+        "mask": sample.mask,
+        "regions": features.regions,
+        "pooled": features.pooled,
+        "sentences": sentences,
+        "scores": network.score(features, sentences),
+        "maps": maps,
+    }
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def differences(
+    network: DualEncoder, runs: Mapping[str, Runner], tested: list[Sample]
+) -> dict[str, Any]:
+    """Largest difference of each output from the model's, over all samples, with its limit.
+
+    The head is fed what the exported towers gave, so its differences are those of the whole way.
+    """
+    worst = dict.fromkeys(LIMITS, 0.0)
+    for sample in tested:
+        wanted = expected(network, sample)
+        image = runs["image"]({"images": wanted["images"]})
+        text = runs["text"]({"ids": wanted["ids"], "mask": wanted["mask"]})
+        given = {"regions": image["regions"], "sentences": text["sentences"]}
+        for name, value in (image | text | runs["score"](given)).items():
+            if value.shape != wanted[name].shape:
+                raise ValueError(f"{name} has the shape {value.shape}")
+            off = np.abs(value.astype(np.float64) - wanted[name]).max()
+            worst[name] = float(np.fmax(worst[name], off)) if off == off else float("inf")
+    return {name: {"difference": worst[name], "limit": LIMITS[name]} for name in LIMITS}
+
+
+# --------------------------------------------------------------------------------- formats
+
+
+def _axes(part: Part) -> tuple[dict[int, Any], ...]:
+    """The axes of each input that may be of any length."""
+    dims: dict[str, Any] = {}
+    shapes = []
+    for axes in part.inputs.values():
+        names = {place: name for place, name in enumerate(axes) if isinstance(name, str)}
+        for name in names.values():
+            longest = part.longest_sentence if name == "tokens" else None
+            dims.setdefault(name, torch.export.Dim(name, max=longest))
+        shapes.append({place: dims[name] for place, name in names.items()})
+    return tuple(shapes)
+
+
+def _traced(part: Part) -> torch.export.ExportedProgram:
+    program = torch.export.export(
+        part.module.eval(), part.example, dynamic_shapes=_axes(part), strict=False
+    )
+    return program
+
+
+def _write_program(part: Part, path: Path) -> None:
+    torch.export.save(_traced(part), path)
+
+
+def _read_program(part: Part, path: Path) -> Runner:
+    module = torch.export.load(path).module()
+
+    def run(given: Mapping[str, NDArray[Any]]) -> Arrays:
+        with torch.no_grad():
+            out = module(*(torch.from_numpy(given[name]) for name in part.inputs))
+        several = (out,) if isinstance(out, Tensor) else out
+        return {name: value.numpy() for name, value in zip(part.outputs, several, strict=True)}
+
+    return run
+
+
+def _write_onnx(part: Part, path: Path) -> None:
+    torch.onnx.export(
+        _traced(part),
+        (),
+        path,
+        dynamo=True,
+        input_names=list(part.inputs),
+        output_names=list(part.outputs),
+        external_data=False,
+        verbose=False,
+    )
+
+
+def _read_onnx(part: Part, path: Path) -> Runner:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(given: Mapping[str, NDArray[Any]]) -> Arrays:
+        out = session.run(list(part.outputs), {name: given[name] for name in part.inputs})
+        return dict(zip(part.outputs, out, strict=True))
+
+    return run
+
+
+FORMS: dict[str, tuple[str, Callable[[Part, Path], None], Callable[[Part, Path], Runner], Any]] = {
+    "onnx": (".onnx", _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": (".pt2", _write_program, _read_program, ()),
+}
+
+
+# ----------------------------------------------------------------------------- description
+
+
+def _description(
+    network: DualEncoder, made: list[Part], form: str, suffix: str, folder: Path
+) -> dict[str, Any]:
+    """All that a program needs beside the files; no path, no word of a report."""
+    grid = network.grid
+    libraries = ["torch", *FORMS[form][3]]
+    about = describe_model(network)
+    return {
+        "format": FORMAT,
+        "warning": synthetic_warning(network.provenance),
+        "form": form,
+        "model_hash": network.content_hash,
+        "files": {
+            part.name: {
+                "file": f"{part.name}{suffix}",
+                "sha256": file_hash(folder / f"{part.name}{suffix}"),
+                "inputs": {name: list(axes) for name, axes in part.inputs.items()},
+                "outputs": {name: list(axes) for name, axes in part.outputs.items()},
+            }
+            for part in made
+        },
+        "types": {"images": "uint8", "ids": "int64", "mask": "int64", "others": "float32"},
+        "prepare": network.preprocessing.prepare.model_dump(mode="json"),
+        "inside": "the image network crops the central square and normalises it by itself",
+        "tokens": {
+            "file": "tokenizer.json",
+            "longest": network.max_tokens,
+            "padding": network.tokenizer.pad_id,
+        },
+        "grid": {
+            "rows": grid.rows,
+            "columns": grid.columns,
+            "stride": grid.stride,
+            "first_centre": grid.first,
+            "input_size": network.preprocessing.input_size,
+        },
+        "scale": network.learned_scale,
+        "parameters": about["parameters"],
+        "samples": {"file": SAMPLES, "sentences": list(SENTENCES)},
+        "versions": {"medclip_debias": __version__} | {name: version(name) for name in libraries},
+    }
+
+
+@contextlib.contextmanager
+def _silent() -> Any:
+    """Keep the exporters' progress and advice off the user's screen."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        level = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(level)
