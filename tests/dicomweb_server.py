@@ -1,8 +1,8 @@
 """A small DICOMweb server over files in memory, after PS3.18: for tests, on loopback alone.
 
-QIDO-RS: ``/studies`` and ``/studies/{uid}/instances`` with matching of single values, ``limit`` and
-``offset``, ``includefield``, 204 for no match. WADO-RS: one instance, ``multipart/related``. Faults
-are set by name.
+QIDO-RS: ``/studies``, ``.../{uid}/series`` and ``.../{uid}/instances``, with matching of single
+values, ``limit`` and ``offset``, ``includefield``, 204 for no match. WADO-RS: one instance,
+``multipart/related``. Faults are set by name.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pydicom
 
 _STUDY = ("StudyInstanceUID", "StudyDate", "PatientID", "AccessionNumber")
-_INSTANCE = (*_STUDY[:1], "SeriesInstanceUID", "Modality", "SOPClassUID", "SOPInstanceUID")
-_INSTANCE += ("Rows", "Columns", "NumberOfFrames")
+_SERIES = ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
+_INSTANCE = (*_SERIES[:2], "SOPClassUID", "SOPInstanceUID", "Rows", "Columns", "NumberOfFrames")
 
 
 class DicomWebServer:
@@ -74,10 +74,14 @@ class DicomWebServer:
         if len(steps) == 6 and steps[::2] == ["studies", "series", "instances"]:
             return self._instance(request, steps)
         if steps == ["studies"]:
-            found = {ids[0]: row for ids, (row, _) in self.contents.items()}.values()
-            return self._list(request, found, _STUDY, query)
-        if len(steps) == 3 and (steps[0], steps[2]) == ("studies", "instances"):
-            rows = [row for ids, (row, _) in self.contents.items() if ids[0] == steps[1]]
+            found = {ids[0]: row for ids, (row, _) in self.contents.items()}
+            return self._list(request, found.values(), _STUDY, query)
+        if len(steps) == 3 and (steps[0], steps[2]) == ("studies", "series"):
+            rows = {ids[1]: row for ids, (row, _) in self.contents.items() if ids[0] == steps[1]}
+            return self._list(request, rows.values(), _SERIES, query)
+        if len(steps) == 5 and steps[::2] == ["studies", "series", "instances"]:
+            wanted = (steps[1], steps[3])
+            rows = [row for ids, (row, _) in self.contents.items() if ids[:2] == wanted]
             return self._list(request, rows, _INSTANCE, query)
         return send(request, 404, "text/plain", b"")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medclip_debias.data.dicomweb.client import DicomWeb, Match, first
+from medclip_debias.data.dicomweb.client import DicomWeb, first
 from medclip_debias.data.images.contents import kind_of_instance
 from medclip_debias.data.images.dicom import header_start
 from medclip_debias.data.images.headers import read_header
@@ -17,7 +17,7 @@ from medclip_debias.files import atomic_file
 
 MOST_STUDIES = 1000
 MOST_INSTANCES = 10_000
-"""Of a study."""
+"""Of a series, and series of a study."""
 _UID = re.compile(r"[0-9.]{1,64}")
 _QUERY = re.compile(r"([A-Za-z0-9]{1,64})=(.*)", re.DOTALL)
 _STUDY, _SERIES, _INSTANCE = "0020000D", "0020000E", "00080018"
@@ -150,23 +150,32 @@ def _matching(server: DicomWeb, query: Sequence[str], found: Received) -> list[s
 
 
 def _instances(server: DicomWeb, study: str, found: Received) -> list[tuple[str, str, str]]:
-    """Study, series and instance UID of what may be a radiograph in a study."""
+    """Study, series and instance UID of what may be a radiograph in a study.
+
+    Series by series: not every server searches the instances of a whole study.
+    """
     wanted = {"includefield": ",".join((_CLASS, _MODALITY, _FRAMES))}
     places = []
-    for match in server.search(f"studies/{study}/instances", wanted, MOST_INSTANCES):
-        kind = _kind(match)
-        series, instance = first(match, _SERIES), first(match, _INSTANCE)
-        if kind:
-            found.left_aside[kind] += 1
-        elif not (_UID.fullmatch(series) and _UID.fullmatch(instance)):
-            found.left_aside["instances without valid UIDs"] += 1
-        else:
-            places.append((study, series, instance))
+    for listed in server.search(f"studies/{study}/series", {}, MOST_INSTANCES):
+        series = first(listed, _SERIES)
+        if not _UID.fullmatch(series):
+            found.left_aside["series without a valid UID"] += 1
+            continue
+        path = f"studies/{study}/series/{series}/instances"
+        for match in server.search(path, wanted, MOST_INSTANCES):
+            kind = kind_of_instance(
+                first(match, _CLASS),
+                first(match, _MODALITY) or first(listed, _MODALITY),
+                first(match, _FRAMES),
+            )
+            instance = first(match, _INSTANCE)
+            if kind:
+                found.left_aside[kind] += 1
+            elif not _UID.fullmatch(instance):
+                found.left_aside["instances without a valid UID"] += 1
+            else:
+                places.append((study, series, instance))
     return places
-
-
-def _kind(match: Match) -> str:
-    return kind_of_instance(first(match, _CLASS), first(match, _MODALITY), first(match, _FRAMES))
 
 
 def _keep(path: Path, content: bytes, instance: str) -> None:

@@ -80,9 +80,14 @@ def segmentation(source: Source, found: Sequence[FoundSentence], series: Series)
         family=codes.DCM.ArtificialIntelligence,
         version=series.algorithm.version,
         source=MANUFACTURER,
-        parameters={f"note {n}": text for n, text in enumerate(series.algorithm.parameters, 1)},
+        # highdicom writes and reads these as name=value, split at commas.
+        parameters={
+            f"note {number}": text.replace(",", ";").replace("=", ":")
+            for number, text in enumerate(series.algorithm.parameters, start=1)
+        },
     )
-    descriptions, masks = [], []
+    descriptions: list[Any] = []
+    masks = []
     for one in found:
         for place, box in enumerate(one.boxes, start=1):
             descriptions.append(

@@ -23,10 +23,14 @@ _IDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID"
 _TEXTS = ("PatientID", "IssuerOfPatientID", "AccessionNumber", "StudyID")
 _NAMES = ("PatientName", "ReferringPhysicianName")
 _DATES = ("PatientBirthDate", "StudyDate", "StudyTime")
-_PIXELS = ("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation")
-_PIXELS += ("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation")
-_SHOWN = ("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence")
-_SHOWN += ("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence")
+_PIXELS = (
+    *("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation"),
+    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+)
+_SHOWN = (
+    *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence"),
+    *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
+)
 _SPACINGS = ("PixelSpacing", "ImagerPixelSpacing")
 _ORIENTATION = "PatientOrientation"
 _UID = re.compile(r"[0-9.]{1,64}")

@@ -68,8 +68,8 @@ def test_a_query_finds_studies(server, archive, tmp_path):
 @pytest.mark.parametrize(("page", "pages"), [(1, True), (2, True), (3, False), (1000, False)])
 def test_a_server_with_small_pages_or_none_gives_everything_once(server, page, pages):
     server.page, server.pages = page, pages
-    matches = DicomWeb(server.url, environment={}).search(f"studies/{STUDY}/instances", {}, 100)
-    ids = [match["00080018"]["Value"][0] for match in matches]
+    matches = DicomWeb(server.url, environment={}).search(f"studies/{STUDY}/series", {}, 100)
+    ids = [match["0020000E"]["Value"][0] for match in matches]
     assert len(set(ids)) == len(ids) == (5 if pages or page > 5 else page)
 
 

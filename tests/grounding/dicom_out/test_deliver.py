@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pydicom
@@ -314,6 +316,14 @@ def test_plain_json_says_where_and_of_what(delivered):
     read = [[tuple(one["box"]) for one in row["boxes"]] for row in content["sentences"]]
     assert read == [list(boxes) for boxes in given]
     assert content["notice"] == "For research, not for diagnosis"
+
+
+@pytest.mark.skipif(not shutil.which("dciodvfy"), reason="dicom3tools is not installed")
+def test_a_validator_of_the_standard_finds_no_error(delivered):
+    for name, path in delivered[2].items():
+        if name.endswith(".dcm"):
+            done = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
+            assert "Error" not in done.stderr, name
 
 
 @pytest.mark.parametrize(
