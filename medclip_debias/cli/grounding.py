@@ -136,7 +136,7 @@ def ground(
     for line in result["boxes_left_aside"]:
         note(line)
     for reason, count in (result["delivered"] or {}).get("left_out", {}).items():
-        note(f"{reason}: {count} images")
+        note(f"{reason} ({count} images).")
     if as_json:
         show(result, as_json)
     elif len(result["images"]) == 1:

@@ -94,7 +94,7 @@ def _tell(place: Path, aside: Counter[str], say: Say | None) -> str:
     if len(aside) > _SHOWN:
         kinds += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
     if kinds and say is not None:
-        say(f"{place}: left aside, as no radiographs: {kinds}.")
+        say(f"{place}: no radiographs and left aside: {kinds}.")
     return kinds
 
 

@@ -130,8 +130,8 @@ class Delivery:
             # A PNG is complete in JSON; that it has no patient is said only where one is needed.
             wanted = [kind for kind in self.kinds if kind not in _PLAIN]
             if wanted:
-                reason = str(error).split(": ", 1)[-1]
-                self.left_out[f"{', '.join(wanted)} left out: the image {reason}"] += 1
+                reason = str(error).split(": ", 1)[-1].rstrip(".")
+                self.left_out[f"{', '.join(wanted)} left out: {reason}"] += 1
             return None
         if source.shape != found[0].grounding.heatmap.shape:
             self.left_out["DICOM left out: the image's rows and columns are not the map's"] += 1
@@ -235,7 +235,8 @@ def _checked(kinds: Sequence[str], finds_boxes: bool) -> tuple[str, ...]:
     boxed = [kind for kind in asked if kind in _OF_BOXES]
     if boxed and not finds_boxes:
         raise UserError(
-            f"{' and '.join(boxed)} hold boxes, and none are looked for; give --threshold too."
+            f"there are no boxes to write ({' and '.join(boxed)}), for none are looked for; give"
+            " --threshold too."
         )
     if any(kind not in _PLAIN for kind in asked):
         check_installed()

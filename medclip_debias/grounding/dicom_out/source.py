@@ -70,7 +70,9 @@ def read_source(path: Path) -> Source:
     wanted = [*_IDS, *_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality", *_PIXELS, *_SHOWN]
     header = read_header(path, ["SpecificCharacterSet", *wanted, *_SPACINGS, _ORIENTATION])
     if header is None:
-        raise UserError(f"{path}: is no DICOM file, so no DICOM result can be attached to it.")
+        raise UserError(
+            f"{path}: the image is no DICOM file, so no DICOM result can be attached to it."
+        )
     with warnings.catch_warnings():  # pydicom's warnings quote values
         warnings.simplefilter("ignore")
         return _reduced(path, header)
