@@ -1,12 +1,12 @@
-# On a fresh machine: `make demo`, `make openi DATA=FOLDER` (docs/openi.md) and `make test`. Each
-# builds .venv itself.
+# On a fresh machine: `make demo`, `make openi DATA=FOLDER` (docs/openi.md), `make test`, `make docs`.
+# Each builds .venv itself.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo openi test check unit format clean
+.PHONY: demo openi test check unit docs format clean
 
 demo: $(STAMP)
 	$(BIN)/python scripts/demo.py --out runs/demo
@@ -26,6 +26,14 @@ check: $(STAMP)
 # Two processes of one thread each: on two cores twice as fast as one process of two.
 unit: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
+
+# The lock has no tool for pages: they are added at their newest, and change nothing that it holds.
+docs: $(STAMP)
+	$(BIN)/python -c 'import mkdocs, material, mkdocstrings' 2>/dev/null \
+		|| $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints requirements.lock \
+			-e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+	@echo "runs/site/index.html; to search in it: $(BIN)/python -m http.server -d runs/site"
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -34,6 +34,23 @@ class Settings(BaseModel):
     """Base of every settings model: immutable, and no key that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LaterSettings(Settings):
+    """Settings of which some came later: those are left out at their defaults.
+
+    So every run and model written before them keeps its hash, and resumes.
+    """
+
+    _later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        for name in self._later:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                content.pop(name, None)
+        return content
 
 
 S = TypeVar("S", bound=BaseModel)
@@ -67,7 +84,7 @@ def plain_view(view: str) -> str:
     return " ".join(view.replace("_", " ").replace("-", " ").split()).upper()
 
 
-class PrepareSettings(Settings):
+class PrepareSettings(LaterSettings):
     """How a file becomes one row of the prepared set (stored with it, and with every model).
 
     ``size`` is the side of the stored square in pixels. Intensities are clipped at the
@@ -79,6 +96,8 @@ class PrepareSettings(Settings):
     ``area`` (the mean of the pixels covered; bilinear when enlarging), or Pillow's antialiased
     ``bilinear``, ``bicubic`` or ``lanczos``, which other groups' models were published with.
     """
+
+    _later: ClassVar = ("fit", "resample")
 
     size: int = Field(512, ge=16, le=4096)
     clip: tuple[float, float] = (0.5, 99.5)
@@ -94,18 +113,6 @@ class PrepareSettings(Settings):
             raise ValueError(f"clip must be two rising percentiles in 0..100, got {low}, {high}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the settings that came later out while they are at their defaults.
-
-        So every set and model written before them keeps its content hash.
-        """
-        content: dict[str, Any] = handler(self)
-        for name in ("fit", "resample"):
-            if content.get(name) == type(self).model_fields[name].default:
-                del content[name]
-        return content
-
     def command_line(self) -> str:
         """The options of ``medclip-debias prepare`` that prepare a set in this way.
 
@@ -117,7 +124,7 @@ class PrepareSettings(Settings):
         return words + f"--window {self.window} --fit {self.fit} --resample {self.resample}"
 
 
-class SelectionSettings(Settings):
+class SelectionSettings(LaterSettings):
     """Which images and studies of a source enter the prepared set.
 
     ``views`` are the view positions that are taken (upper or lower case, blanks and underscores
@@ -131,6 +138,8 @@ class SelectionSettings(Settings):
     ``keep`` those in training, too. ``earlier_studies: keep`` names, for each study, the one of
     the same patient before it.
     """
+
+    _later: ClassVar = ("earlier_studies",)
 
     views: tuple[str, ...] = FRONTAL_VIEWS
     blank_view: Literal["exclude", "include"] = "exclude"
@@ -147,14 +156,6 @@ class SelectionSettings(Settings):
         for view in views:
             names += FRONTAL_VIEWS if plain_view(view) == "FRONTAL" else (view,)
         return tuple(dict.fromkeys(names))
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave a setting that came later out at its default: sets from before it stay the same."""
-        content: dict[str, Any] = handler(self)
-        if content.get("earlier_studies") == "drop":
-            del content["earlier_studies"]
-        return content
 
     @model_validator(mode="after")
     def _some_view(self) -> SelectionSettings:
@@ -187,35 +188,66 @@ class Preprocessing(Settings):
 # ------------------------------------------------------------------------------- the model
 
 
-class ImageEncoderSettings(Settings):
-    """Region encoder; ``weights`` is a local file, ``library`` (torchvision's own) or none."""
+class ImageEncoderSettings(LaterSettings):
+    """Region encoder (docs/models.md).
 
-    arch: Literal["resnet_tiny", "resnet_small", "resnet18", "resnet34", "resnet50"] = "resnet18"
+    ``arch`` is one of `medclip_debias.models.image_encoder.IMAGE_ENCODERS`. ``weights`` is a local
+    file or folder, ``library`` (torchvision's own) or none. ``name`` is timm's name of the model,
+    where the folder does not say it. ``blocks`` puts so many new transformer blocks on the trunk.
+    """
+
+    _later: ClassVar = ("name", "blocks")
+
+    arch: str = Field("resnet18", pattern=r"^\w+$")
     weights: Path | Literal["library"] | None = None
+    name: str | None = Field(None, pattern=r"^[\w.]+$")
+    blocks: int = Field(0, ge=0, le=24)
 
 
-class TextEncoderSettings(Settings):
-    """Sentence encoder: ``folder`` holds a BERT or CXR-BERT model and its tokenizer."""
+class TextEncoderSettings(LaterSettings):
+    """Sentence encoder: ``folder`` holds a BERT-like model and its tokenizer (docs/models.md).
+
+    ``pooling``: the vector of [CLS] or the mean over the tokens; none takes what a
+    sentence-transformers folder says, and [CLS] for any other.
+    """
+
+    _later: ClassVar = ("pooling",)
 
     folder: Path
     max_tokens: int = Field(64, ge=8, le=512)
     use_projection_head: bool = True
+    pooling: Literal["cls", "mean"] | None = None
 
 
-class SimilaritySettings(Settings):
-    """LSE+NL similarity (docs/methods.md, Similarity).
+class SimilaritySettings(LaterSettings):
+    """Similarity of regions and a sentence (docs/methods.md, Similarity).
+
+    ``k``, ``temperature`` and ``local_weight`` are of LSE+NL; ``temperature`` is also where the
+    learned one of ``attention`` and ``local_words`` starts, and ``k`` the sharpness over words.
+    ``attention_value`` is what ``attention`` mixes, ``layers`` and ``heads`` are of
+    ``cross_attention``.
 
     ``chunk``: images whose region scores are held at a time: a number, 0 for the whole batch, or
     none to choose by size. It changes memory and speed, not the result.
     """
 
-    aggregator: Literal["lse_nl", "lse", "nl", "global", "max", "mean"] = "lse_nl"
+    _later: ClassVar = ("attention_value", "layers", "heads")
+
+    # fmt: off
+    aggregator: Literal[
+        "lse_nl", "lse", "nl", "global", "max", "mean",
+        "attention", "cross_attention", "local_words",
+    ] = "lse_nl"
+    # fmt: on
     non_local: Literal["critical_region", "self_attention", "mean"] = "critical_region"
     k: float = Field(10.0, gt=0)
     temperature: float = Field(10.0, gt=0)
     local_weight: float = Field(0.5, ge=0, le=1)
     initial_scale: float = Field(14.0, ge=1, le=100)
     chunk: int | None = Field(None, ge=0)
+    attention_value: Literal["similarity", "region"] = "similarity"
+    layers: int = Field(2, ge=1, le=12)
+    heads: int = Field(4, ge=1, le=64)
 
 
 class ModelSettings(Settings):
@@ -225,6 +257,13 @@ class ModelSettings(Settings):
     text: TextEncoderSettings
     dim: int = Field(128, ge=2, le=16_384)
     similarity: SimilaritySettings = SimilaritySettings()
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelSettings:
+        similarity = self.similarity
+        if similarity.aggregator == "cross_attention" and self.dim % similarity.heads:
+            raise ValueError(f"similarity.heads {similarity.heads} does not divide dim {self.dim}")
+        return self
 
 
 # ------------------------------------------------------------------------------- training
@@ -241,6 +280,30 @@ class AugmentSettings(Settings):
     brightness: float = Field(0.2, ge=0, le=1)
     contrast: float = Field(0.2, ge=0, le=1)
     where: Literal["cpu", "device"] = "cpu"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes images at all."""
+        return self.crop or self.brightness > 0 or self.contrast > 0
+
+
+class FeatureSettings(Settings):
+    """Features of the frozen part of an encoder, computed once (docs/training.md).
+
+    Attributes:
+        cache: read what the frozen part of the image encoder gives from a file.
+        dtype: of the file.
+        augmentations: how many augmentations of each image there are, of which a step takes one
+            at random; 0 augments anew in every step. It holds without ``cache``, too.
+        text: read what the frozen text encoder gives from a file.
+        folder: of the files; by default ``features`` in the prepared set.
+    """
+
+    cache: bool = False
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    augmentations: int = Field(0, ge=0, le=1000)
+    text: bool = False
+    folder: Path | None = None
 
 
 # -------------------------------------------------------------------------------- reading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -28,6 +29,16 @@ def markdown_table(
 def one_line(text: str) -> str:
     """Text whose white space is single blanks, and whose control characters are gone."""
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+
+
+def plain_words(text: str) -> str:
+    """Text that Markdown shows as it is: no emphasis, no link, no HTML.
+
+    >>> plain_words("**best** <script> p < 0.001 zero_shot [x](y)")
+    '\\\\*\\\\*best\\\\*\\\\* &lt;script> p < 0.001 zero_shot \\\\[x\\\\](y)'
+    """
+    marked = re.sub(r"([\\\\`*\[\]]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", marked)
 
 
 def _cell(text: str) -> str:

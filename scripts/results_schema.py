@@ -1,9 +1,10 @@
-"""Write what the documentation holds of the code: the results' schema, metrics, label maps."""
+"""Write what the documentation holds of the code: results' schema, metrics, label maps, cards."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from medclip_debias.bench.page import page as cards_page
 from medclip_debias.data.label_maps import page as label_maps_page
 from medclip_debias.evaluation.catalogue import page
 from medclip_debias.evaluation.schema import json_schema
@@ -14,6 +15,7 @@ WRITTEN = {
     "results.schema.json": json_schema,
     "metrics.md": page,
     "label_maps.md": label_maps_page,
+    "cards.md": cards_page,
 }
 
 if __name__ == "__main__":

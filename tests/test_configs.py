@@ -13,7 +13,10 @@ from medclip_debias.training.resolve import changed, resolved
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FAMILIES = ("mimic_cxr", "phantom")
-RUNS = ("mimic_cxr/base", "openi/base", "phantom/base", "phantom/demo", "real_cxr/smoke")
+RUNS = (
+    *("mimic_cxr/base", "mimic_cxr/radzero_recipe", "openi/base"),
+    *("phantom/base", "phantom/demo", "real_cxr/smoke"),
+)
 ELSEWHERE = {"experiments", "studies"}  # they have tests of their own
 
 

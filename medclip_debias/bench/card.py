@@ -24,7 +24,11 @@ class ImageList(Settings):
 
     Attributes:
         split: of the prepared set that is judged; ``all`` puts every image into it.
-        file: official list below the archive's folder; None where the archive's own tables say it.
+        file: official list below the archive's folder (``*`` stands for any letters); None where
+            the archive's own tables say it.
+        column: of a CSV, or key of the entries of a JSON list, that names the images; None for a
+            text file with a name a line, or a JSON object whose keys are the images.
+        where: cells that a row of a CSV must have, as ``{split: test}``.
         images: how many the official list has; None where it is not published.
         hash: `medclip_debias.bench.lists.list_hash` of the official list; None until somebody who
             has the archive has pinned it (``bench pin``). Lists themselves are never stored.
@@ -32,8 +36,23 @@ class ImageList(Settings):
 
     split: Literal["test", "validate", "all"] = "test"
     file: str | None = None
+    column: str | None = None
+    where: dict[str, str] = Field({})
     images: int | None = Field(None, ge=1)
     hash: str | None = Field(None, pattern="^[0-9a-f]{16}$")
+
+
+class EvaluationFiles(Settings):
+    """Files that `medclip_debias.evaluation.evaluate` is given, below the archive's folder.
+
+    Some are the archive's, others are made of it by ``scripts/cards.py``. Attributes are those of
+    its keywords.
+    """
+
+    labels: str | None = None
+    class_images: str | None = None
+    phrases: str | None = None
+    triplets: str | None = None
 
 
 class CardData(Settings):
@@ -47,6 +66,8 @@ class CardData(Settings):
             (`medclip_debias.config.SelectionSettings`).
         reports: settings of the reports (`medclip_debias.data.text.reports.ReportSettings`).
         list: which of its images are judged.
+        files: that the evaluation needs beside the prepared set.
+        synthetic: whether the card is of a phantom; one of a real archive never runs on one.
     """
 
     archive: str
@@ -55,6 +76,8 @@ class CardData(Settings):
     prepare: dict[str, Any] = Field({})
     reports: dict[str, Any] = Field({})
     list: ImageList = ImageList()
+    files: EvaluationFiles = EvaluationFiles()
+    synthetic: bool = False
 
 
 class Published(Settings):
@@ -121,10 +144,16 @@ class Card(Settings):
 
     @property
     def content_hash(self) -> str:
-        """Of everything that a figure depends on: not of titles, notes and others' figures."""
+        """Of everything that a figure depends on: not of titles, notes and others' figures.
+
+        What a card leaves at its default is left out, so that a setting which a later version of
+        the program adds does not make every published result one of another card.
+        """
         told = {"title", "about", "published", "differs"}
-        content = self.model_dump(mode="json", exclude=told | {"data"})
-        data = self.data.model_dump(mode="json", exclude={"obtain", "folders"})
+        content = self.model_dump(mode="json", exclude=told | {"data"}, exclude_defaults=True)
+        data = self.data.model_dump(
+            mode="json", exclude={"obtain", "folders"}, exclude_defaults=True
+        )
         return json_hash(content | {"data": data})
 
     @model_validator(mode="after")

@@ -17,8 +17,9 @@ from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
 from medclip_debias.cli import data, claims, training, ops  # isort: skip  # noqa: F401
-from medclip_debias.cli import evaluation, calibration, compare  # isort: skip  # noqa: F401
+from medclip_debias.cli import evaluation, calibration, compare, bench  # isort: skip  # noqa: F401
 from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
+from medclip_debias.cli import results  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import app
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients

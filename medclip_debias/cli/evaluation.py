@@ -71,6 +71,12 @@ def evaluate(
         Path | None,
         typer.Option(help="Reports with a finding negated and omitted, as cxr-align.json."),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."
+        ),
+    ] = None,
     options: Annotated[
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
@@ -82,8 +88,11 @@ def evaluate(
 ) -> None:
     """Zero-shot classification, phrase grounding and retrieval, with intervals."""
     from medclip_debias.evaluation.evaluate import evaluate as run
-    from medclip_debias.evaluation.options import read_options
+    from medclip_debias.evaluation.options import EvaluationOptions, read_options
 
+    chosen = read_options(options) if options else EvaluationOptions()
+    if preset is not None:
+        chosen = chosen.model_copy(update={"preset": preset})
     say_if_training(out, model.parent)
     with progress("Images") as advance:
         results = run(
@@ -102,7 +111,7 @@ def evaluate(
             class_images=class_images,
             phrases=phrases,
             triplets=triplets,
-            options=read_options(options) if options else None,
+            options=chosen,
             device=device,
             progress=advance,
         )
@@ -141,6 +150,44 @@ def offsets(
     check_preparation(loaded.preprocessing, data)
     found = save_offsets(model, loaded, data, texts, split)
     show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
+
+
+@app.command(rich_help_panel=EVALUATION)
+def suppression(
+    model: Annotated[Path, typer.Argument(help="Model folder; suppression.json is written there.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set; its validate images are used.")],
+    aim: Annotated[
+        str,
+        typer.Option(
+            help="What the threshold holds: share of true sentences kept, or of"
+            " others suppressed (specificity)."
+        ),
+    ] = "kept",
+    share: Annotated[float, typer.Option(help="That share.")] = 0.98,
+    evidence: Annotated[str, typer.Option(help="best, offset, negated, peak or score.")] = "best",
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Choose below what evidence a sentence is not in an image, and keep it with the model."""
+    from medclip_debias.config import validate
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.suppression_choice import save_choice
+    from medclip_debias.grounding.preparation import check_preparation
+    from medclip_debias.grounding.settings import SuppressionSettings
+    from medclip_debias.grounding.suppression import FILE
+    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.load import load_model
+
+    given = {"aim": aim, "share": share, "evidence": evidence}
+    settings = validate(SuppressionSettings, given, "the command line")
+    data = PreparedSet.open(prepared)
+    loaded = load_model(model, best_device(device))
+    check_preparation(loaded.preprocessing, data)
+    rule = save_choice(model, loaded, data, settings)
+    tried = rule.chosen["tried"][rule.evidence]
+    shown = {"kept": tried["kept"], "specificity": tried["specificity"], "auc": tried["auc"]}
+    head = {"suppression": str(model / FILE), "evidence": rule.evidence}
+    show({**head, "threshold": rule.threshold, **shown}, as_json)
 
 
 @app.command(rich_help_panel=EVALUATION)

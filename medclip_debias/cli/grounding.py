@@ -42,6 +42,18 @@ def ground(
     threshold: Annotated[
         float | None, typer.Option(help="Score (a cosine) from which boxes are found and drawn.")
     ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Share of each map's range from which boxes are found.")
+    ] = None,
+    suppress: Annotated[
+        bool,
+        typer.Option(
+            "--suppress", help="No box for what is not in the image, by the rule of 'suppression'."
+        ),
+    ] = False,
+    sharpen: Annotated[
+        str, typer.Option(help="Sharper maps: none, contrast, redundant, prune or findings.")
+    ] = "none",
     min_area: Annotated[float, typer.Option(help="Pixels that a found region must have.")] = 1.0,
     boxes: Annotated[
         Path | None, typer.Option(help="MS-CXR or COCO file of reference boxes to draw.")
@@ -106,20 +118,23 @@ def ground(
     from medclip_debias.grounding.files import GroundOptions, ground_files
     from medclip_debias.grounding.find import find_images
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
+    from medclip_debias.grounding.suppression import read_rule
     from medclip_debias.models.dual_encoder import best_device
     from medclip_debias.models.load import load_model
 
     style = {"colormap": colormap, "alpha": alpha, "contours": contour or []}
     style |= {"legend": legend, "beside": beside, "max_side": max_side}
     content: dict[str, Any] = {"smoothing": smoothing, "threshold": threshold, "scale": scale}
+    content |= {"share": share, "sharpen": sharpen}
     content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
     options = validate(GroundOptions, content, "the command line")
     texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
-    deliver = deliver_to(dicom_out, words(kinds), options.finds_boxes)
+    deliver = deliver_to(dicom_out, words(kinds), suppress or options.finds_boxes)
     files = fetch(dicomweb, out / "received", study or (), query or (), note)
     if images or not files:
         files += find_images(images or (), note)
     encoder = load_model(model, best_device(device))
+    rule = read_rule(model, encoder) if suppress else None
     if local:
         from medclip_debias.models.peers.gloria_local import GloriaLocal
 
@@ -127,8 +142,9 @@ def ground(
     for line in cut_notes(encoder, texts):
         note(line)
     with progress("Images") as advance:
+        drawn: dict[str, Any] = {"boxes": boxes, "progress": advance}
         result = ground_files(
-            encoder, files, texts, out, options, boxes=boxes, deliver=deliver, progress=advance
+            encoder, files, texts, out, options, rule=rule, deliver=deliver, **drawn
         )
     warn(result["warning"])
     for entry in result["rejected"]:

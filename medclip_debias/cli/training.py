@@ -100,6 +100,7 @@ def train(
                     validator=validator,
                     allow_changed_data=allow_changed_data,
                     warn=note,
+                    say=note,
                 )
         except StoppedBySignalError as stop:
             if first:
@@ -118,6 +119,25 @@ def train(
     if result.best is not None:
         found |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
     show({"model": str(result.model), **found}, as_json)
+
+
+@app.command(rich_help_panel=TRAINING)
+def features(
+    config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, as train.features.dtype=fp16.")
+    ] = None,
+    loss: Loss = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the features of a run's frozen encoders, which `train` then reads (or computes)."""
+    from medclip_debias.training.resolve import load_run
+    from medclip_debias.training.trainer import store_features
+
+    chosen = load_run(config, settings or [], loss)
+    with progress("Rows") as advance:
+        found = store_features(chosen, str(config), note, advance)
+    show(found, as_json)
 
 
 @app.command(rich_help_panel=TRAINING)

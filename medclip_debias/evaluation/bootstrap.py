@@ -163,6 +163,14 @@ def weighted_mean(values: ArrayLike, weights: Floats) -> Floats:
         return np.asarray((weights @ np.asarray(values, dtype=np.float64)) / weights.sum(axis=1))
 
 
+def mean_of_defined(values: Sequence[Floats]) -> Floats:
+    """Mean over the first axis of what is not NaN; NaN where nothing is defined."""
+    stacked = np.stack(list(values))
+    known = ~np.isnan(stacked)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, stacked, 0).sum(axis=0) / known.sum(axis=0))
+
+
 def weighted_auc(positive: ArrayLike, scores: ArrayLike, weights: Floats) -> Floats:
     """AUC (ties half) under each row of ``weights``; NaN where a class has no weight."""
     order = np.argsort(np.asarray(scores), kind="stable")

@@ -8,84 +8,32 @@ its entry below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Unit = Literal["share", "ratio", "rank", "error"]
-"""``share``: from 0 to 1. ``ratio``: of two quantities of one kind, without bound. ``rank``: place
-in a list, from 1. ``error``: a difference of shares, from 0 to 1, 0 best."""
+from medclip_debias.evaluation.annotation_metrics import PROGRESSION, SEGMENTATION
+from medclip_debias.evaluation.box_metrics import DICE, MATCH_LEVELS, SENTENCE_BOXES
+from medclip_debias.evaluation.declaration import Metric, PaperColumn, Unit
 
-PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
-"""A column of Table 1 of Wang et al. 2023."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric of an evaluation.
-
-    Attributes:
-        protocol: the part of ``results.json`` that holds it, named as the protocol that gives it;
-            ``validation`` for what a training run measures on the way.
-        name: of its statistic; its key in that part unless ``path`` says otherwise.
-        title: what tables and plots call it.
-        definition: one sentence.
-        unit: what its numbers are.
-        lower_is_better: True for ranks and errors.
-        digits: decimals shown.
-        path: dotted key in that part, where it is not ``name``.
-        per_class: key of the same metric of one class, where ``name`` is the mean over classes
-            (the sum, where the definition says so).
-        item: column of the protocol's item table that holds it for one item, if there is one.
-        chance: what a model without any skill gets: a number, or the dotted key of one in the same
-            part of the results.
-        paper: column of the paper's Table 1 that it is.
-        terminal: whether ``evaluate`` prints it.
-        required: whether every results file that has the protocol has it, also of format 1.
-        compared: whether `compare` computes it again from the item tables.
-        seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,
-            because it varies from seed to seed more than from method to method.
-    """
-
-    protocol: str
-    name: str
-    title: str
-    definition: str
-    unit: Unit
-    lower_is_better: bool = False
-    digits: int = 3
-    path: str = ""
-    per_class: str = ""
-    item: str = ""
-    chance: str | float | None = None
-    paper: PaperColumn | None = None
-    terminal: bool = False
-    required: bool = False
-    compared: bool = True
-    seeds_needed: int = 0
-
-    @property
-    def place(self) -> str:
-        """Dotted key within its protocol's part."""
-        return self.path or self.name
-
-    @property
-    def key(self) -> str:
-        """Dotted key in ``results.json``.
-
-        >>> find("study_retrieval", "recall").key
-        'study_retrieval.report.recall'
-        """
-        return f"{self.protocol}.{self.place}"
-
-    @property
-    def interval_key(self) -> str:
-        """Dotted key of its interval in ``results.json``.
-
-        >>> find("study_retrieval", "recall").interval_key
-        'study_retrieval.report.interval.recall'
-        """
-        part, dot, name = self.path.rpartition(".") if self.path else ("", "", self.name)
-        return f"{self.protocol}.{part}{dot}interval.{name}"
+__all__ = [
+    "COMPARED",
+    "GROUPINGS",
+    "MATCH_LEVELS",
+    "METRICS",
+    "PAPER_BASE",
+    "PAPER_BEST",
+    "PAPER_COLUMNS",
+    "PAPER_TABLE_1",
+    "PROTOCOLS",
+    "VALIDATION",
+    "VARIANTS",
+    "Metric",
+    "PaperColumn",
+    "Unit",
+    "find",
+    "of_protocol",
+    "page",
+    "value_at",
+]
 
 
 def _box_recall(level: float) -> Metric:
@@ -326,6 +274,8 @@ METRICS = (
         terminal=True,
     ),
     *(_box_recall(level) for level in (0.1, 0.3, 0.5)),
+    *DICE,
+    *SENTENCE_BOXES,
     Metric(
         "retrieval",
         "recall",
@@ -383,6 +333,8 @@ METRICS = (
         _triplets(f"original_above_{other}", f"above {other}", f"{other}; a tie is half", 0.5)
         for other in ("negated", "omitted")
     ),
+    *SEGMENTATION,
+    *PROGRESSION,
 )
 """What `evaluate` measures, in the order of every table."""
 
@@ -395,6 +347,7 @@ VARIANTS = {
     "strict": "",
     "lenient": "",
     "not_groundable": "",
+    "without_suppression": "",
     "sentence": "report",
     "report_to_image": "image_to_report",
 }
@@ -492,9 +445,12 @@ def page() -> str:
     titles = {
         "zero_shot": "Zero-shot classification",
         "grounding": "Phrase grounding",
+        "sentence_boxes": "Boxes for sentences that may not be in the image",
         "retrieval": "Retrieval of boxes and sentences",
         "study_retrieval": "Retrieval of whole studies",
         "triplets": "Report triplets (`--triplets`)",
+        "segmentation": "Segmentation (archives with masks)",
+        "progression": "Progression (MS-CXR-T beside MIMIC-CXR)",
         "validation": "On the way of a training run (`validation.csv`)",
     }
     for protocol in (*PROTOCOLS, "validation"):

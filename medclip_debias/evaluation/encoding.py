@@ -4,18 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
-from medclip_debias.evaluation.protocol import Protocol
+from medclip_debias.evaluation.protocol import Protocol as EvaluationProtocol
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Progress = Callable[[int, int], None]
+
+
+class Vectors(Protocol):
+    """Where the vectors of a set's images and of sentences come from: a network, or a cache."""
+
+    def sentences(self, texts: Sequence[str]) -> Tensor:
+        """Unit vectors ``[len(texts), D]``."""
+        ...
+
+    def images(self, rows: Sequence[int]) -> ImageFeatures:
+        """Features of the images in these rows of the set."""
+        ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """Vectors as the model's own encoders compute them."""
+
+    model: ImageTextModel
+    prepared: PreparedSet
+
+    def sentences(self, texts: Sequence[str]) -> Tensor:
+        """See `Vectors.sentences`."""
+        return self.model.encode_sentences(texts)
+
+    def images(self, rows: Sequence[int]) -> ImageFeatures:
+        """See `Vectors.images`."""
+        pixels = np.asarray(self.prepared.pixels[list(rows)])
+        return self.model.encode_images(torch.from_numpy(pixels))
 
 
 @dataclass(frozen=True)
@@ -29,8 +61,8 @@ class Encoded:
 
 def encode(
     model: ImageTextModel,
-    prepared: PreparedSet,
-    protocols: Sequence[Protocol],
+    vectors: Vectors,
+    protocols: Sequence[EvaluationProtocol],
     *,
     batch_size: int,
     progress: Progress | None = None,
@@ -39,7 +71,7 @@ def encode(
 
     Args:
         model: in evaluation mode.
-        prepared: the set; images are read by row, in order.
+        vectors: of the set; images are asked for by row, in order.
         protocols: what was planned.
         batch_size: images encoded at a time.
         progress: called with images done and images in total.
@@ -48,12 +80,12 @@ def encode(
     place = {text: number for number, text in enumerate(texts)}
     rows = sorted(set().union(*(protocol.rows for protocol in protocols)))
     with torch.inference_mode():
-        vectors = model.encode_sentences(texts)
+        sentences = vectors.sentences(texts)
         for protocol in protocols:
-            protocol.begin(model, vectors[[place[text] for text in protocol.texts]])
+            protocol.begin(model, sentences[[place[text] for text in protocol.texts]])
         for start in range(0, len(rows), batch_size):
             batch = rows[start : start + batch_size]
-            features = model.encode_images(torch.from_numpy(np.asarray(prepared.pixels[batch])))
+            features = vectors.images(batch)
             for protocol in protocols:
                 wanted = [number for number, row in enumerate(batch) if row in protocol.rows]
                 if wanted:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
@@ -14,9 +15,10 @@ from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
-from medclip_debias.evaluation.encoding import Progress, encode
-from medclip_debias.evaluation.item_tables import write_items
+from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
+from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import Part, Preset, chosen_presets, preset_lines
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -78,6 +80,8 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
     given = (results.get("triplets") or {}).get("source")
     if given:
         shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
+    for name, preset in (results.get("presets") or {}).items():
+        shown |= {f"presets.{name}.{part}": line for part, line in preset_lines(preset).items()}
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
@@ -160,9 +164,9 @@ def evaluate(
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()
+    chosen_presets(options.preset)  # refused before any work
     out = Path(out)
     remove_leftovers(out)
-    draw = Draw(bootstrap, seed)
     data = PreparedSet.open(Path(prepared))
     check_sample(data)
     secret = read_secret(data.folder)
@@ -173,40 +177,127 @@ def evaluate(
     if label_map is not None and not isinstance(label_map, LabelMap):
         label_map = load_label_map(label_map)
 
-    skipped: dict[str, str] = {}
     files = (labels, class_images, phrases)
     request = Request(
         data, split, model, prompt_set, options, *files, Path(model_folder), label_map, triplets
     )
-    protocols = _plan(request, skipped)
-    if not protocols:
-        raise UserError(_nothing(prepared, data, skipped))
+    return measure(
+        plan(request),
+        out,
+        Draw(bootstrap, seed),
+        ItemNames(data.content_hash, secret),
+        batch_size=batch_size,
+        heatmaps=heatmaps,
+        progress=progress,
+        started=started,
+    )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What of a request can be measured.
+
+    Attributes:
+        request: what was asked for.
+        protocols: those that the set and the model allow, planned.
+        skipped: why the others are not measured, by name.
+    """
+
+    request: Request
+    protocols: list[Protocol]
+    skipped: dict[str, str]
+
+    @property
+    def rows(self) -> set[int]:
+        """Rows of the set's images that are looked at."""
+        return set().union(*(protocol.rows for protocol in self.protocols))
+
+    @property
+    def texts(self) -> list[str]:
+        """The distinct sentences that are needed as vectors."""
+        return list(dict.fromkeys(text for p in self.protocols for text in p.texts))
+
+
+def plan(request: Request, only: Collection[str] | None = None) -> Planned:
+    """Plan every protocol, or those named ``only``.
+
+    Raises:
+        UserError: none can be measured.
+    """
+    skipped: dict[str, str] = {}
+    planned = Planned(request, _plan(request, skipped, only), skipped)
+    if not planned.protocols:
+        raise UserError(_nothing(request.data, skipped))
+    return planned
+
+
+def measure(
+    planned: Planned,
+    out: Path,
+    draw: Draw,
+    names: ItemNames,
+    *,
+    vectors: Vectors | None = None,
+    batch_size: int = 32,
+    heatmaps: int = 0,
+    progress: Progress | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Look at the images, measure, and write ``results.json`` and ``items/`` to ``out``.
+
+    Args:
+        planned: what `plan` returned; its protocols are used up.
+        out: folder.
+        draw: of the bootstrap.
+        names: what items and patients are called in ``items/``.
+        vectors: of images and sentences; None to compute them with the model.
+        batch_size: images looked at a time.
+        heatmaps: pictures to write.
+        progress: called with images done and images in total.
+        started: when the work began (`time.perf_counter`); None for now.
+
+    Returns:
+        The content of ``results.json``.
+
+    Raises:
+        UserError: nothing could be measured, or the model gives NaN.
+    """
+    started = time.perf_counter() if started is None else started
+    request, protocols, skipped = planned.request, planned.protocols, planned.skipped
+    model, data, options = request.model, request.data, request.options
     encoding = time.perf_counter()
     try:
-        encoded = encode(model, data, protocols, batch_size=batch_size, progress=progress)
+        encoded = encode(
+            model,
+            vectors or Network(model, data),
+            protocols,
+            batch_size=batch_size,
+            progress=progress,
+        )
     except NotFiniteError as error:
-        raise UserError(f"{model_folder}: {error}") from error
+        raise UserError(f"{request.model_folder}: {error}") from error
     measuring = time.perf_counter()
     measured = _measure(protocols, draw, skipped)
     if not measured:
-        raise UserError(_nothing(prepared, data, skipped))
+        raise UserError(_nothing(data, skipped))
     drawing = time.perf_counter()
     tables = {p.items_name: m.items for p, m in measured.items() if m.items is not None}
     for protocol in protocols if heatmaps else ():
         protocol.write_pictures(out, data, heatmaps)
-    write_items(out, tables, data.content_hash, secret)
+    write_items(out, tables, names)
     archives = describe_archives(model, data)
     counts = {name: 0 for kind in registered() for name in kind.counted}
     for protocol in protocols:
         counts |= protocol.counts()
     results: dict[str, Any] = {
         "format": FORMAT,
-        "split": split,
+        "split": request.split,
         **{protocol.name: found.results for protocol, found in measured.items()},
+        **_presets(chosen_presets(options.preset), measured),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
-            *_notes(data, split, options),
+            *_notes(data, request.split, options),
             *archive_notes(archives, data),
         ],
         "counts": {
@@ -218,9 +309,9 @@ def evaluate(
         "data_hash": data.content_hash,
         "model_hash": model.content_hash,
         "code_hash": code_hash(),
-        "seed": seed,
-        "prompts": prompt_set.model_dump(mode="json"),
-        "options": describe_options(options, draw, label_map),
+        "seed": draw.seed,
+        "prompts": request.prompts.model_dump(mode="json"),
+        "options": describe_options(options, draw, request.label_map),
         "archives": archives,
         "model": describe_model(model),
         "data": describe_data(data),
@@ -236,6 +327,20 @@ def evaluate(
     results = plain(results)
     write_json(out / "results.json", results)
     return results
+
+
+def _presets(
+    presets: Sequence[Preset], measured: Mapping[Protocol, Measured]
+) -> dict[str, dict[str, Any]]:
+    """What presets other than ours add to the results."""
+    found: dict[str, Any] = {}
+    for preset in presets:
+        counted = {protocol.name: protocol.under(preset) for protocol in measured}
+        found[preset.name] = {
+            **preset.model_dump(mode="json", exclude={"name", *get_args(Part)}),
+            **{name: own for name, own in counted.items() if own is not None},
+        }
+    return {"presets": found} if found else {}
 
 
 def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:
@@ -259,10 +364,14 @@ def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[st
 # ------------------------------------------------------------------------------- planning
 
 
-def _plan(request: Request, skipped: dict[str, str]) -> list[Protocol]:
+def _plan(
+    request: Request, skipped: dict[str, str], only: Collection[str] | None
+) -> list[Protocol]:
     """Every protocol that the set allows; the reasons against the others go to ``skipped``."""
     protocols: list[Protocol] = []
     for kind in registered():
+        if only is not None and kind.name not in only:
+            continue
         try:
             protocols.append(kind.plan(request))
         except NotAsked:
@@ -293,7 +402,7 @@ def _measure(
     return measured
 
 
-def _nothing(prepared: Path, data: PreparedSet, skipped: Mapping[str, str]) -> str:
+def _nothing(data: PreparedSet, skipped: Mapping[str, str]) -> str:
     reasons = " ".join(dict.fromkeys(skipped.values()))
     shares = ", ".join(f"{count} in '{name}'" for name, count in sorted(splits(data).items()))
-    return f"{prepared}: nothing to evaluate. {reasons} The set's images are {shares}."
+    return f"{data.folder}: nothing to evaluate. {reasons} The set's images are {shares}."

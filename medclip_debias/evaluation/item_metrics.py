@@ -23,12 +23,22 @@ from medclip_debias.evaluation.class_statistics import class_statistics
 from medclip_debias.evaluation.prompt_scores import SideScores
 from medclip_debias.evaluation.protocol import Protocol
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.progression import (
+    ProgressionProtocol,
+    progression_statistics,
+)
 from medclip_debias.evaluation.protocols.report_triplets import (
     SHARES,
     ReportTriplets,
     share_statistics,
 )
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, BoxRetrieval
+from medclip_debias.evaluation.protocols.segmentation import (
+    ITEM_METRICS,
+    Segmentation,
+    mask_statistics,
+)
+from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
@@ -89,11 +99,17 @@ def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statis
     values = {
         metric.name: table[metric.item].to_numpy(dtype=np.float64)[yes]
         for metric in of_protocol("grounding")
-        if metric.item in table.columns
+        if metric.compared and metric.item in table.columns
     }
     return lambda weights: {
         name: weighted_mean(found, weights[:, yes]) for name, found in values.items()
     }
+
+
+def asked_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/sentence_boxes.parquet``."""
+    del results
+    return sentence_statistics(table)
 
 
 def rank_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
@@ -116,6 +132,25 @@ def triplet_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Stati
     """The shares of ``items/triplets.parquet``."""
     del results
     return share_statistics({name: table[name].to_numpy(dtype=np.float64) for name in SHARES})
+
+
+def segmentation_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/masks.parquet`` that need no threshold of the test."""
+    del results
+    values = {
+        name: table[name].to_numpy(dtype=np.float64)
+        for name in ITEM_METRICS
+        if name in table.columns
+    }
+    return mask_statistics(table["category"].tolist(), values)
+
+
+def change_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The metrics of ``items/progression.parquet``."""
+    del results
+    columns = (table[name].to_numpy(dtype=np.float64) for name in ("hit", "hit_current", "change"))
+    states = table["state"].to_numpy(dtype=np.int64)
+    return progression_statistics(table["finding"].tolist(), states, *columns)
 
 
 @dataclass(frozen=True)
@@ -143,8 +178,11 @@ ITEMS = {
     for items in (
         Items(ZeroShot, zero_shot_statistics, ("label.",)),
         Items(PhraseGrounding, phrase_statistics, ("groundable", "area")),
+        Items(SentenceBoxes, asked_statistics, ("kind", "there", "truths")),
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
         Items(ReportTriplets, triplet_statistics),
+        Items(Segmentation, segmentation_statistics, ("area",)),
+        Items(ProgressionProtocol, change_statistics, ("state",)),
     )
 }

@@ -2,7 +2,8 @@
 
 Each protocol writes one Parquet table under ``items/``. ``item`` and ``patient`` are digests, equal
 for two models on one set and different on another, so that runs can be paired. They are keyed with
-the set's secret (`medclip_debias.data.secret`), so only who has the set can tell whom they name.
+the set's secret (`medclip_debias.data.secret`), so only who has the set can tell whom they name;
+the benchmark's are keyed with the list of images itself, so that two machines' pair.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -25,6 +27,19 @@ def item_keys(secret: bytes, data_hash: str, ids: Iterable[str]) -> list[str]:
     return [hmac.new(secret, name, hashlib.sha256).hexdigest()[:16] for name in names]
 
 
+@dataclass(frozen=True)
+class ItemNames:
+    """What items and patients are called: digests of ``scope:id`` under ``secret``.
+
+    Attributes:
+        scope: hash of the set, or of the list of images that two sets have in common.
+        secret: what only those who have the images know.
+    """
+
+    scope: str
+    secret: bytes = field(repr=False)
+
+
 def anonymous(table: pd.DataFrame, data_hash: str, secret: bytes) -> pd.DataFrame:
     """The table with ``item`` and ``patient`` digests first, in place of ``id`` and ``patient``."""
     result = table.drop(columns=["id", "patient"])
@@ -33,12 +48,10 @@ def anonymous(table: pd.DataFrame, data_hash: str, secret: bytes) -> pd.DataFram
     return result
 
 
-def write_items(
-    out: Path, tables: Mapping[str, pd.DataFrame], data_hash: str, secret: bytes
-) -> None:
+def write_items(out: Path, tables: Mapping[str, pd.DataFrame], names: ItemNames) -> None:
     """Write ``items/NAME.parquet`` for each table, the folder as a whole."""
     with atomic_folder(out / FOLDER) as temporary:
         for name, table in tables.items():
-            anonymous(table, data_hash, secret).to_parquet(
+            anonymous(table, names.scope, names.secret).to_parquet(
                 temporary / f"{name}.parquet", index=False
             )

@@ -423,3 +423,35 @@ def list_labels(listed: ClassList, classes: Sequence[str]) -> Labels:
             "made_of": "the list of classes: an image has its class and no other",
         },
     )
+
+
+def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
+    """Labels of studies out of those of their images, and the images of each.
+
+    Args:
+        labels: of images.
+        data: the prepared set.
+
+    Returns:
+        Labels whose ``rows`` are the first image of each study, and all of its rows by that one.
+
+    Raises:
+        UserError: the images of a study have different labels.
+    """
+    names = data.images["study_id"].iloc[labels.rows]
+    places: dict[str, list[int]] = {}
+    for place, study in enumerate(names):
+        places.setdefault(str(study), []).append(place)
+    first = [found[0] for found in places.values()]
+    for values in labels.values.values():
+        for found in places.values():
+            told = values[found]
+            if not ((told == told[0]) | (np.isnan(told) & np.isnan(told[0]))).all():
+                raise UserError(
+                    f"{labels.source.get('labels', 'the labels')}: images of one study have"
+                    " different labels, so the study as a whole has none; leave the option"
+                    " several_views at 'each'."
+                )
+    views = {labels.rows[found[0]]: [labels.rows[p] for p in found] for found in places.values()}
+    chosen = {name: values[first] for name, values in labels.values.items()}
+    return Labels([labels.rows[place] for place in first], chosen, labels.source), views

@@ -13,6 +13,8 @@ from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
+from medclip_debias.evaluation.presets import OURS
+from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.
@@ -38,6 +40,14 @@ class EvaluationOptions(Settings):
         labels: what uncertain and blank labels stand for.
         smoothing: sigma of the Gaussian over heatmaps, in grid cells; 0 for none.
         boxes: how heatmaps become boxes.
+        merge_phrases: phrases on one image that are taken for one, with the boxes of all: those
+            of the same words (``phrase``; letter case, blanks and the full stop aside), or of one
+            ``category``, whose first phrase then speaks for all.
+        sharpen: how maps are sharpened without training (`medclip_debias.grounding.sharpen`).
+        suppression: how it is chosen when a sentence gets no box.
+        suppression_from: where: on the images of ``validate``, once for the ``model`` (what its
+            folder keeps), or nowhere (``none``: a sentence's words alone withhold its boxes).
+        sentences_per_image: most sentences that are not in an image, of each kind, asked of it.
         annotation_split: phrases that have a split of their own (MS-CXR 1.1): only those of the
             split that is evaluated (``as_split``), or ``all``.
         report_score: a report's score with an image; the ``mean`` or ``max`` of its sentences'.
@@ -54,6 +64,9 @@ class EvaluationOptions(Settings):
             ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
             judge the study by the mean of its images' scores.
         most_studies: studies taken for whole-study retrieval (a function of their ids).
+        preset: how others' code counts, added below ``presets`` of the results
+            (`medclip_debias.evaluation.presets`): a name, several between commas, or ``all``;
+            ``ours`` adds nothing.
         decisions: probabilities, thresholds and abstention of zero-shot classification
             (`medclip_debias.evaluation.decisions`); None for none.
     """
@@ -61,6 +74,11 @@ class EvaluationOptions(Settings):
     labels: LabelPolicy = LabelPolicy()
     smoothing: float = Field(0.0, ge=0)
     boxes: BoxRule = BoxRule()
+    merge_phrases: Literal["none", "phrase", "category"] = "none"
+    sharpen: Sharpen = "none"
+    suppression: SuppressionSettings = SuppressionSettings()
+    suppression_from: Literal["validate", "model", "none"] = "validate"
+    sentences_per_image: int = Field(4, ge=1)
     annotation_split: Literal["as_split", "all"] = "as_split"
     report_score: Literal["mean", "max"] = "mean"
     triplet_reports: Literal["sentences", "whole"] = "sentences"
@@ -69,6 +87,7 @@ class EvaluationOptions(Settings):
     views: Views = "frontal"
     several_views: Literal["each", "mean"] = "each"
     most_studies: int = Field(3000, ge=2)
+    preset: str = OURS
     decisions: DecisionOptions | None = None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,18 +12,20 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
 from medclip_debias.data.sources.ms_cxr import read_phrases
 from medclip_debias.data.views import Views
-from medclip_debias.evaluation.groundable import is_groundable, normalised, study_counts
 from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, geometry_of
 from medclip_debias.files import file_hash
+from medclip_debias.grounding.denials import is_groundable, normalised, study_counts
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
 
+VALIDATE = "validate"
 COUNTS = (
     *("other_splits", "other_annotation_splits", "other_views", "without_image", "without_box"),
     *("zero_area_boxes", "outside_boxes", "clipped_boxes", "scaled", "other_shape"),
 )
 AnnotationSplit = Literal["as_split", "all"]
+Merge = Literal["none", "phrase", "category"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Phrase:
     """One phrase of the set: ``row`` is its image's row, ``sentence`` its distinct sentence's.
 
     ``boxes`` are ``[x, y, width, height]`` in original pixels, inside the image; ``groundable``
-    and ``sentence_count`` are those of `medclip_debias.evaluation.groundable`.
+    and ``sentence_count`` are those of `medclip_debias.grounding.denials`.
     """
 
     phrase_id: str
@@ -75,6 +77,7 @@ def select_phrases(
     file: Path | None = None,
     annotation_split: AnnotationSplit = "as_split",
     views: Views = "frontal",
+    merge: Merge = "none",
 ) -> Phrases:
     """Phrases on images of ``split`` or held out.
 
@@ -91,6 +94,7 @@ def select_phrases(
         annotation_split: ``as_split`` leaves out phrases whose own split is another; phrases
             without one stay, and with ``split`` held out all do. ``all`` does not look at it.
         views: ``frontal`` leaves out phrases on images of other views.
+        merge: which phrases of one image are one (`merge_phrases`).
 
     Raises:
         UserError: the file cannot be read.
@@ -143,7 +147,12 @@ def select_phrases(
                 sentence_count=said.get(normalised(record.text), 0),
             )
         )
-    found.sentences = list(sentence_of)
+    if merge != "none":
+        found.phrases, found.counts["merged"] = merge_phrases(found.phrases, merge)
+    numbers = {phrase.text: phrase.sentence for phrase in found.phrases}
+    found.sentences = [text for text in sentence_of if text in numbers]
+    place = {text: number for number, text in enumerate(found.sentences)}
+    found.phrases = [replace(phrase, sentence=place[phrase.text]) for phrase in found.phrases]
     if own_splits:
         found.source["annotation_splits"] = dict(sorted(own_splits.items()))
     if not found.phrases:
@@ -168,7 +177,49 @@ def phrases_of(request: Request) -> Phrases:
         request.phrases,
         options.annotation_split,
         options.views,
+        options.merge_phrases,
     )
+
+
+def validation_phrases(request: Request) -> Phrases:
+    """Phrases of validation images, to choose a threshold on, for `Request.once`.
+
+    Those of patients whose phrases are evaluated are left out and counted (``shared``).
+
+    Raises:
+        Skipped: there is none, or the validation images are those evaluated.
+    """
+    if request.split == VALIDATE:
+        raise Skipped(f"the phrases of '{VALIDATE}' are those evaluated")
+    evaluated = {phrase.patient for phrase in request.once(phrases_of).phrases}
+    others = phrases_of(replace(request, split=VALIDATE, _shared={}))
+    own = [phrase for phrase in others.phrases if phrase.patient not in evaluated]
+    others.counts["shared"] = len(others.phrases) - len(own)
+    others.phrases = own
+    if not own:
+        raise Skipped(f"every phrase of '{VALIDATE}' is of a patient that is evaluated")
+    return others
+
+
+def merge_phrases(phrases: Sequence[Phrase], merge: Merge) -> tuple[list[Phrase], int]:
+    """Phrases with those of one image that say the same made one, and how many went into others.
+
+    The first of them speaks for all, with the boxes of all, equal boxes once.
+
+    Args:
+        phrases: in the order of the source.
+        merge: ``phrase`` for those of the same words (letter case, blanks and the full stop
+            aside), ``category`` for those of one category (and equally groundable).
+    """
+    groups: dict[tuple[object, ...], list[Phrase]] = {}
+    for phrase in phrases:
+        same = normalised(phrase.text) if merge == "phrase" else phrase.category
+        groups.setdefault((phrase.row, same, phrase.groundable), []).append(phrase)
+    merged = []
+    for group in groups.values():
+        boxes = dict.fromkeys(tuple(box) for phrase in group for box in phrase.boxes)
+        merged.append(replace(group[0], boxes=[list(box) for box in boxes]))
+    return merged, len(phrases) - len(merged)
 
 
 def training_counts(data: PreparedSet) -> dict[str, int]:

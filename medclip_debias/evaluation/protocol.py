@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from medclip_debias.data.prompts import PromptSet
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.presets import Preset
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
@@ -41,7 +42,10 @@ class Skipped(UserError):
 
 
 class NotAsked(UserError):
-    """A protocol that needs a file of its own, which was not given; the results are silent."""
+    """A protocol whose file was not given, or whose annotations the archive has none of.
+
+    The results are silent about it.
+    """
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ class Protocol(ABC):
     Attributes:
         name: its key in ``results.json``, and of its metrics in the catalogue.
         items_name: file of its items, without ending.
+        reads_regions: whether it looks at the images' regions; a protocol that only asks the model
+            for whole scores says no, and a cache then need not keep them.
         counted: what it adds to ``counts`` of ``results.json``; 0 where it is skipped.
         texts: sentences that it needs as vectors.
         rows: rows of the set's images that it wants to see.
@@ -124,6 +130,7 @@ class Protocol(ABC):
 
     name: ClassVar[str]
     items_name: ClassVar[str]
+    reads_regions: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     texts: list[str]
     rows: frozenset[int]
@@ -163,6 +170,14 @@ class Protocol(ABC):
     def counts(self) -> dict[str, int]:
         """How many there are of each of `counted`."""
         return {}
+
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """Metrics of what was seen, counted as a protocol preset counts.
+
+        None where the preset, or this protocol, knows none.
+        """
+        del preset
+        return None
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
         """Write up to ``count`` pictures below ``out``; most protocols have none to show."""

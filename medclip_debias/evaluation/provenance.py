@@ -11,7 +11,6 @@ import numpy as np
 
 from medclip_debias import __version__
 from medclip_debias.evaluation.classification import CALIBRATION_BINS
-from medclip_debias.evaluation.groundable import FREQUENCIES, RULE
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.multiclass import RULE as MULTICLASS_RULE
 from medclip_debias.evaluation.options import SEVERAL_PROMPTS, EvaluationOptions
@@ -19,6 +18,7 @@ from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.protocols import study_retrieval
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
+from medclip_debias.grounding.denials import FREQUENCIES, RULE
 
 if TYPE_CHECKING:
     from medclip_debias.data.label_maps import LabelMap
@@ -32,7 +32,8 @@ def describe_options(
     """Every choice behind the metrics, by name."""
     named = {} if label_map is None else {"label_map": [label_map.name, label_map.digest]}
     return {
-        **options.model_dump(mode="json"),
+        # A preset adds metrics and changes none: it stands with what it added.
+        **options.model_dump(mode="json", exclude={"preset"}),
         **named,
         "bootstrap": {
             "resamples": draw.resamples,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
@@ -259,6 +260,14 @@ _OTHER_SECRET = (
 )
 
 
+def _same_values(a: pd.Series, b: pd.Series) -> bool:
+    """Whether two columns hold the same, numbers to the last bits."""
+    if is_numeric_dtype(a) and is_numeric_dtype(b):
+        x, y = (column.to_numpy(dtype=np.float64) for column in (a, b))
+        return bool(np.allclose(x, y, equal_nan=True))
+    return bool(a.reset_index(drop=True).equals(b.reset_index(drop=True)))
+
+
 def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
     """Why the items of a protocol cannot be paired, or None.
 
@@ -287,7 +296,6 @@ def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
                 continue
             if column not in table.columns:
                 return f"{pair}: the column '{column}' is in one only)"
-            a, b = (t[column].to_numpy(dtype=np.float64) for t in (table, base))
-            if not np.allclose(a, b, equal_nan=True):
+            if not _same_values(table[column], base[column]):
                 return f"{pair}: the column '{column}' differs, which no model decides)"
     return None

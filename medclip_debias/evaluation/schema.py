@@ -66,18 +66,30 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class PhraseMetrics(Part):
         """Metrics of phrase grounding."""
 
+    class SentenceBoxMetrics(Part):
+        """Metrics of boxes for sentences that may not be there."""
+
     class RetrievalMetrics(Part):
         """Metrics of a retrieval."""
 
     class TripletMetrics(Part):
         """Metrics of report triplets."""
 
+    class MaskMetrics(Part):
+        """Metrics of segmentation."""
+
+    class ProgressionMetrics(Part):
+        """Metrics of progression."""
+
 else:
     ClassMetrics = _with_metrics("zero_shot", per_class=True)
     ZeroShotMetrics = _with_metrics("zero_shot")
     PhraseMetrics = _with_metrics("grounding")
+    SentenceBoxMetrics = _with_metrics("sentence_boxes")
     RetrievalMetrics = _with_metrics("retrieval")
     TripletMetrics = _with_metrics("triplets")
+    MaskMetrics = _with_metrics("segmentation")
+    ProgressionMetrics = _with_metrics("progression")
 
 
 # ------------------------------------------------------------------------------- zero-shot
@@ -323,6 +335,20 @@ class Grounding(PhraseFigures):
     not_groundable: Any = Field(None, description="The same for phrases that deny a finding.")
     source: Any = Field(None, description="Where the phrases come from.")
     unseen_boxes: int | None = Field(None, description="Phrases outside the model's view.")
+    dice: Any = Field(None, description="At which share of its range each rule cuts a map.")
+
+
+class SentenceBoxes(SentenceBoxMetrics):
+    """Boxes for sentences that may not be in the image."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    without_suppression: Any = Field(None, description="The same boxes, none of them withheld.")
+    sentences: int = Field(description="Sentences asked, each of one image.")
+    patients: int | None = Field(None, description="Their patients.")
+    asked: dict[str, int] = Field({}, description="How many of each kind were found and asked.")
+    choice: str | None = Field(None, description="What the kinds are, and how they were chosen.")
+    suppressed_by_words: int | None = Field(None, description="Suppressed by their own words.")
+    rule: Any = Field(None, description="The rule of suppression, and how it was chosen.")
 
 
 # ------------------------------------------------------------------------------- retrieval
@@ -369,6 +395,51 @@ class Triplets(TripletMetrics):
     source: Any = Field(None, description="The file, and what of it was left aside.")
 
 
+# --------------------------------------------------------------------- masks and progression
+
+
+class MaskClass(MaskMetrics):
+    """Segmentation of one class."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    masks: int = Field(description="Masks of the class.")
+
+
+class Segmentation(MaskMetrics):
+    """Maps against masks; the metrics are means over the classes."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    classes: dict[str, MaskClass] = Field(description="Per class.")
+    masks: int = Field(description="Masks judged, one a sentence and image.")
+    without_mask: int = Field(description="Sentences with boxes alone, left aside.")
+    patients: int | None = Field(None, description="Their patients.")
+    pointing_game_floor: float | None = Field(None, description="Hit rate of a random pixel.")
+    threshold: dict[str, Any] = Field(
+        {}, description="Share of the range that validation chose, or why there is none."
+    )
+    test_threshold: dict[str, Any] = Field({}, description="That of the test itself.")
+
+
+class ProgressionClass(ProgressionMetrics):
+    """Progression of one finding."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    improving: int = Field(description="Pairs in which it improved.")
+    stable: int = Field(description="Pairs in which it stayed.")
+    worsening: int = Field(description="Pairs in which it worsened.")
+
+
+class Progression(ProgressionMetrics):
+    """Improving, stable or worsening; the metrics are means over the findings."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    classes: dict[str, ProgressionClass] = Field(description="Per finding.")
+    progressions: int = Field(description="Findings of pairs judged.")
+    pairs: int = Field(description="Their pairs of images.")
+    patients: int | None = Field(None, description="Their patients.")
+    sentences: dict[str, Any] = Field({}, description="What was said of each finding.")
+
+
 # ------------------------------------------------------------------------------- the whole
 
 
@@ -378,6 +449,7 @@ class Counts(Part):
     images: int = Field(description="Images encoded.")
     labelled_images: int | None = Field(None, description="Images with labels.")
     phrases: int | None = Field(None, description="Phrases.")
+    asked_sentences: int | None = Field(None, description="Sentences asked, each of one image.")
     sentences: int | None = Field(None, description="Distinct sentences encoded.")
     cut_sentences: int | None = Field(None, description="Sentences longer than the encoder reads.")
 
@@ -411,6 +483,18 @@ class Archives(Part):
     )
 
 
+class PresetResults(Part):
+    """The same predictions as a published protocol counts them (docs/protocols.md)."""
+
+    about: str = Field(description="What the preset does.")
+    paper: str = Field(description="Where it is from.")
+    follows: list[dict[str, Any]] = Field([], description="Published code that it follows.")
+    lacking: list[str] = Field([], description="What is not published, or not taken over.")
+    zero_shot: dict[str, Any] | None = Field(None, description="Its metrics, and per class.")
+    grounding: dict[str, Any] | None = Field(None, description="Its metrics, and per category.")
+    study_retrieval: dict[str, Any] | None = Field(None, description="Its metrics.")
+
+
 class Results(Part):
     """The content of ``results.json``."""
 
@@ -418,9 +502,15 @@ class Results(Part):
     split: str = Field(description="Split of the images.")
     zero_shot: ZeroShot | None = Field(None, description="Zero-shot classification.")
     grounding: Grounding | None = Field(None, description="Phrase grounding.")
+    sentence_boxes: SentenceBoxes | None = Field(
+        None, description="Boxes for sentences that may not be in the image."
+    )
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     triplets: Triplets | None = Field(None, description="Report triplets.")
+    segmentation: Segmentation | None = Field(None, description="Maps against masks.")
+    progression: Progression | None = Field(None, description="Findings over time.")
+    presets: dict[str, PresetResults] = Field({}, description="By preset, beside our own.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")
     counts: Counts | None = Field(None, description="What was looked at.")

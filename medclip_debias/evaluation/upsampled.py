@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import UNION_EPSILON
+from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.grounding.boxes import as_boxes
 from medclip_debias.grounding.heatmaps import axis_places, axis_weights, smooth
 from medclip_debias.models.region_grid import RegionGrid
@@ -126,12 +127,32 @@ class Upsampled:
         inside, outside = self.count_at_least(thresholds)
         return np.asarray(inside / (self.area + outside + UNION_EPSILON))
 
+    def dice(self, shares: Sequence[float] | NDArray[np.floating]) -> Floats:
+        """Dice coefficient of the boxes and the map cut at each share of its range."""
+        low, high = self.extremes
+        if math.isnan(low):
+            return np.zeros(len(shares))
+        inside, outside = self.count_at_least(low + np.asarray(shares) * (high - low))
+        return np.asarray(2 * inside / (self.area + inside + outside))
+
     def pointing_game(self) -> float:
         """Share of the highest pixels that lie in a box."""
         if not self.pixels_inside or not self.pixels_outside:
             return float(self.pixels_inside > 0)
         inside, outside = self.count_at_least([self.extremes[1]])
         return float(inside[0] / (inside[0] + outside[0]))
+
+    def first_highest(self) -> tuple[int, int] | None:
+        """Row and column of the highest pixel, the first of several in reading order.
+
+        None where nothing was seen. A bilinear block is highest at one of its corners.
+        """
+        if not self._y.starts.size or not self._x.starts.size:
+            return None
+        rows, columns = (np.union1d(axis.starts, axis.ends - 1) for axis in (self._y, self._x))
+        scores = (self._y.at(rows) @ self._grid @ self._x.at(columns).T).astype(np.float32)
+        row, column = divmod(int(scores.argmax()), len(columns))
+        return int(rows[row]), int(columns[column])
 
     def count_at_least(
         self, thresholds: Sequence[float] | NDArray[np.floating]
@@ -164,9 +185,15 @@ class Upsampled:
             threshold: lowest score of a region.
             connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
         """
-        row, begin, end = self._runs(threshold)
+        return self.regions_at_least(threshold, connectivity)[0]
+
+    def regions_at_least(
+        self, threshold: float, connectivity: int = 8
+    ) -> tuple[list[list[float]], list[float]]:
+        """`boxes_at_least`, and the highest score of each region."""
+        row, begin, end, highest = self._runs(threshold)
         if not row.size:
-            return []
+            return [], []
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -183,12 +210,14 @@ class Upsampled:
         count, group = connected_components(links, directed=False)
         left, top = np.full(count, self.width), np.full(count, self.height)
         right, bottom = np.zeros(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
+        peaks = np.full(count, -np.inf)
         np.minimum.at(left, group, begin)
         np.minimum.at(top, group, row)
         np.maximum.at(right, group, end)
         np.maximum.at(bottom, group, row + 1)
+        np.maximum.at(peaks, group, highest)
         boxes = np.stack([left, top, right - left, bottom - top], axis=1)
-        return [[float(side) for side in box] for box in boxes]
+        return [[float(side) for side in box] for box in boxes], peaks.tolist()
 
     # ------------------------------------------------------------------------- the pieces
 
@@ -234,11 +263,15 @@ class Upsampled:
         counts = np.where(np.isfinite(counts), counts, np.where(above >= 0, lengths, 0))
         return np.minimum(counts, lengths)
 
-    def _runs(self, threshold: float) -> tuple[Ints, Ints, Ints]:
-        """Row, first pixel and end of every unbroken run of pixels that reach a threshold."""
+    def _runs(self, threshold: float) -> tuple[Ints, Ints, Ints, Floats]:
+        """Row, first pixel, end and highest score of every unbroken run that reaches a threshold.
+
+        A run's highest score is at an end of one of its pieces, and the pixels of a piece that
+        reach a threshold begin at its higher end.
+        """
         none = np.zeros(0, dtype=np.intp)
         if not self._y.starts.size or not self._x.starts.size:
-            return none, none, none
+            return none, none, none, np.zeros(0)
         counts = self._reaching(threshold).astype(np.intp)
         first, last, _ = self._pieces
         begin = np.where(last >= first, self._x.ends - counts, self._x.starts)
@@ -246,10 +279,12 @@ class Upsampled:
         start = begin[row, piece]
         end = start + counts[row, piece]
         if not row.size:
-            return none, none, none
+            return none, none, none, np.zeros(0)
         fresh = np.r_[True, (row[1:] != row[:-1]) | (start[1:] != end[:-1])]
-        closing = np.r_[np.flatnonzero(fresh)[1:] - 1, row.size - 1]
-        return row[fresh] + self._y.offset, start[fresh], end[closing]
+        opening = np.flatnonzero(fresh)
+        closing = np.r_[opening[1:] - 1, row.size - 1]
+        highest = np.maximum.reduceat(np.maximum(first, last)[row, piece], opening)
+        return row[fresh] + self._y.offset, start[fresh], end[closing], highest
 
     def _moments(self, blocks: Mask) -> tuple[float, float]:
         """Mean and population variance of the scores in some blocks."""
@@ -270,6 +305,14 @@ class Upsampled:
 
 
 # ------------------------------------------------------------------------------- helpers
+
+
+def box_threshold(heatmap: Upsampled, rule: BoxRule) -> float:
+    """The score at which ``rule`` cuts a map."""
+    if rule.rule == "score":
+        return rule.value
+    low, high = heatmap.extremes
+    return low + rule.value * (high - low)
 
 
 def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:

@@ -27,7 +27,11 @@ from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given
 from medclip_debias.front.prompts import PromptsLike, asked_classes
 from medclip_debias.front.saying import warn
 from medclip_debias.grounding.ground import ground_image
+from medclip_debias.grounding.regions import boxes_of_share
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
+from medclip_debias.grounding.settings import Sharpen
+from medclip_debias.grounding.sharpen import checked_sharpen
+from medclip_debias.grounding.suppression import read_rule
 from medclip_debias.models.dual_encoder import best_device
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
@@ -371,7 +375,12 @@ class Model:
     # -------------------------------------------------------------------------- grounding
 
     def heatmaps(
-        self, image: ImageLike, sentences: str | Sequence[str], *, smoothing: float = 0.0
+        self,
+        image: ImageLike,
+        sentences: str | Sequence[str],
+        *,
+        smoothing: float = 0.0,
+        sharpen: Sharpen = "none",
     ) -> Heatmaps:
         """Where on a radiograph each sentence is seen, at its original pixels.
 
@@ -381,19 +390,15 @@ class Model:
             image: one image.
             sentences: T sentences, none of them empty.
             smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
+            sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
 
         Raises:
             UserError: the image or a sentence cannot be used, or the model has no regions.
         """
-        texts = checked_sentences(sentences)
-        given = given_images(image)
-        if len(given) != 1:
-            raise UserError(f"heatmaps takes one image, got {len(given)}; call it for each.")
-        self._tell_cut(texts)
+        texts, radiograph = self._one("heatmaps", image, sentences)
         settings = self.preprocessing.prepare
-        radiograph = given[0].read(settings.window)
-        self._tell_synthetic(given)
-        found = ground_image(self.network, radiograph, texts, smoothing=smoothing)
+        how = checked_sharpen(sharpen)
+        found = ground_image(self.network, radiograph, texts, smoothing=smoothing, sharpen=how)
         values = np.stack([one.heatmap for one in found])
         return Heatmaps(
             values=values,
@@ -404,7 +409,63 @@ class Model:
             image=radiograph.stretched(settings),
         )
 
+    def boxes(
+        self,
+        image: ImageLike,
+        sentences: str | Sequence[str],
+        *,
+        share: float = 0.5,
+        smoothing: float = 0.0,
+        sharpen: Sharpen = "none",
+        suppress: bool = True,
+    ) -> pd.DataFrame:
+        """Zero, one or many boxes for each sentence, with a confidence.
+
+        Args:
+            image: one image.
+            sentences: T sentences, none of them empty.
+            share: of a map's range, from its lowest value on, at which it is cut for boxes.
+            smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
+            sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
+            suppress: give no box for a sentence that is not in the image, by the rule that
+                ``medclip-debias suppression`` keeps in the model's folder; if False, every
+                sentence has boxes and none a confidence.
+
+        Returns:
+            One row a box, by sentence and falling confidence: ``sentence``, ``x``, ``y``,
+            ``width``, ``height`` (pixels of the original), ``confidence`` in [0, 1]. A sentence
+            that is not in the image has no row.
+
+        Raises:
+            UserError: the image or a sentence cannot be used, the model has no regions, or its
+                folder no rule of suppression.
+        """
+        texts, radiograph = self._one("boxes", image, sentences)
+        rule = read_rule(Path(self.name), self.network) if suppress else None
+        how = checked_sharpen(sharpen)
+        found = ground_image(
+            self.network, radiograph, texts, smoothing=smoothing, sharpen=how, rule=rule
+        )
+        rows = [
+            (one.text, *box.box, np.nan if box.confidence is None else box.confidence)
+            for one in found
+            for box in boxes_of_share(one.heatmap, share, one.verdict)
+        ]
+        columns = ["sentence", "x", "y", "width", "height", "confidence"]
+        return pd.DataFrame(rows, columns=columns)
+
     # ------------------------------------------------------------------------------ parts
+
+    def _one(
+        self, what: str, image: ImageLike, sentences: str | Sequence[str]
+    ) -> tuple[list[str], Radiograph]:
+        texts, given = checked_sentences(sentences), given_images(image)
+        if len(given) != 1:
+            raise UserError(f"{what} takes one image, got {len(given)}; call it for each.")
+        self._tell_cut(texts)
+        radiograph = given[0].read(self.preprocessing.prepare.window)
+        self._tell_synthetic(given)
+        return texts, radiograph
 
     def _sentence_vectors(self, sentences: list[str]) -> torch.Tensor:
         self._tell_cut(sentences)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.prompts import sets_of
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class AbsentFindings:
     """
 
     def __init__(self, model: ImageTextModel) -> None:
-        own = [content for content in model.prompts.values() if isinstance(content, Mapping)]
-        sets = [load_prompts(content) for content in own] or [load_prompts()]
+        sets = sets_of(model.prompts)
         self._model = model
         self._sides = [
             (name, list(sides.positive), list(sides.negative))

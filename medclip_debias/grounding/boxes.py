@@ -36,6 +36,21 @@ def as_boxes(boxes: ArrayLike) -> NDArray[np.float64]:
     return np.stack(rows) if rows else np.zeros((0, 4))
 
 
+def overlaps(truth: ArrayLike, found: ArrayLike) -> NDArray[np.float64]:
+    """IoU of every true box with every found one ``[K, F]``.
+
+    Args:
+        truth: ``[K, 4]`` of x, y, width, height.
+        found: ``[F, 4]`` of the same.
+    """
+    a, b = as_boxes(truth)[:, None], as_boxes(found)[None]
+    low = np.maximum(a[..., :2], b[..., :2])
+    high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
+    common = np.clip(high - low, 0, None).prod(axis=-1)
+    union = a[..., 2:].prod(axis=-1) + b[..., 2:].prod(axis=-1) - common
+    return np.asarray(common / union)
+
+
 def visible_boxes(boxes: ArrayLike, geometry: SquareGeometry) -> NDArray[np.float64]:
     """The parts of the boxes that the model saw, as x0, y0, x1, y1 in its input's pixels.
 

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
@@ -20,12 +21,19 @@ from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
 from medclip_debias.grounding.ground import Grounding, ground_images, highest_pixel, region_grid
 from medclip_debias.grounding.overlay import OverlayStyle, slug, value_range, write_overlay
 from medclip_debias.grounding.reference import ReferenceBoxes
-from medclip_debias.grounding.regions import Connectivity, threshold_regions
+from medclip_debias.grounding.regions import (
+    Connectivity,
+    ScoredRegion,
+    boxes_of_share,
+    threshold_regions,
+)
 from medclip_debias.grounding.sentences import checked_sentences, cut_sentences
+from medclip_debias.grounding.settings import Sharpen, SuppressionRule
 from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.data.images.radiograph import Radiograph
+    from medclip_debias.grounding.suppression import Verdict
     from medclip_debias.models.interface import ImageTextModel
 
 FORMAT = 1
@@ -44,6 +52,9 @@ class GroundOptions(Settings):
     Attributes:
         smoothing: sigma of a Gaussian over the region grid, in cells; 0 for none.
         threshold: score from which pixels form found boxes; none for no boxes.
+        share: instead, share of each map's range from which they do; 0.5 where sentences are
+            suppressed and no threshold is given.
+        sharpen: how maps are sharpened without training (`medclip_debias.grounding.sharpen`).
         min_area: pixels that a found region must have.
         connectivity: 8 joins pixels that touch at a corner, 4 wants a common side.
         scale: ``one`` for all maps of an image, from the reference score of absent findings
@@ -58,6 +69,8 @@ class GroundOptions(Settings):
 
     smoothing: float = Field(0.0, ge=0)
     threshold: float | None = None
+    share: float | None = Field(None, gt=0, le=1)
+    sharpen: Sharpen = "none"
     min_area: float = Field(1.0, ge=1)
     connectivity: Connectivity = 8
     scale: Literal["one", "image", "each"] = "one"
@@ -70,12 +83,14 @@ class GroundOptions(Settings):
     def _rising(self) -> GroundOptions:
         if self.limits is not None and not self.limits[0] < self.limits[1]:
             raise ValueError(f"limits must rise, got {self.limits[0]}, {self.limits[1]}")
+        if self.threshold is not None and self.share is not None:
+            raise ValueError("boxes are found by a threshold or by a share of the range, not both")
         return self
 
     @property
     def finds_boxes(self) -> bool:
-        """Whether boxes are cut from the maps."""
-        return self.threshold is not None
+        """Whether boxes are cut from the maps, also without a rule of suppression."""
+        return self.threshold is not None or self.share is not None
 
     @property
     def needs_reference(self) -> bool:
@@ -92,6 +107,7 @@ def ground_files(
     *,
     boxes: Path | None = None,
     deliver: DeliverTo | None = None,
+    rule: SuppressionRule | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write a picture and a map for each image and sentence, and ``groundings.json``.
@@ -109,16 +125,17 @@ def ground_files(
         options: what is drawn and written.
         boxes: MS-CXR or COCO file of reference boxes to draw.
         deliver: where the results of each image are written for other systems, too.
+        rule: by which sentences that are not in an image get no box; None for no such question.
         progress: called with images done and images in total.
 
     Returns:
         The content of ``groundings.json``: ``images``, each with its ``sentences`` (``text``,
-        ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``reference``
-        boxes, ``picture``, ``map``) and ``absent`` (the reference score of its colours),
-        ``rejected``, ``delivered`` (how many files of each kind, and what was left out, with its
-        reason; None without ``deliver``), ``boxes_left_aside``: sentences on reference boxes that
-        could not be used, and ``warning``: a sentence where the model was trained on synthetic
-        images and these are not a phantom's, else None.
+        ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``in_image`` (the
+        verdict of ``rule``), ``reference`` boxes, ``picture``, ``map``) and ``absent`` (the
+        reference score of its colours), ``rejected``, ``delivered`` (how many files of each kind,
+        and what was left out, with its reason; None without ``deliver``), ``boxes_left_aside``:
+        sentences on reference boxes that could not be used, and ``warning``: a sentence where the
+        model was trained on synthetic images and these are not a phantom's, else None.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,
@@ -143,6 +160,8 @@ def ground_files(
         smoothing=options.smoothing,
         batch_size=options.batch_size,
         absent=AbsentFindings(model) if options.needs_reference else None,
+        sharpen=options.sharpen,
+        rule=rule,
     ):
         path, image = reader.held.popleft()
         grey = image.stretched(model.preprocessing.prepare)
@@ -175,6 +194,7 @@ def ground_files(
         "model_hash": model.content_hash,
         "scores": model.map_kind,
         "options": options.model_dump(mode="json"),
+        "suppression": rule.model_dump(mode="json", exclude={"level"}) if rule else None,
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
         "images": found,
         "rejected": reader.rejected,
@@ -264,14 +284,7 @@ def write_groundings(
     for number, grounding in enumerate(groundings, start=1):
         name = f"{number:02d}_{slug(grounding.text)}"
         heatmap = grounding.heatmap
-        regions = []
-        if options.threshold is not None:
-            regions = threshold_regions(
-                heatmap,
-                options.threshold,
-                min_area=options.min_area,
-                connectivity=options.connectivity,
-            )
+        regions = _regions(heatmap, grounding.verdict, options)
         reference, match = (
             references.of(path, grounding.text, heatmap.shape)
             if references and path
@@ -285,9 +298,16 @@ def write_groundings(
             "highest": highest,
             "peak": list(highest_pixel(heatmap)),
             "boxes": [
-                {"box": list(r.box), "mean": r.mean, "peak": r.peak, "area": r.area}
+                {
+                    "box": list(r.box),
+                    "confidence": r.confidence,
+                    "mean": r.mean,
+                    "peak": r.peak,
+                    "area": r.area,
+                }
                 for r in regions
             ],
+            "in_image": asdict(grounding.verdict) if grounding.verdict else None,
             "reference": {"match": match, "boxes": reference},
             "picture": str(folder / f"{name}.png"),
             "map": str(folder / f"{name}.npy") if options.maps else None,
@@ -305,7 +325,7 @@ def write_groundings(
             limits=limits,
             reference=reference_score,
             warning=warning if options.style.legend else "",
-            names=(named, f"score >= {options.threshold}") if options.style.legend else None,
+            names=(named, _cut_at(options)) if options.style.legend else None,
             **options.style.keywords(*heatmap.shape),
         )
         if options.maps:
@@ -314,6 +334,30 @@ def write_groundings(
                 np.save(file, heatmap, allow_pickle=False)
         rows.append(row)
     return rows
+
+
+def _regions(
+    heatmap: NDArray[np.floating[Any]], verdict: Verdict | None, options: GroundOptions
+) -> list[ScoredRegion]:
+    """The boxes of one sentence: none where it is not in the image."""
+    how: _How = {"min_area": options.min_area, "connectivity": options.connectivity}
+    if options.threshold is None:
+        share = options.share or (0.5 if verdict is not None else None)
+        return [] if share is None else boxes_of_share(heatmap, share, verdict, **how)
+    if verdict is not None and not verdict.there:
+        return []
+    return threshold_regions(heatmap, options.threshold, **how)
+
+
+class _How(TypedDict):
+    min_area: float
+    connectivity: Connectivity
+
+
+def _cut_at(options: GroundOptions) -> str:
+    if options.threshold is not None:
+        return f"score >= {options.threshold}"
+    return f"{100 * (options.share or 0.5):.0f}% of the range"
 
 
 def _colours(
@@ -335,4 +379,9 @@ def _caption(grounding: Grounding, lowest: float, highest: float, reference: flo
     if reference is not None:
         reached = "coloured from" if highest >= reference else "none reaches the reference"
         numbers += f", {reached} {reference:.2f}"
+    verdict = grounding.verdict
+    if verdict is not None and not verdict.there:
+        numbers += (
+            ": it denies a finding" if verdict.why == "words" else ": not found in this image"
+        )
     return f"{grounding.text} ({numbers})"

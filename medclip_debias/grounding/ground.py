@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images.radiograph import Radiograph
@@ -18,6 +17,9 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.sentences import checked_sentences
+from medclip_debias.grounding.settings import Sharpen, SuppressionRule
+from medclip_debias.grounding.sharpen import Sharpener
+from medclip_debias.grounding.suppression import Suppressor, Verdict
 from medclip_debias.models.finite import finite
 from medclip_debias.models.region_grid import RegionGrid
 
@@ -37,6 +39,8 @@ class Grounding:
         geometry: the image's way into the model.
         places: where the regions lie in the model's input.
         smoothing: sigma of the Gaussian over the grid, in cells; 0 for none.
+        verdict: whether the sentence is in the image at all, by a rule of suppression; None where
+            that was not asked for.
         absent: how high the image's regions score for findings that it does not show; None where
             that was not asked for.
     """
@@ -48,6 +52,7 @@ class Grounding:
     places: RegionGrid
     smoothing: float = 0.0
     absent: AbsentScores | None = None
+    verdict: Verdict | None = None
 
     @property
     def heatmap(self) -> NDArray[np.float32]:
@@ -76,6 +81,8 @@ def ground_image(
     texts: Sequence[str],
     *,
     smoothing: float = 0.0,
+    sharpen: Sharpen = "none",
+    rule: SuppressionRule | None = None,
 ) -> list[Grounding]:
     """Score sentences over an image in memory; the image is encoded once for all of them.
 
@@ -85,12 +92,15 @@ def ground_image(
             bright, of any size.
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
+        sharpen: as for `ground_images`.
+        rule: as for `ground_images`.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, or an image of one grey
             value.
     """
-    return next(ground_images(model, [image], texts, smoothing=smoothing))
+    found = ground_images(model, [image], texts, smoothing=smoothing, sharpen=sharpen, rule=rule)
+    return next(found)
 
 
 def ground_images(
@@ -101,6 +111,8 @@ def ground_images(
     smoothing: float = 0.0,
     batch_size: int = 8,
     absent: AbsentFindings | None = None,
+    sharpen: Sharpen = "none",
+    rule: SuppressionRule | None = None,
 ) -> Iterator[list[Grounding]]:
     """Score sentences over many images: each image and each sentence is encoded once.
 
@@ -115,6 +127,8 @@ def ground_images(
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
         batch_size: images encoded at a time.
         absent: gives every `Grounding` its ``absent``; none when None.
+        sharpen: how maps are sharpened (`medclip_debias.grounding.sharpen`).
+        rule: gives every `Grounding` its ``verdict``; none when None.
 
     Yields:
         For each image in turn, its `Grounding` of every sentence.
@@ -128,7 +142,8 @@ def ground_images(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if smoothing < 0 or smoothing != smoothing:
         raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
-    return _ground_images(model, images, sentences, smoothing, batch_size, absent)
+    asked = _Asked(model, sentences, smoothing, absent, sharpen, rule)
+    return _ground_images(model, images, asked, batch_size)
 
 
 def region_grid(model: ImageTextModel) -> RegionGrid:
@@ -149,16 +164,12 @@ def region_grid(model: ImageTextModel) -> RegionGrid:
 def _ground_images(
     model: ImageTextModel,
     images: Iterable[Radiograph | NDArray[Any]],
-    sentences: Sequence[str],
-    smoothing: float,
+    asked: _Asked,
     batch_size: int,
-    absent: AbsentFindings | None,
 ) -> Iterator[list[Grounding]]:
     from medclip_debias.data.images import prepare_image
 
     settings = model.preprocessing
-    with torch.inference_mode():
-        vectors = model.encode_sentences(sentences)
     left = iter(images)
     while True:
         squares, shapes = [], []
@@ -169,7 +180,7 @@ def _ground_images(
             return
         with torch.inference_mode():
             features = model.encode_images(torch.from_numpy(np.stack(squares)))
-        yield from _grounded(model, features, shapes, sentences, vectors, smoothing, absent)
+        yield from asked.of(features, shapes)
 
 
 def ground_features(
@@ -196,32 +207,52 @@ def ground_features(
     """
     sentences = checked_sentences(texts)
     region_grid(model)
-    with torch.inference_mode():
-        vectors = model.encode_sentences(sentences)
-    return next(_grounded(model, features, [shape], sentences, vectors, smoothing, absent))
+    return next(_Asked(model, sentences, smoothing, absent).of(features, [shape]))
 
 
-def _grounded(
-    model: ImageTextModel,
-    features: ImageFeatures,
-    shapes: Sequence[tuple[int, int]],
-    sentences: Sequence[str],
-    vectors: Tensor,
-    smoothing: float,
-    absent: AbsentFindings | None,
-) -> Iterator[list[Grounding]]:
-    """Features of B images and sentence vectors ``[T, D]`` to T groundings of each image."""
-    settings, places = model.preprocessing, region_grid(model)
-    how = settings.prepare
-    with torch.inference_mode():
-        totals = finite(model.score(features, vectors), "grounding")
-        maps = finite(model.region_scores(features, vectors), "grounding")
-    nothing = absent.of(features) if absent else [None] * len(shapes)
-    for (height, width), scores, grids, low in zip(shapes, totals, maps, nothing, strict=True):
-        geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
-        yield [
-            Grounding(text, float(score), grid, geometry, places, smoothing, low)
-            for text, score, grid in zip(
-                sentences, scores, grids.reshape(-1, *places.shape), strict=True
-            )
-        ]
+class _Asked:
+    """Sentences that are asked of images: what of them is encoded is encoded once."""
+
+    def __init__(
+        self,
+        model: ImageTextModel,
+        sentences: Sequence[str],
+        smoothing: float,
+        absent: AbsentFindings | None = None,
+        sharpen: Sharpen = "none",
+        rule: SuppressionRule | None = None,
+    ) -> None:
+        self._model, self._sentences, self._smoothing = model, sentences, smoothing
+        self._absent = absent
+        self._sharpener = Sharpener(sharpen, sentences, model.prompts)
+        self._suppressor = Suppressor(rule, model, sentences) if rule is not None else None
+        with torch.inference_mode():
+            vectors = model.encode_sentences([*sentences, *self._sharpener.texts])
+        self._vectors, self._further = vectors[: len(sentences)], vectors[len(sentences) :]
+
+    def of(
+        self, features: ImageFeatures, shapes: Sequence[tuple[int, int]]
+    ) -> Iterator[list[Grounding]]:
+        """Groundings of every sentence on each of B images."""
+        model, vectors = self._model, self._vectors
+        settings, places = model.preprocessing, region_grid(model)
+        how = settings.prepare
+        numbers = range(len(self._sentences))
+        with torch.inference_mode():
+            totals = finite(model.score(features, vectors), "grounding")
+            maps = self._sharpener.maps(model, features, numbers, vectors, self._further)
+        nothing = self._absent.of(features) if self._absent else [None] * len(shapes)
+        verdicts: Sequence[Sequence[Verdict | None]] = [[None] * len(numbers)] * len(shapes)
+        if self._suppressor is not None:
+            verdicts = self._suppressor.of(features)
+        for (height, width), scores, grids, low, own in zip(
+            shapes, totals, maps, nothing, verdicts, strict=True
+        ):
+            geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
+            grid = grids.reshape(-1, *places.shape)
+            yield [
+                Grounding(text, float(score), one, geometry, places, self._smoothing, low, verdict)
+                for text, score, one, verdict in zip(
+                    self._sentences, scores, grid, own, strict=True
+                )
+            ]

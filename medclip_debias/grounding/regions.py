@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from medclip_debias.grounding.suppression import Verdict
 
 Connectivity = Literal[4, 8]
 
@@ -23,12 +26,15 @@ class ScoredRegion:
         mean: mean score of its pixels.
         peak: highest score of its pixels.
         area: pixels in it (not the area of its box).
+        confidence: that it shows the sentence, in [0, 1]; None where no rule of suppression
+            (`medclip_debias.grounding.suppression`) was asked.
     """
 
     box: tuple[float, float, float, float]
     mean: float
     peak: float
     area: int
+    confidence: float | None = None
 
 
 def threshold_regions(
@@ -79,3 +85,40 @@ def threshold_regions(
         found.append(ScoredRegion(box, float(scores.mean()), float(scores.max()), scores.size))
     # Labels are given in reading order, and sorting keeps the order of equals.
     return sorted(found, key=lambda region: -region.mean)
+
+
+def boxes_of_share(
+    heatmap: NDArray[np.floating],
+    share: float,
+    verdict: Verdict | None = None,
+    *,
+    min_area: float = 1.0,
+    connectivity: Connectivity = 8,
+) -> list[ScoredRegion]:
+    """Zero, one or many boxes for a sentence, highest confidence first.
+
+    The map is cut at ``share`` of the way from its lowest to its highest value. A sentence that is
+    not in the image has no box. A box's confidence is the probability that the image shows the
+    sentence times how far up the map's range the box's highest pixel is.
+
+    Args:
+        heatmap: ``[height, width]`` in original pixels; NaN belongs to no region.
+        share: in (0, 1].
+        verdict: whether the sentence is in the image; None where that is not known.
+        min_area: pixels that a region must have to be kept.
+        connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"the share of a map's range must be in (0, 1], got {share}.")
+    if verdict is not None and not verdict.there:
+        return []
+    low, high = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
+    found = threshold_regions(
+        heatmap, low + share * (high - low), min_area=min_area, connectivity=connectivity
+    )
+    if verdict is not None:
+        reach = (high - low) or 1.0
+        found = [
+            replace(one, confidence=verdict.probability * (one.peak - low) / reach) for one in found
+        ]
+    return sorted(found, key=lambda one: -one.peak)

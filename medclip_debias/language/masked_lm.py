@@ -27,7 +27,7 @@ from medclip_debias.models.text_encoder import (
     SPECIAL_TOKENS,
     WEIGHT_FILES,
     SentenceTokenizer,
-    read_bert_config,
+    read_text_config,
 )
 
 Progress = Callable[[int, int, float], None]
@@ -288,6 +288,7 @@ def language_model_hash(folder: Path) -> str:
 
     Scores carry it, so that scores of another model are an error, not a silent mismatch.
     """
-    read_bert_config(folder)
-    names = ("config.json", *WEIGHT_FILES, "tokenizer.json", "vocab.txt")
+    read_text_config(folder)
+    tokenizer = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
+    names = ("config.json", *WEIGHT_FILES, *tokenizer, "1_Pooling/config.json")
     return file_hash(*(folder / name for name in names if (folder / name).is_file()))

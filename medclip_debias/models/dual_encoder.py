@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,19 +15,25 @@ from medclip_debias import __version__
 from medclip_debias.config import ModelSettings, Preprocessing, json_hash, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.models.bert_config import bert_fields, check_room
+from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder
+from medclip_debias.models.image_encoder import (
+    ImageEncoder,
+    build_image_encoder,
+    rebuilt_image_encoder,
+)
+from medclip_debias.models.image_projection import image_projection
 from medclip_debias.models.interface import MapKind
+from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
-from medclip_debias.models.similarity import Similarity, region_scores
+from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 
 FORMAT = 1
 _FIELDS = (
-    *("format", "medclip_debias", "architecture", "text_config"),
+    *("format", "medclip_debias", "architecture", "image_config", "text_config"),
     *("preprocessing", "prompts", "provenance"),
 )
 
@@ -45,14 +51,13 @@ class DualEncoder(nn.Module, ModelHubMixin):
     """
 
     has_whole: ClassVar[bool] = False
-    map_kind: ClassVar[MapKind] = "cosine"
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
 
     def __init__(
         self,
         settings: ModelSettings,
         preprocessing: Preprocessing,
-        image_encoder: ResNetRegions,
+        image_encoder: ImageEncoder,
         text_encoder: TextEncoder,
         tokenizer: SentenceTokenizer,
         prompts: Mapping[str, Any] | None = None,
@@ -68,7 +73,9 @@ class DualEncoder(nn.Module, ModelHubMixin):
         self.self_test: dict[str, Any] | None = None
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
-        self.image_projection = nn.Linear(image_encoder.width, settings.dim)
+        self.image_projection = image_projection(
+            image_encoder.width, settings.dim, settings.image.blocks
+        )
         self.text_projection = nn.Linear(text_encoder.width, settings.dim)
         self.similarity = Similarity(settings.similarity, settings.dim)
 
@@ -79,15 +86,19 @@ class DualEncoder(nn.Module, ModelHubMixin):
         """Build a model whose encoders start from the weights that ``settings`` name."""
         folder = settings.text.folder
         tokenizer = SentenceTokenizer.load(folder)
-        text = TextEncoder.from_folder(folder, settings.text.use_projection_head)
+        given = settings.text
+        text = TextEncoder.from_folder(folder, given.use_projection_head, given.pooling)
         _check_vocabulary(tokenizer, text, str(folder))
-        longest = bert_fields(text.config, str(folder)).max_position_embeddings
-        if settings.text.max_tokens > longest:
+        if given.max_tokens > text.longest:
             raise UserError(
-                f"setting 'model.text.max_tokens' is {settings.text.max_tokens}, but the model in "
-                f"{folder} reads at most {longest} tokens."
+                f"setting 'model.text.max_tokens' is {given.max_tokens}, but the model in "
+                f"{folder} reads at most {text.longest} tokens."
             )
+        if text.pooling != (given.pooling or "cls"):  # the folder's, which is not kept
+            chosen = given.model_copy(update={"pooling": text.pooling})
+            settings = settings.model_copy(update={"text": chosen})
         image = build_image_encoder(settings.image)
+        image.check_side(preprocessing.input_size, "setting 'preprocessing.input_size'")
         return cls(settings, preprocessing, image, text, tokenizer)
 
     # ------------------------------------------------------------------------ encoding
@@ -108,6 +119,11 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return self.settings.dim
 
     @property
+    def map_kind(self) -> MapKind:
+        """What `region_scores` gives: cosines, or shares of a sentence's attention."""
+        return self.similarity.map_kind
+
+    @property
     def learned_scale(self) -> float:
         """What `score` is multiplied by in training, in [1, 100]."""
         return float(self.similarity.scale.detach())
@@ -115,9 +131,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
     @property
     def grid(self) -> RegionGrid:
         """Where the regions of one input lie."""
-        stride = self.image_encoder.stride
-        side = -(-self.preprocessing.input_size // stride)
-        return RegionGrid(side, side, stride, self.image_encoder.first_centre)
+        return self.image_encoder.grid(self.preprocessing.input_size)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Crop prepared images centrally and normalise them as ``preprocessing`` says.
@@ -146,18 +160,49 @@ class DualEncoder(nn.Module, ModelHubMixin):
             images: prepared uint8 ``[B, S, S]``, or normalised float ``[B, 1, C, C]``.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        features: Tensor = self.image_encoder(x)
-        regions = self.image_projection(features.flatten(2).transpose(1, 2))
-        return ImageFeatures(F.normalize(regions.float(), dim=-1))
+        return self._projected(self.image_encoder(x))
+
+    def encode_features(self, features: Tensor, depth: int) -> ImageFeatures:
+        """`encode_images` from what ``image_encoder.features_upto(images, depth)`` gave."""
+        return self._projected(self.image_encoder.features_after(features, depth))
+
+    def _projected(self, features: Tensor) -> ImageFeatures:
+        """Unit vectors of regions from the image encoder's ``[B, C, h, w]`` or ``[B, N, C]``."""
+        rows = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
+        return ImageFeatures(F.normalize(self.image_projection(rows).float(), dim=-1))
 
     def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``."""
-        return F.normalize(self.text_projection(self.text_encoder(ids, mask)).float(), dim=-1)
+        """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``.
+
+        For the aggregator ``local_words`` to those of the words ``[T, max_tokens - 1, D]``,
+        padded with zeros: the tokens without [CLS] and [SEP], or [CLS] where there is no other.
+        """
+        if not self._of_words:
+            return self.encode_text_features(self.text_encoder(ids, mask))
+        found = self.encode_text_features(self.text_encoder.words(ids, mask))
+        cls, words = found[:, :1], found[:, 1:]
+        there = mask[:, 1:].bool() & (ids[:, 1:] != self.tokenizer.sep_id)
+        words = words * there[..., None]
+        alone = ~there.any(dim=1)[:, None, None]
+        words = torch.cat([torch.where(alone, cls, words[:, :1]), words[:, 1:]], dim=1)
+        return F.pad(words, (0, 0, 0, max(self.max_tokens - 1 - words.shape[1], 0)))
+
+    @property
+    def _of_words(self) -> bool:
+        return self.settings.similarity.aggregator == "local_words"
+
+    def encode_text_features(self, features: Tensor) -> Tensor:
+        """Unit vectors ``[T, D]`` from what the text encoder gave, ``[T, width]``.
+
+        Or those of words, ``[T, L, D]`` from ``[T, L, width]``.
+        """
+        return F.normalize(self.text_projection(features).float(), dim=-1)
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 256) -> Tensor:
         """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once.
 
-        A string is one sentence.
+        A string is one sentence. With the aggregator ``local_words``, those of words ``[T, L, D]``
+        (`encode_tokens`), L those of the longest sentence.
 
         Raises:
             UserError: something among them is no text.
@@ -165,9 +210,12 @@ class DualEncoder(nn.Module, ModelHubMixin):
         sentences = sentence_list(sentences)
         distinct = list(dict.fromkeys(sentences))
         if not distinct:
-            return torch.zeros(0, self.settings.dim, device=self.device)
+            none = (0, 1) if self._of_words else (0,)
+            return torch.zeros(*none, self.settings.dim, device=self.device)
         ids = self.tokenizer.encode(distinct, self.settings.text.max_tokens)
         vectors = self.encode_ids(ids, batch_size)
+        if self._of_words:
+            vectors = vectors[:, : max(max(len(row) for row in ids) - 2, 1)]
         place = {sentence: row for row, sentence in enumerate(distinct)}
         return vectors[[place[sentence] for sentence in sentences]]
 
@@ -191,8 +239,8 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return scores
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]`` of the images' regions and sentences ``[T, D]``."""
-        return region_scores(features.regions, sentences)
+        """The similarity's map of images and sentences ``[B, T, N]``, of `map_kind`."""
+        return self.similarity.maps(features.regions, sentences)
 
     def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar).
@@ -216,17 +264,20 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
         folder = Path(save_directory)
         state = {
-            name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()
+            name: value.detach().cpu().contiguous()
+            for name, value in _of_image(merged_state(self), self.image_encoder.to_file).items()
         }
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         self.tokenizer.save(folder)
         settings = self.settings.model_dump(mode="json")
         # Where the starting weights came from is provenance; the folder must load without them.
         settings["text"]["folder"], settings["image"]["weights"] = ".", None
+        image_config = self.image_encoder.config  # none where the name says all
         config = {
             "format": FORMAT,
             "medclip_debias": __version__,
             "architecture": settings,
+            **({"image_config": image_config} if image_config else {}),
             "text_config": self.text_encoder.config,
             "preprocessing": self.preprocessing.model_dump(mode="json"),
             "prompts": self.prompts,
@@ -270,9 +321,12 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
         def built() -> DualEncoder:
             head = settings.text.use_projection_head
-            text = TextEncoder(config.get("text_config", {}), head, where)
+            pooling = settings.text.pooling or "cls"
+            text = TextEncoder(config.get("text_config", {}), head, where, pooling)
             _check_vocabulary(tokenizer, text, str(folder))
-            image = ResNetRegions(settings.image.arch)
+            about_image = config.get("image_config", {})
+            image = rebuilt_image_encoder(settings.image.arch, about_image, where)
+            image.check_side(preprocessing.input_size, where)
             about = config.get("prompts"), config.get("provenance")
             return cls(settings, preprocessing, image, text, tokenizer, *about)
 
@@ -297,7 +351,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
         with explained(f"{path}: cannot be read as model weights", Exception):
             state = load_file(path)
-        load_state(self, state, str(path))
+        load_state(self, _of_image(state, self.image_encoder.from_file), str(path))
 
     @classmethod
     def from_pretrained(
@@ -345,6 +399,16 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return cls.load(folder, device)
 
 
+def _of_image(
+    state: Mapping[str, Tensor], names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """``state`` with ``names`` done to what is the image encoder's."""
+    prefix = "image_encoder."
+    inside = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    rest = {k: v for k, v in state.items() if not k.startswith(prefix)}
+    return {f"{prefix}{k}": v for k, v in names(inside).items()} | rest
+
+
 def _check_fields(config: Mapping[str, Any], where: str) -> None:
     """Refuse a ``config.json`` with fields that `DualEncoder.save` does not write."""
     for name, value in config.items():
@@ -363,7 +427,9 @@ def _files_hash(folder: Path) -> str:
 
 def _computing_hash(config: Mapping[str, Any], files: str) -> str:
     """Names all of a folder that scores are computed from: not its prompts or provenance."""
-    computing = ("architecture", "text_config", "preprocessing")
+    computing = ["architecture", "text_config", "preprocessing"]
+    if "image_config" in config:  # folders without it keep their hash
+        computing.append("image_config")
     return json_hash([[config.get(key) for key in computing], files])
 
 
@@ -381,11 +447,16 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str) -> Non
 
 
 def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: str) -> None:
-    size = bert_fields(text.config, where).vocab_size
-    if tokenizer.size > size:
+    if tokenizer.size > text.vocabulary:
         raise UserError(
-            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
-            "they do not belong together."
+            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only "
+            f"{text.vocabulary}; they do not belong together."
+        )
+    # These two count positions from the padding's number on, so that it decides.
+    if text.family.counts_from_padding and tokenizer.pad_id != text.pad_id:
+        raise UserError(
+            f"{where}: the tokenizer's padding is token {tokenizer.pad_id}, the model's "
+            f"{text.pad_id}; they do not belong together."
         )
 
 

@@ -73,7 +73,10 @@ def golden_images(side: int) -> Tensor:
 def golden_side(model: ImageTextModel) -> int:
     """Side of the model's golden images."""
     side = model.preprocessing.input_size
-    return side if isinstance(model.preprocessing, PeerPreprocessing) else min(side, LARGEST_SIDE)
+    if isinstance(model.preprocessing, PeerPreprocessing) or side <= LARGEST_SIDE:
+        return side
+    multiple = int(getattr(getattr(model, "image_encoder", None), "side_multiple", 1))
+    return max(LARGEST_SIDE // multiple, 1) * multiple
 
 
 def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:

@@ -1,130 +1,210 @@
-"""Residual networks that keep their regions: one feature vector for each cell of a grid.
+"""What every image encoder offers, and how one is chosen by ``model.image.arch``.
 
-ResNet-18/34/50 are built from torchvision's own blocks and carry torchvision's parameter
-names, so its weight files load as they are. ``resnet_small`` is the same class with fewer,
-narrower layers, for runs on a processor.
+The encoders themselves are in `medclip_debias.models.backbones`, one family a file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError, explained
+from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.registry import Registry
 
 
-@dataclass(frozen=True)
-class Arch:
-    """Shape of one network: ``stages`` lists (blocks, width, stride) of each residual stage."""
-
-    block: Literal["basic", "bottleneck"]
-    stem_width: int
-    stem_kernel: int
-    max_pool: bool
-    stages: tuple[tuple[int, int, int], ...]
-
-
-def _imagenet(block: Literal["basic", "bottleneck"], depths: tuple[int, ...]) -> Arch:
-    widths, strides = (64, 128, 256, 512), (1, 2, 2, 2)
-    return Arch(block, 64, 7, True, tuple(zip(depths, widths, strides, strict=True)))
-
-
-ARCHITECTURES: dict[str, Arch] = {
-    "resnet_tiny": Arch("basic", 16, 5, False, ((1, 32, 2), (1, 64, 2))),
-    "resnet_small": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 1))),
-    "resnet18": _imagenet("basic", (2, 2, 2, 2)),
-    "resnet34": _imagenet("basic", (3, 4, 6, 3)),
-    "resnet50": _imagenet("bottleneck", (3, 4, 6, 3)),
-}
-
-
-class ResNetRegions(nn.Module):
-    """A residual network without its pooling and classifier.
-
-    Args:
-        arch: a name in `ARCHITECTURES`.
+class ImageEncoder(nn.Module):
+    """Grey images ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``.
 
     Attributes:
+        arch: name it is chosen by.
+        config: what `rebuild` needs beside the name; plain JSON values, kept in model folders.
         width: channels C of a region.
-        stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small).
-        first_centre: centre of the first region's receptive field. Every layer pads so that its
-            first output is centred on its first input, so it is the centre of the first pixel.
-
-    Shape: grey images ``[B, 1, H, W]`` to ``[B, C, ceil(H / stride), ceil(W / stride)]``.
+        stride: input pixels that a region advances.
+        first_centre: where the first region is centred: region r lies at
+            ``first_centre + r stride``, in continuous pixels of the input.
+        side_multiple: an input's side must be a multiple of it.
     """
 
-    def __init__(self, arch: str = "resnet18") -> None:
-        from torchvision.models.resnet import BasicBlock, Bottleneck
+    arch: str
+    config: dict[str, Any]
+    width: int
+    stride: int
+    first_centre: float
+    side_multiple: int = 1
 
-        super().__init__()
-        spec = ARCHITECTURES[arch]
-        block = BasicBlock if spec.block == "basic" else Bottleneck
-        self.arch = arch
-        self.first_centre = 0.5
-        self.conv1 = nn.Conv2d(
-            1,
-            spec.stem_width,
-            spec.stem_kernel,
-            stride=2,
-            padding=spec.stem_kernel // 2,
-            bias=False,
-        )
-        self.bn1 = nn.BatchNorm2d(spec.stem_width)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1) if spec.max_pool else nn.Identity()
-        self.stride = 4 if spec.max_pool else 2
-        self._stages: list[str] = []
-        width_in = spec.stem_width
-        for number, (blocks, width, stride) in enumerate(spec.stages, start=1):
-            layers = [_block(block, width_in, width, stride)]
-            width_in = width * block.expansion
-            layers += [_block(block, width_in, width, 1) for _ in range(blocks - 1)]
-            self.add_module(f"layer{number}", nn.Sequential(*layers))
-            self._stages.append(f"layer{number}")
-            self.stride *= stride
-        self.width = width_in
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    @classmethod
+    @abstractmethod
+    def build(cls, settings: ImageEncoderSettings) -> ImageEncoder:
+        """The encoder that a run starts from, weights included.
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        for name in self._stages:
-            x = getattr(self, name)(x)
-        return x
+        Raises:
+            UserError: a file is missing, damaged or of another architecture.
+        """
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
+        """The encoder of a model folder, to be filled with its weights.
+
+        Args:
+            arch: name it was chosen by.
+            config: as the attribute, from a stranger's file.
+            where: that file, for messages.
+
+        Raises:
+            UserError: a field is missing, unknown, of a wrong type or an absurd size.
+        """
+
+    @property
+    @abstractmethod
+    def layers(self) -> list[nn.Module]:
+        """Transformer blocks or residual stages, the lowest first: what is frozen, or learns
+        slower, layer by layer. What is neither in one nor in `above` is the stem."""
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """What comes after the last layer, as a last norm."""
+        return []
+
+    def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The encoder's tensors under the names that model folders keep.
+
+        They are those of the published files, whatever a library's version calls its modules.
+        """
+        return dict(state)
+
+    def from_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The other way round; what has no published name keeps the one it has."""
+        return dict(state)
+
+    def grid(self, side: int) -> RegionGrid:
+        """Where the regions of a square input of ``side`` pixels lie."""
+        cells = -(-side // self.stride)
+        return RegionGrid(cells, cells, self.stride, self.first_centre)
+
+    def check_side(self, side: int, where: str) -> None:
+        """Refuse an input whose side is no multiple of `side_multiple`.
+
+        Raises:
+            UserError: naming the nearest sides.
+        """
+        left = side % self.side_multiple
+        if left:
+            raise UserError(
+                f"{where}: an input of {side} pixels does not fit {self.arch}, which reads "
+                f"multiples of {self.side_multiple}; set preprocessing.input_size to "
+                f"{side - left} or {side - left + self.side_multiple}."
+            )
+
+    @property
+    def splits(self) -> bool:
+        """Whether `features_upto` can stop at any layer, or at the last alone."""
+        return False
+
+    def features_upto(self, images: Tensor, depth: int) -> Tensor:
+        """What the stem and the first ``depth`` of `layers` give.
+
+        Args:
+            images: ``[B, 1, H, W]``.
+            depth: 0 for the stem alone; more than there are layers for the whole encoder, the
+                only one where it does not `splits`.
+
+        Returns:
+            ``[B, ...]``, region features ``[B, C, rows, columns]`` of the whole.
+        """
+        assert depth > len(self.layers)
+        features: Tensor = self(images)
+        return features
+
+    def features_after(self, features: Tensor, depth: int) -> Tensor:
+        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave."""
+        assert depth > len(self.layers)
+        return features
 
 
-def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:
-    shortcut = None
-    if stride != 1 or width_in != width * block.expansion:
-        shortcut = nn.Sequential(
-            nn.Conv2d(width_in, width * block.expansion, 1, stride=stride, bias=False),
-            nn.BatchNorm2d(width * block.expansion),
-        )
-    module: nn.Module = block(width_in, width, stride, shortcut)
-    return module
+IMAGE_ENCODERS: Registry[type[ImageEncoder]] = Registry(
+    "image encoder", "medclip_debias.models.backbones", known="known architectures"
+)
 
 
-def build_image_encoder(settings: ImageEncoderSettings) -> ResNetRegions:
+def build_image_encoder(
+    settings: ImageEncoderSettings, where: str = "the settings"
+) -> ImageEncoder:
     """Build the network of ``settings`` and load its weights, if any.
 
     Raises:
-        UserError: the weight file is missing, unreadable or of another architecture, or the
-            library's weights are not available.
+        UserError: no such architecture, or the weight file is missing, unreadable or of another
+            one, or the library's weights are not available.
     """
-    encoder = ResNetRegions(settings.arch)
-    if settings.weights == "library":
-        load_weights(encoder, _library_weights(settings.arch), f"torchvision's {settings.arch}")
-    elif settings.weights is not None:
-        path = Path(settings.weights)
-        load_weights(encoder, read_state(path), str(path))
-    return encoder
+    found = IMAGE_ENCODERS.find(settings.arch, where, "model.image.arch")
+    if settings.name is not None and settings.arch != "timm":
+        raise UserError(
+            f"{where}: setting 'model.image.name' is a model of timm; it needs arch: timm, "
+            f"not {settings.arch}."
+        )
+    return found.build(settings)
+
+
+def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
+    """The encoder of a model folder, without its weights.
+
+    Args:
+        arch: of the folder's ``architecture``.
+        config: its ``image_config``.
+        where: its file, for messages.
+
+    Raises:
+        UserError: it is none.
+    """
+    found = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
+    return found.rebuild(arch, config, where)
+
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def weight_file(folder: Path) -> Path:
+    """The weight file of a folder as transformers and timm write it.
+
+    Raises:
+        UserError: there is none.
+    """
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
+
+
+def trunk_tensors(
+    state: Mapping[str, Tensor], own: Iterable[str], heads: re.Pattern[str]
+) -> dict[str, Tensor]:
+    """The tensors of a trunk among those of a published file, under the trunk's own names.
+
+    Args:
+        state: content of the file; the trunk may be inside of a larger model, under a prefix.
+        own: names of the trunk's tensors.
+        heads: what is left out: parts from which no region is computed.
+
+    Returns:
+        The rest; what is not the trunk's keeps its name, for a strict import to refuse.
+    """
+    anchor = next(iter(own))
+    prefixes = [key.removesuffix(anchor) for key in state if key.endswith(anchor)]
+    prefix = min(prefixes, key=len, default="")
+    kept = {}
+    for key, value in state.items():
+        name = key.removeprefix(prefix)
+        if not (heads.search(name) or heads.search(key)):
+            kept[name if key.startswith(prefix) else key] = value
+    return kept
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -139,42 +219,3 @@ def read_state(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
         state = content.get("state_dict", content.get("model", content))
         return {key: value for key, value in state.items() if isinstance(value, Tensor)}
-
-
-def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -> None:
-    """Load torchvision-style weights, under any prefix; the classifier ``fc`` is left out.
-
-    A three-channel first layer is summed over its channels: the same response as feeding a
-    grey image three times.
-    """
-    anchor = next((key for key in state if key.endswith("conv1.weight") and "layer" not in key), "")
-    prefix = anchor.removesuffix("conv1.weight")
-    state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-    own = encoder.state_dict()
-    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
-    stem = state.get("conv1.weight")
-    if stem is not None and stem.ndim == 4 and stem.shape[1] == 3:
-        state["conv1.weight"] = stem.sum(dim=1, keepdim=True)
-    wrong = [k for k in own if k not in state or state[k].shape != own[k].shape]
-    wrong = [k for k in wrong if not k.endswith("num_batches_tracked")]
-    if wrong:
-        raise UserError(
-            f"{where}: these weights are not of a {encoder.arch} "
-            f"({len(wrong)} of {len(own)} tensors missing or of another shape, first '{wrong[0]}')."
-        )
-    encoder.load_state_dict({key: state.get(key, own[key]) for key in own})
-
-
-def _library_weights(arch: str) -> dict[str, Tensor]:
-    from torchvision import models
-
-    if arch == "resnet_small":
-        raise UserError("resnet_small has no library weights; set model.image.weights to null.")
-    sentence = (
-        f"torchvision's weights of {arch} cannot be downloaded here; give a local file in "
-        "model.image.weights"
-    )
-    with explained(sentence, OSError, RuntimeError):
-        weights = models.get_model_weights(arch).DEFAULT
-        state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
-        return state

@@ -11,8 +11,15 @@ if TYPE_CHECKING:
     import torch
 
 
-def load_model(folder: Path, device: str | torch.device = "cpu") -> ImageTextModel:
+def load_model(
+    folder: Path, device: str | torch.device = "cpu", *, check: bool = True
+) -> ImageTextModel:
     """Read a model folder, ready for evaluation: a peer if it holds ``peer.yaml``.
+
+    Args:
+        folder: where it is.
+        device: where the model shall be.
+        check: encode its golden samples, and warn if they moved (`medclip_debias.models.golden`).
 
     Raises:
         UserError: no such folder, or one that holds no whole model of this format.
@@ -20,7 +27,7 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> ImageTextMod
     if (Path(folder) / "peer.yaml").is_file():
         from medclip_debias.models.peers.peer import Peer
 
-        return Peer.load(Path(folder), device)
+        return Peer.load(Path(folder), device, check=check)
     from medclip_debias.models.dual_encoder import DualEncoder
 
-    return DualEncoder.load(Path(folder), device)
+    return DualEncoder.load(Path(folder), device, check=check)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def sentence_list(texts: str | Iterable[str]) -> list[str]:
@@ -28,6 +32,19 @@ def sentence_list(texts: str | Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is {_kind(text)}, not a text; write it as text.")
     return found
+
+
+def one_vector(sentences: Tensor) -> Tensor:
+    """Unit vectors ``[T, D]`` of what a model encoded: that, or the direction of the mean word.
+
+    Args:
+        sentences: ``[T, D]``, or words ``[T, L, D]`` of a model that scores by them, padded with
+            zeros.
+    """
+    if sentences.ndim == 2:
+        return sentences
+    total = sentences.sum(dim=1)
+    return total / total.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
 
 def _kind(value: object) -> str:

@@ -1,5 +1,6 @@
-"""BERT sentence encoder and its tokenizer, read from a BERT or CXR-BERT folder.
+"""Sentence encoder and its tokenizer, read from a folder of a BERT or one of its kin.
 
+BERT, CXR-BERT, RoBERTa, MPNet and ModernBERT (`medclip_debias.models.bert_config.FAMILIES`).
 CXR-BERT-specialized has its own model type and projection head; both are read here without
 running any code from its folder.
 """
@@ -7,30 +8,45 @@ running any code from its folder.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.errors import UserError, explained
-from medclip_debias.files import read_json
-from medclip_debias.models.bert_config import bert_fields, check_room, make_bert_config
+from medclip_debias.errors import ReportedWarning, UserError, explained
+from medclip_debias.files import read_json, read_json_value
+from medclip_debias.models.bert_config import (
+    BertFields,
+    check_room,
+    encoder_tensors,
+    family_of,
+    make_bert_config,
+    make_text_model,
+    text_fields,
+)
+from medclip_debias.models.image_encoder import WEIGHT_FILES, read_state, weight_file
+from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.tokenizer_file import MAX_BYTES, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import BertForMaskedLM, BertModel
+    from transformers import BertForMaskedLM
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 MAX_JSON = 16 << 20
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+Pooling = Literal["cls", "mean"]
 
 
 class SentenceTokenizer:
-    """WordPiece with [CLS] and [SEP], from ``tokenizer.json`` or ``vocab.txt``.
+    """Sentence to token ids between [CLS] and [SEP] (RoBERTa's and MPNet's ``<s>``, ``</s>``).
+
+    From ``tokenizer.json``, WordPiece's ``vocab.txt``, or RoBERTa's ``vocab.json`` and
+    ``merges.txt``.
 
     Built on the ``tokenizers`` library itself, whose file format is stable, instead of the
     wrappers whose interface changes between major versions of transformers.
@@ -39,17 +55,24 @@ class SentenceTokenizer:
     def __init__(self, tokenizer: Tokenizer, where: str = "tokenizer") -> None:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = _special(
-            vocabulary, where
-        )
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        # MPNet's vocabulary holds BERT's special tokens as well: what is put first decides.
+        first = tokenizer.encode("x").tokens[:1]
+        names = _ROBERTA_TOKENS if first == [_ROBERTA_TOKENS[2]] else SPECIAL_TOKENS
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = _special(
+            vocabulary, where, names
+        )
         if tokenizer.encode("x").ids[:1] != [self.cls_id]:
             raise UserError(f"{where}: this tokenizer adds no [CLS]; use one of a BERT.")
 
     @classmethod
     def load(cls, folder: Path) -> SentenceTokenizer:
-        """Read ``tokenizer.json``, or else ``vocab.txt``, from ``folder``."""
+        """Read ``tokenizer.json``, else ``vocab.txt``, else ``vocab.json``, from ``folder``.
+
+        Raises:
+            UserError: there is none of them, or it is damaged or of another kind.
+        """
         from tokenizers.implementations import BertWordPieceTokenizer
 
         fast, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
@@ -67,7 +90,11 @@ class SentenceTokenizer:
             _special(table, str(vocabulary))
             made = BertWordPieceTokenizer(vocab=table, lowercase=bool(lowercase))
             return cls(made._tokenizer, str(vocabulary))
-        raise UserError(f"{folder}: holds neither tokenizer.json nor vocab.txt.")
+        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            return cls(_byte_pairs(folder), str(folder / "vocab.json"))
+        raise UserError(
+            f"{folder}: holds neither tokenizer.json nor vocab.txt, nor vocab.json with merges.txt."
+        )
 
     @property
     def size(self) -> int:
@@ -101,11 +128,36 @@ class SentenceTokenizer:
         return padded, mask
 
 
-def _special(vocabulary: dict[str, int], where: str) -> list[int]:
-    for token in SPECIAL_TOKENS:
+def _byte_pairs(folder: Path) -> Tokenizer:
+    """RoBERTa's tokenizer (byte-level BPE, Liu et al. 2019) from its two files."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    path, merges = folder / "vocab.json", folder / "merges.txt"
+    table = read_json(path, "this is not a vocabulary", limit=MAX_BYTES)
+    if merges.stat().st_size > MAX_BYTES:
+        raise UserError(f"{merges}: is too large for a list of merges.")
+    with explained(f"{merges}: this is not UTF-8 text", UnicodeDecodeError):
+        lines = merges.read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    _special(table, str(path), _ROBERTA_TOKENS)
+    sentence = f"{folder}: vocab.json and merges.txt do not belong together"
+    with explained(sentence, Exception):
+        made = Tokenizer(models.BPE(vocab=table, merges=[(a, b) for a, b in pairs]))
+    made.add_special_tokens(list(_ROBERTA_TOKENS))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.RobertaProcessing(
+        ("</s>", table["</s>"]), ("<s>", table["<s>"]), add_prefix_space=False
+    )
+    return made
+
+
+def _special(
+    vocabulary: dict[str, int], where: str, names: Sequence[str] = SPECIAL_TOKENS
+) -> list[int]:
+    for token in names:
         if token not in vocabulary:
             raise UserError(f"{where}: the vocabulary lacks the special token {token}.")
-    return [vocabulary[token] for token in SPECIAL_TOKENS]
+    return [vocabulary[token] for token in names]
 
 
 class ProjectionHead(nn.Module):
@@ -126,10 +178,20 @@ class ProjectionHead(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """BERT's [CLS] vector, through CXR-BERT's projection head when the folder has one.
+    """A sentence's vector: [CLS] or the mean of its tokens, through CXR-BERT's head if it has one.
+
+    Args:
+        config: content of ``config.json``.
+        use_projection_head: whether the head of a CXR-BERT that has one is used, on [CLS].
+        where: names the file of ``config``, for messages.
+        pooling: ``cls``, or ``mean`` over the tokens that are no padding, as sentence encoders do
+            (Reimers and Gurevych 2019).
 
     Attributes:
+        bert: transformers' own module, of whatever family.
         width: size of the sentence feature.
+        longest: most tokens that can be read.
+        pooling: as given.
     """
 
     def __init__(
@@ -137,38 +199,60 @@ class TextEncoder(nn.Module):
         config: dict[str, Any],
         use_projection_head: bool = False,
         where: str = "config.json",
+        pooling: Pooling = "cls",
     ) -> None:
-        from transformers import BertModel
-
         super().__init__()
-        projected = bert_fields(config, where).projection_size
         self.config = config
-        bert_config = make_bert_config(config, where)
-        self.bert: BertModel = BertModel(bert_config, add_pooling_layer=False)
+        self.family = family_of(config, where)
+        fields = text_fields(config, where)
+        self.pooling = pooling
+        self.longest = fields.longest
+        self.vocabulary, self.pad_id = fields.vocab_size, fields.pad_token_id
+        self.bert: Any = make_text_model(config, where)
         self.head: ProjectionHead | None = None
-        self.width: int = bert_config.hidden_size
-        if use_projection_head and projected:
-            self.head = ProjectionHead(self.width, projected, bert_config.layer_norm_eps)
-            self.width = projected
+        self.width: int = fields.hidden_size
+        if use_projection_head and isinstance(fields, BertFields) and fields.projection_size:
+            if pooling == "mean":
+                raise UserError(
+                    f"{where}: CXR-BERT's projection head was trained on [CLS]; set "
+                    "model.text.use_projection_head=false for pooling 'mean'."
+                )
+            self.head = ProjectionHead(self.width, fields.projection_size, fields.layer_norm_eps)
+            self.width = fields.projection_size
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The transformer's layers, the lowest first."""
+        return list(self.bert.get_submodule(self.family.layers))
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """What comes after the last layer."""
+        norm = getattr(self.bert, "final_norm", None)
+        return [module for module in (norm, self.head) if module is not None]
 
     @classmethod
-    def from_folder(cls, folder: Path, use_projection_head: bool = True) -> TextEncoder:
-        """Read a BERT or CXR-BERT folder, weights included."""
-        config, where = read_bert_config(folder), f"{folder}/config.json"
+    def from_folder(
+        cls, folder: Path, use_projection_head: bool = True, pooling: Pooling | None = None
+    ) -> TextEncoder:
+        """Read a text encoder's folder, weights included.
+
+        Args:
+            folder: of a family of `medclip_debias.models.bert_config.FAMILIES`.
+            use_projection_head: as for the class.
+            pooling: as for the class; None takes what the folder says (`folder_pooling`).
+
+        Raises:
+            UserError: no such folder, or tensors are missing, unknown or of another shape.
+        """
+        config, where = read_text_config(folder), f"{folder}/config.json"
+        pooled = pooling or folder_pooling(folder)
         with torch.device("meta"):
-            check_room(cls(config, use_projection_head, where), _weights(folder), where)
-        encoder = cls(config, use_projection_head, where)
+            check_room(cls(config, use_projection_head, where, pooled), weight_file(folder), where)
+        encoder = cls(config, use_projection_head, where, pooled)
         state = read_bert_state(folder)
-        found = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.")}
-        found = found or state  # a bare BertModel has no prefix
-        own = encoder.bert.state_dict()
-        absent = [key for key in own if key not in found or found[key].shape != own[key].shape]
-        if absent:
-            raise UserError(
-                f"{folder}: its weights do not fit its config.json "
-                f"({len(absent)} of {len(own)} tensors, first '{absent[0]}')."
-            )
-        encoder.bert.load_state_dict({key: found[key] for key in own})
+        found = encoder_tensors(state, encoder.family)
+        load_strictly(encoder.bert, found, f"{folder}: its weights do not fit its config.json")
         if encoder.head is not None:
             name = "cls_projection_head."
             head = {k.removeprefix(name): v for k, v in state.items() if k.startswith(name)}
@@ -176,17 +260,77 @@ class TextEncoder(nn.Module):
                 encoder.head.load_state_dict(head)
         return encoder
 
+    def hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to the last layer's vectors ``[T, L, hidden_size]``."""
+        result: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        return result
+
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to sentence features ``[T, width]``."""
-        cls: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+        hidden = self.hidden(ids, mask)
+        if self.pooling == "mean":
+            return token_mean(hidden, mask)
+        cls = hidden[:, 0]
         return cls if self.head is None else self.head(cls)
 
+    def words(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to features of the tokens ``[T, L, width]``.
 
-def read_bert_config(folder: Path) -> dict[str, Any]:
-    """Read ``config.json`` of a BERT-like folder.
+        Those of padding mean nothing. The projection head, which was trained for [CLS], is
+        applied to each token.
+        """
+        hidden: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        return hidden if self.head is None else self.head(hidden)
+
+
+def token_mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ``hidden`` ``[T, L, D]`` over the tokens whose ``mask`` ``[T, L]`` is 1."""
+    weight = mask[..., None].to(hidden.dtype)
+    return (hidden * weight).sum(dim=1) / weight.sum(dim=1)
+
+
+_POOLINGS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+}
+
+
+def folder_pooling(folder: Path) -> Pooling:
+    """What a sentence-transformers folder says of its pooling; ``cls`` for any other folder.
+
+    Warns:
+        ReportedWarning: the folder lists modules after the pooling that are not read.
 
     Raises:
-        UserError: no such folder, no config, or a model that is not a BERT.
+        UserError: it pools in another way.
+    """
+    modules = folder / "modules.json"
+    if modules.is_file():
+        listed = read_json_value(modules, "copy the model folder again", limit=MAX_JSON)
+        entries = listed if isinstance(listed, list) else []
+        types = [str(one.get("type", "?")) for one in entries if isinstance(one, dict)]
+        unread = [name for name in types if name.rpartition(".")[2] in ("Dense", "LayerNorm")]
+        if unread:
+            sentence = f"{modules}: of its {len(types)} modules, {len(unread)} after the pooling "
+            sentence += "are not read; the projection into the shared space takes their place"
+            warnings.warn(sentence, ReportedWarning, stacklevel=2)
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return "cls"
+    content = read_model_json(path)
+    on = [key for key, value in content.items() if key.startswith("pooling_mode_") and value]
+    if len(on) != 1 or on[0] not in _POOLINGS:
+        raise UserError(
+            f"{path}: pools by {', '.join(on) or 'nothing'}; set model.text.pooling to cls or mean."
+        )
+    return _POOLINGS[on[0]]
+
+
+def read_text_config(folder: Path) -> dict[str, Any]:
+    """Read ``config.json`` of a text encoder's folder.
+
+    Raises:
+        UserError: no such folder, no config, or a family that is not read.
     """
     if not folder.is_dir():
         raise UserError(
@@ -196,26 +340,28 @@ def read_bert_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: holds no config.json, so it is no BERT folder.")
     config = read_model_json(folder / "config.json")
+    family_of({"model_type": None} | config, f"{folder}/config.json")
+    return config
+
+
+def read_bert_config(folder: Path) -> dict[str, Any]:
+    """Read ``config.json`` of a folder that must be a BERT's or CXR-BERT's.
+
+    Raises:
+        UserError: no such folder, no config, or a model that is not a BERT.
+    """
+    config = read_text_config(folder)
     if config.get("model_type") not in ("bert", "cxr-bert"):
         raise UserError(
             f"{folder}/config.json: model_type is {config.get('model_type')!r}; "
-            "only 'bert' and 'cxr-bert' can be read."
+            "a masked language model is read of 'bert' and 'cxr-bert' only."
         )
     return config
 
 
 def read_bert_state(folder: Path) -> dict[str, Tensor]:
     """Read a BERT folder's weights, safetensors first; never runs pickled code."""
-    from medclip_debias.models.image_encoder import read_state
-
-    return read_state(_weights(folder))
-
-
-def _weights(folder: Path) -> Path:
-    for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
+    return read_state(weight_file(folder))
 
 
 def load_masked_lm(folder: Path) -> BertForMaskedLM:
@@ -224,7 +370,7 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
 
     config = make_bert_config(read_bert_config(folder), f"{folder}/config.json")
     with torch.device("meta"):
-        check_room(BertModel(config, add_pooling_layer=False), _weights(folder), folder)
+        check_room(BertModel(config, add_pooling_layer=False), weight_file(folder), folder)
     with explained(f"{folder}: cannot be read as a masked language model", Exception), _quiet():
         model, report = BertForMaskedLM.from_pretrained(
             folder,

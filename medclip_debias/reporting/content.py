@@ -178,7 +178,9 @@ def interval(value: Sequence[float] | None, digits: int = 3) -> str:
 
 
 FEW_PATIENTS = 100
-PATIENTS_OF = ("zero_shot", "grounding", "study_retrieval", "triplets")
+PATIENTS_OF = (
+    *("zero_shot", "grounding", "study_retrieval", "triplets", "segmentation", "progression"),
+)
 
 
 def few_patients(counts: Iterable[Any]) -> str:

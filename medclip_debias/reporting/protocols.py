@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from medclip_debias.evaluation.presets import preset_lines
 from medclip_debias.reporting.content import Rows, dig, interval, number
 
 Results = Mapping[str, Any]
@@ -27,6 +28,15 @@ def ranking_rows(results: Results) -> Rows:
             row += [number(c.get(key)), interval(dig(c, f"interval.{key}"))]
         rows.append(row)
     return rows
+
+
+def preset_rows(results: Results) -> Rows:
+    """Preset, part, metrics and what it does, one row a part; empty where none was asked for."""
+    return [
+        [name, part.replace("_", " "), line, found["about"]]
+        for name, found in (results.get("presets") or {}).items()
+        for part, line in preset_lines(found).items()
+    ]
 
 
 def negation_rows(results: Results) -> Rows:

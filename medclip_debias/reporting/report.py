@@ -54,6 +54,7 @@ def write_report(run: Path) -> Path:
         label_map=content.dig(results, "zero_shot.label_map.name"),
         mapped=protocols.label_map_rows(results),
         ceilings=ceiling_rows(run, results),
+        presets=protocols.preset_rows(results),
         rankings=protocols.ranking_rows(results),
         negations=protocols.negation_rows(results),
         contradiction_chance=content.dig(results, "zero_shot.contradiction_chance"),

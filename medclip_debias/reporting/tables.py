@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.files import write_text
-from medclip_debias.markdown import markdown_table, one_line
+from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.reporting.content import dig, few_patients, interval, number, patients_of
 
 _TEX = {
@@ -37,18 +37,36 @@ class PrintedTable:
         rows: cells, each row as long as ``head``.
         caption: what the table shows, in sentences.
         words: how many columns, from the left, hold words; the others hold numbers.
+        bold: row and column of the cells that stand out.
     """
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str
     words: int = 1
+    bold: frozenset[tuple[int, int]] = frozenset()
+
+    def marked(self, words: Callable[[str], str], bold: str) -> list[list[str]]:
+        """The rows with every cell as ``words`` writes it, put into ``bold`` where it stands out.
+
+        Args:
+            words: escapes what the format would read as its own.
+            bold: the format's way, with ``{}`` for the cell.
+        """
+        return [
+            [
+                bold.format(words(cell)) if (row, column) in self.bold else words(cell)
+                for column, cell in enumerate(cells)
+            ]
+            for row, cells in enumerate(self.rows)
+        ]
 
 
 def markdown(table: PrintedTable) -> str:
     """The table as Markdown, its caption below."""
-    lines = markdown_table(table.head, table.rows, table.words)
-    return "\n".join([*lines, "", table.caption, ""])
+    head = [plain_words(title) for title in table.head]
+    lines = markdown_table(head, table.marked(plain_words, "**{}**"), table.words)
+    return "\n".join([*lines, "", plain_words(table.caption), ""])
 
 
 def latex(table: PrintedTable) -> str:
@@ -60,9 +78,9 @@ def latex(table: PrintedTable) -> str:
         rf"\caption{{{tex(table.caption)}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        _ampersands(table.head),
+        _ampersands([tex(title) for title in table.head]),
         r"\midrule",
-        *(_ampersands(row) for row in table.rows),
+        *(_ampersands(row) for row in table.marked(tex, r"\textbf{{{}}}")),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
@@ -80,7 +98,7 @@ def tex(text: str) -> str:
 
 
 def _ampersands(cells: Sequence[str]) -> str:
-    return " & ".join(tex(cell) for cell in cells) + r" \\"
+    return " & ".join(cells) + r" \\"
 
 
 # ------------------------------------------------------------------------------- of runs

@@ -39,7 +39,7 @@ from medclip_debias.losses.policies.known import RemoveKnown
 from medclip_debias.losses.policies.mask import MaskIdenticalText, MaskSameStudy
 from medclip_debias.losses.policies.text import RemoveByText
 from medclip_debias.losses.policies.weigh_by_evidence import WeighByEvidence
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
 
 
 class Core(NamedTuple):
@@ -381,8 +381,6 @@ def frozen_embeddings(
         if encoder.head is not None:
             vectors = encoder(ids, mask)
         else:
-            hidden = encoder.bert(input_ids=ids, attention_mask=mask).last_hidden_state
-            weights = mask[:, :, None].to(hidden.dtype)
-            vectors = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+            vectors = token_mean(encoder.hidden(ids, mask), mask)
         result[torch.tensor(chosen, device=device)] = F.normalize(vectors.float(), dim=-1)
     return result

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,54 +11,139 @@ from torch import nn
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import Objective
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training.settings import FreezeSettings, LearningRateFactors, TrainSettings
-
-_TEXT_LAYER = re.compile(r"bert\.encoder\.layer\.(\d+)\.")
-_IMAGE_LAYER = re.compile(r"layer(\d+)\.")
+from medclip_debias.models.lora import add_adapters
+from medclip_debias.training.settings import LearningRateFactors, LoraSettings, TrainSettings
 
 
-def frozen_parts(model: DualEncoder, freeze: FreezeSettings, where: str) -> list[nn.Module]:
-    """Switch off the gradients of what ``freeze`` names; return those modules.
+class Layered(Protocol):
+    """An encoder as a stem, layers upon it, and what comes after the last."""
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The lowest first."""
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """After the last, as a last norm; it learns as the last layer does."""
+
+
+def depths(encoder: Layered) -> dict[nn.Parameter, int]:
+    """Depth of each parameter: 0 in the stem, k in layer k, one more above the last."""
+    assert isinstance(encoder, nn.Module)
+    layers = encoder.layers
+    found = dict.fromkeys(encoder.parameters(), 0)
+    for module in encoder.above:
+        found |= dict.fromkeys(module.parameters(), len(layers) + 1)
+    for depth, layer in enumerate(layers, start=1):
+        found |= dict.fromkeys(layer.parameters(), depth)
+    return found
+
+
+def choose_parts(model: DualEncoder, settings: TrainSettings, where: str) -> list[nn.Module]:
+    """Switch off the gradients of what shall keep its weights, and put adapters where asked.
+
+    Returns:
+        The modules that are to be in evaluation mode.
+
+    Raises:
+        UserError: the encoder has no such layer, or nothing to put an adapter on.
+    """
+    frozen: list[nn.Module] = []
+    for name, encoder in (("image", model.image_encoder), ("text", model.text_encoder)):
+        depth = frozen_depth(encoder, name, settings, where)
+        parameters = depths(encoder)
+        for parameter in encoder.parameters():
+            if parameters[parameter] <= depth:
+                parameter.requires_grad_(False)
+        frozen += frozen_part(encoder, depth)
+        lora = getattr(settings.trainable, name).lora
+        if lora:
+            _adapt(encoder, lora, name, where)
+    return frozen
+
+
+def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: str) -> int:
+    """How many of an encoder's layers keep their weights.
+
+    Args:
+        encoder: the ``image`` or ``text`` encoder.
+        name: which of them.
+        settings: say what is frozen and what trains.
+        where: file of the settings, for messages.
+
+    Returns:
+        -1 for nothing, 0 for the stem alone, k for the stem and k layers, one more than there are
+        for the whole encoder.
 
     Raises:
         UserError: the encoder has no such layer.
     """
-    parts = [*_frozen_image(model, freeze.image, where), *_frozen_text(model, freeze.text, where)]
-    for part in parts:
-        part.requires_grad_(False)
-    return parts
+    upto, parts = getattr(settings.freeze, name), getattr(settings.trainable, name)
+    count = len(encoder.layers)
+    if upto == "all" or parts.frozen or parts.lora:
+        return count + 1
+    if parts.last_blocks:
+        setting, asked = f"train.trainable.{name}.last_blocks", parts.last_blocks
+        depth = count - parts.last_blocks
+    else:
+        setting, asked, depth = f"train.freeze.{name}", upto, _depth(upto)
+    if depth > count or (parts.last_blocks and depth < 0):
+        known = f"the {name} encoder has {count} layers."
+        if name == "image" and not parts.last_blocks:
+            names = ", ".join(f"layer{number}" for number in range(1, count + 1))
+            arch = getattr(encoder, "arch", name)
+            known = f"{arch} has {names}; choose one of them, stem or all."
+        raise UserError(f"{where}: setting '{setting}' is {asked!r}, but {known}")
+    return depth
 
 
-def _frozen_image(model: DualEncoder, upto: str, where: str) -> list[nn.Module]:
-    encoder = model.image_encoder
-    if upto == "none":
+def frozen_part(encoder: Layered, depth: int) -> list[nn.Module]:
+    """The modules of an encoder that `frozen_depth` means."""
+    assert isinstance(encoder, nn.Module)
+    layers = encoder.layers
+    if depth < 0:
         return []
-    if upto == "all":
+    if depth > len(layers):
         return [encoder]
-    names = [name for name, _ in encoder.named_children() if _IMAGE_LAYER.match(f"{name}.")]
-    if upto != "stem" and upto not in names:
-        raise UserError(
-            f"{where}: setting 'train.freeze.image' is '{upto}', but {encoder.arch} has "
-            f"{', '.join(names)}; choose one of them, stem or all."
-        )
-    below = names[: names.index(upto) + 1] if upto in names else []
-    return [encoder.conv1, encoder.bn1, *(encoder.get_submodule(name) for name in below)]
+    return [*_stem(encoder, {*layers, *encoder.above}), *layers[:depth]]
 
 
-def _frozen_text(model: DualEncoder, upto: str | int, where: str) -> list[nn.Module]:
-    bert = model.text_encoder.bert
-    if upto == "none":
-        return []
-    if upto == "all":
-        return [model.text_encoder]
-    layers = list(bert.encoder.layer)
-    count = 0 if upto == "embeddings" else int(upto)
-    if count > len(layers):
+def _depth(upto: str | int) -> int:
+    """Number of layers that ``freeze`` names, -1 for nothing and 0 for the stem alone."""
+    if isinstance(upto, int):
+        return upto
+    words = {"none": -1, "stem": 0, "embeddings": 0}
+    return words[upto] if upto in words else int(upto.removeprefix("layer"))
+
+
+def _stem(module: nn.Module, upper: set[nn.Module]) -> list[nn.Module]:
+    """The largest modules below ``module`` that hold none of ``upper``."""
+    found = []
+    for child in module.children():
+        if child in upper:
+            continue
+        if any(inner in upper for inner in child.modules()):
+            found += _stem(child, upper)
+        else:
+            found.append(child)
+    return found
+
+
+def _adapt(encoder: Any, lora: LoraSettings, name: str, where: str) -> None:
+    if not add_adapters(encoder.layers, lora.rank, lora.alpha, lora.targets):
         raise UserError(
-            f"{where}: setting 'train.freeze.text' is {count}, but the text encoder has only "
-            f"{len(layers)} layers."
+            f"{where}: setting 'train.trainable.{name}.lora' finds no linear map of "
+            f"'{lora.targets}' in the {name} encoder; choose other targets, or last_blocks."
         )
-    return [bert.embeddings, *layers[:count]]
+
+
+def parameter_counts(model: DualEncoder) -> dict[str, dict[str, int]]:
+    """Numbers that train and numbers that do not, of each encoder and of the rest."""
+    found = {part: {"trained": 0, "frozen": 0} for part in ("image", "text", "heads")}
+    for name, parameter in model.named_parameters():
+        part = name.partition("_encoder.")[0] if "_encoder." in name else "heads"
+        found[part]["trained" if parameter.requires_grad else "frozen"] += parameter.numel()
+    return found
 
 
 def make_optimizer(
@@ -76,7 +160,7 @@ def make_optimizer(
         settings: of the run.
     """
     factors = settings.lr_factors
-    factor_of = {p: _factor(name, model, factors) for name, p in model.named_parameters()}
+    factor_of = _factors(model, factors)
     undecayed: set[nn.Parameter] = set()
     for module in others:
         for parameter in module.parameters():  # the term shares an embedding with the encoder
@@ -106,21 +190,17 @@ def make_optimizer(
     return torch.optim.AdamW(content, lr=settings.lr, eps=settings.adam_eps, fused=fused or None)
 
 
-def _factor(name: str, model: DualEncoder, factors: LearningRateFactors) -> float:
-    """What the learning rate of the model's parameter ``name`` is multiplied by."""
-    part, _, rest = name.partition(".")
-    if part == "image_encoder":
-        found = _IMAGE_LAYER.match(rest)
-        depth = int(found[1]) if found else 0
-        layers = sum(1 for n, _ in model.image_encoder.named_children() if n.startswith("layer"))
-        return factors.image * factors.layer_decay ** (layers - depth)
-    if part == "text_encoder":
-        layers = len(model.text_encoder.bert.encoder.layer)
-        found = _TEXT_LAYER.match(rest)
-        lowest = 0 if rest.startswith("bert.embeddings") else layers  # head: as the last layer
-        depth = int(found[1]) + 1 if found else lowest
-        return factors.text * factors.layer_decay ** (layers - depth)
-    return factors.heads
+def _factors(model: DualEncoder, factors: LearningRateFactors) -> dict[nn.Parameter, float]:
+    """What the learning rate of each of the model's parameters is multiplied by."""
+    found = dict.fromkeys(model.parameters(), factors.heads)
+    sides = ((model.image_encoder, factors.image), (model.text_encoder, factors.text))
+    for encoder, factor in sides:
+        top = len(encoder.layers)
+        found |= {
+            parameter: factor * factors.layer_decay ** (top - min(depth, top))
+            for parameter, depth in depths(encoder).items()
+        }
+    return found
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
+from medclip_debias.files import write_json
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import DualEncoder, load_state
 from medclip_debias.training.checkpoint import (
@@ -95,6 +96,7 @@ def train(
     validator: Validator | None = None,
     allow_changed_data: bool = False,
     warn: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Train a model, resuming where an earlier call with equal settings stopped.
 
@@ -111,6 +113,7 @@ def train(
             returns metrics, among them the setting ``best_metric``.
         allow_changed_data: resume although the prepared set has changed.
         warn: called with a sentence about a damaged checkpoint; by default it is logged.
+        say: called at the start with what trains; by default it is logged.
 
     Returns:
         The model folder ``out/model`` and metrics of the run.
@@ -130,7 +133,7 @@ def train(
         together(place, settings.train.device, watch) as (ranks, device),
     ):
         watch.enter(None)
-        trainer = Trainer(settings, where, ranks, device)
+        trainer = Trainer(settings, where, ranks, device, warn or _log.warning)
         check_sample(trainer.prepared)
         # What follows changes the folder: from here on a signal is an answer to wait for.
         signals.at_once = False
@@ -139,6 +142,9 @@ def train(
             raise StoppedBySignalError(before_the_first_step(signals.name))
         with run.hold_folder():
             start = run.open_folder(fresh, allow_changed_data)
+            if run.first:
+                write_json(settings.out / "parameters.json", trainer.counts)
+                (say or _log.info)(_what_trains(trainer.counts))
             return run.loop(start, progress)
 
 
@@ -408,6 +414,7 @@ class _Run:
         # What the model says of a real radiograph means nothing then (`models.synthetic`).
         model.provenance["synthetic"] = meta.get("synthetic", "unknown")
         # Not part of the identity: a run of an earlier version would not resume.
+        model.provenance["parameters"] = self.trainer.counts
         model.provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
         if self.settings.train.ema:
             model.provenance["weights"] = "exponential moving average"
@@ -418,6 +425,16 @@ class _Run:
         sentence = f"{folder}: the model cannot be written; free some space, then run the same "
         with explained(sentence + "command again", OSError):
             model.save(folder)
+
+
+def _what_trains(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """One sentence: ``training 1,234 of 5,678 numbers of the image encoder, ...``."""
+    names = {"image": "the image encoder", "text": "the text encoder", "heads": "the rest"}
+    parts = []
+    for part, count in counts.items():
+        trained, frozen = count["trained"], count["frozen"]
+        parts.append(f"{trained:,} of {trained + frozen:,} numbers of {names[part]}")
+    return f"training {', '.join(parts)}"
 
 
 class _Pace:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    field_validator,
+    model_validator,
+)
 
-from medclip_debias.config import AugmentSettings, ModelSettings, Preprocessing, Settings
+from medclip_debias.config import (
+    AugmentSettings,
+    FeatureSettings,
+    LaterSettings,
+    ModelSettings,
+    Preprocessing,
+    Settings,
+)
 from medclip_debias.evaluation.catalogue import VALIDATION
+from medclip_debias.models.lora import Targets
 
 
 class FreezeSettings(Settings):
@@ -22,6 +34,57 @@ class FreezeSettings(Settings):
 
     image: Literal["none", "stem", "layer1", "layer2", "layer3", "layer4", "all"] = "none"
     text: Literal["none", "embeddings", "all"] | Annotated[int, Field(ge=1)] = "none"
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters on an encoder that else keeps its weights (Hu et al. 2022).
+
+    ``targets``: the linear maps of ``attention``, or every ``linear`` one of the blocks. Saved
+    models hold the merged weights.
+    """
+
+    rank: int = Field(8, ge=1, le=4096)
+    alpha: float = Field(16.0, gt=0)
+    targets: Targets = "attention"
+
+
+class EncoderParts(Settings):
+    """What of an encoder trains: at most one of these; nothing set is ``all``.
+
+    ``last_blocks``: its last n transformer blocks (stages of a ResNet, Swin or ConvNeXt) and what
+    comes after them.
+    """
+
+    frozen: bool = False
+    last_blocks: int | None = Field(None, ge=1)
+    lora: LoraSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _words(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            if given not in ("all", "frozen"):
+                raise ValueError("write all, frozen, {last_blocks: n} or {lora: {rank: n}}")
+            return {"frozen": given == "frozen"}
+        return given
+
+    @model_validator(mode="after")
+    def _one(self) -> EncoderParts:
+        if self.frozen + (self.last_blocks is not None) + (self.lora is not None) > 1:
+            raise ValueError("choose one of frozen, last_blocks and lora")
+        return self
+
+
+class TrainableSettings(Settings):
+    """Which parts of the encoders train; projections, similarity and loss always do.
+
+    Each ``all``, ``frozen``, ``{last_blocks: n}`` or ``{lora: {rank: n}}``. The rest computes no
+    gradients and is in evaluation mode, as with `FreezeSettings`; an encoder with adapters is in
+    evaluation mode as a whole.
+    """
+
+    image: EncoderParts = EncoderParts()
+    text: EncoderParts = EncoderParts()
 
 
 class LearningRateFactors(Settings):
@@ -38,7 +101,7 @@ class LearningRateFactors(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
 
 
-class TrainSettings(Settings):
+class TrainSettings(LaterSettings):
     """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps``.
 
     Attributes:
@@ -49,6 +112,8 @@ class TrainSettings(Settings):
             ``accumulate`` or on the number of processes (docs/training.md).
         views_per_study: most images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
+        freeze, trainable: which parts of the encoders train, from below or from above; of an
+            encoder, at most one of them.
         ema: decay of an exponential moving average of the weights, which then is what is
             validated and saved as the model.
         precision: of the encoders; similarities and losses are float32 always.
@@ -69,6 +134,8 @@ class TrainSettings(Settings):
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
+    _later: ClassVar = ("trainable", "features")
+
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
     accumulate: int = Field(1, ge=1)
@@ -84,6 +151,7 @@ class TrainSettings(Settings):
     clip_norm: float | None = Field(1.0, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
     freeze: FreezeSettings = FreezeSettings()
+    trainable: TrainableSettings = TrainableSettings()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = True
     compile: bool = False
@@ -104,6 +172,32 @@ class TrainSettings(Settings):
     wandb: Literal["off", "offline", "online"] = "off"
     wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()
+    features: FeatureSettings = FeatureSettings()
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> TrainSettings:
+        features, augment = self.features, self.augment
+        image, text = self.trainable.image, self.trainable.text
+        keeps = self.freeze.image != "none" or image.frozen or image.last_blocks
+        if features.cache and (not keeps or image.lora):
+            raise ValueError(
+                "features.cache keeps what the frozen part of the image encoder gives; set "
+                "freeze.image, to all or to its last frozen layer, or trainable.image to frozen or "
+                "to last_blocks"
+            )
+        if features.text and (text.lora or not (self.freeze.text == "all" or text.frozen)):
+            raise ValueError("features.text needs freeze.text: all or trainable.text: frozen")
+        if features.cache and augment.changes and not features.augmentations:
+            raise ValueError(
+                "features.cache keeps features of images that do not change; set "
+                "features.augmentations to how many augmentations of each image to keep, or "
+                "augment to {crop: false, brightness: 0, contrast: 0}"
+            )
+        if features.augmentations and not augment.changes:
+            raise ValueError("features.augmentations is set, but augment changes no image")
+        if self.task == "two_view" and features.augmentations == 1:
+            raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
+        return self
 
     @field_validator("best_metric")
     @classmethod
@@ -112,6 +206,16 @@ class TrainSettings(Settings):
         if name not in known:
             raise ValueError(f"'{name}' is no metric of a validation; known: {', '.join(known)}")
         return name
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TrainSettings:
+        for part in ("image", "text"):
+            freeze, chosen = getattr(self.freeze, part), getattr(self.trainable, part)
+            if freeze != "none" and chosen != EncoderParts():
+                raise ValueError(
+                    f"freeze.{part} and trainable.{part} both say what trains; keep one of them"
+                )
+        return self
 
     @model_validator(mode="after")
     def _shares(self) -> TrainSettings:
@@ -138,6 +242,15 @@ class RunSettings(Settings):
     preprocessing: Preprocessing = Preprocessing()
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
+
+    @model_validator(mode="after")
+    def _text_features_fit(self) -> RunSettings:
+        if self.train.features.text and self.model.similarity.aggregator == "local_words":
+            raise ValueError(
+                "train.features.text keeps one vector a sentence, but the aggregator local_words"
+                " reads its words; leave one of them out"
+            )
+        return self
 
     @field_validator("loss", mode="before")
     @classmethod

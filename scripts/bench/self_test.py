@@ -18,8 +18,8 @@ from medclip_debias.config import (
     Preprocessing,
     TextEncoderSettings,
 )
+from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.image_encoder import ResNetRegions
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 

@@ -221,7 +221,7 @@ def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     from medclip_debias.data.labels import LabelPolicy
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.encoding import encode
+    from medclip_debias.evaluation.encoding import Network, encode
     from medclip_debias.evaluation.protocol import Draw
     from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
@@ -231,7 +231,7 @@ def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     protocol = ZeroShot(
         data, severity_labels(data, place), prompts, LabelPolicy(), validation="not chosen here"
     )
-    encode(model, data, [protocol], batch_size=64)
+    encode(model, Network(model, data), [protocol], batch_size=64)
     found = protocol.measure(Draw(0)).results["classes"]
     each = {name: float(found[name]["auc"]) if name in found else 0.5 for name in PAIRS}
     result = {f"severity_{name}": value for name, value in each.items()}

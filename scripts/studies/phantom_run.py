@@ -232,7 +232,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     """Every metric of a trained model; see `train_and_measure`."""
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.encoding import encode
+    from medclip_debias.evaluation.encoding import Network, encode
     from medclip_debias.evaluation.label_table import set_labels
     from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.evaluation.phrase_selection import select_phrases
@@ -254,10 +254,10 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
         validation="not chosen here",
     )
     fine = _fine(data, place)
-    grounding = PhraseGrounding(phrases, rule=options.boxes)
+    grounding = PhraseGrounding(phrases, options=options, prompts=model.prompts)
     boxes = BoxRetrieval(phrases)
     protocols: list[Protocol] = [five, fine, grounding, boxes]
-    encode(model, data, protocols, batch_size=64)
+    encode(model, Network(model, data), protocols, batch_size=64)
     found = five.measure(draw).results
     of_fine = auc_by_class({"zero_shot": fine.measure(draw).results})
     each = list(of_fine.values())

@@ -131,7 +131,7 @@ def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
             nn.Flatten(), nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()
         )
     if shape[0] == 1:
-        from medclip_debias.models.image_encoder import ResNetRegions
+        from medclip_debias.models.backbones.resnet import ResNetRegions
 
         regions = ResNetRegions("resnet_tiny")
         return nn.Sequential(regions, nn.AdaptiveAvgPool2d(1), nn.Flatten())

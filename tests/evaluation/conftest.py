@@ -18,8 +18,12 @@ from medclip_debias.config import (
     Preprocessing,
     TextEncoderSettings,
 )
+from medclip_debias.data.layout import MASK_COLUMN, PHRASE_COLUMNS
+from medclip_debias.data.masks import as_coco, encode
 from medclip_debias.data.prompts import default_prompts
+from medclip_debias.data.sources.progression import STATES
 from medclip_debias.data.store import FORMAT_VERSION, PreparedSet, content_hash, write_json
+from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
 
@@ -33,7 +37,10 @@ TEXTS = {
 
 
 def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), labels=True) -> Path:
-    """Write a prepared set of 36 images by hand: two images for each patient."""
+    """Write a prepared set of 36 images by hand: two images for each patient.
+
+    Phrases have masks, the union of their boxes; a patient's two images have two progressions.
+    """
     rng = np.random.default_rng(5)
     folder.mkdir(parents=True)
     rows, studies, sentences, phrases = [], [], [], []
@@ -52,7 +59,9 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
             x, y = rng.uniform(5, width - 35), rng.uniform(5, height - 35)
             boxes = [[float(x), float(y), 24.0, 20.0], [float(x) + 8, float(y), 20.0, 28.0]]
             text = TEXTS[kind][number]
-            phrases.append((f"i{i:02d}/{number}", f"i{i:02d}", kind, text, "", boxes[: 1 + i % 2]))
+            boxes = boxes[: 1 + i % 2]
+            mask = as_coco(encode(box_mask(boxes, height, width)))
+            phrases.append((f"i{i:02d}/{number}", f"i{i:02d}", kind, text, "", boxes, mask))
     tables = {
         "images": pd.DataFrame(
             rows,
@@ -60,14 +69,20 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
         ),
         "studies": pd.DataFrame(studies),
         "sentences": pd.DataFrame(sentences, columns=["study_id", "section", "position", "text"]),
-        "phrases": pd.DataFrame(
-            phrases, columns=["phrase_id", "image_id", "category", "text", "split", "boxes"]
-        ),
+        "phrases": pd.DataFrame(phrases, columns=[*PHRASE_COLUMNS, MASK_COLUMN]),
     }
     pixels = rng.integers(0, 256, (36, SIZE, SIZE), dtype=np.uint8)
     (folder / "images.bin").write_bytes(pixels.tobytes())
     for name, table in tables.items():
         table.to_parquet(folder / f"{name}.parquet", index=False)
+    pairs = [(f"i{i:02d}", f"i{i + 1:02d}", i // 2) for i in range(0, 36, 2)]
+    changes = [
+        (*pair[:2], finding, STATES[(pair[2] // 3 + number) % 3], "one_expert")
+        for pair in pairs
+        for number, finding in enumerate(("edema", "pleural effusion"))
+    ]
+    columns = ["previous_image_id", "image_id", "finding", "progression", "label_quality"]
+    pd.DataFrame(changes, columns=columns).to_parquet(folder / "progression.parquet", index=False)
     with (folder / "rejected.csv").open("w", newline="") as stream:
         csv.writer(stream).writerow(("image_id", "reason"))
     funnel = [{"step": "images listed", "kept": 36, "dropped": 0, "unit": "images"}]
@@ -78,6 +93,7 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
         {
             "format_version": FORMAT_VERSION,
             "kind": "manifest",
+            "annotations": ["progression"],
             "settings": settings.model_dump(mode="json"),
             "counts": {"images": 36, "studies": 36, "phrases": len(phrases)},
             "funnel": funnel,

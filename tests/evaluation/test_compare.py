@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import value_at
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.runs import mismatch
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.reporting.tables import seeds_sentence
@@ -356,3 +358,18 @@ def test_a_run_of_before_the_sides_were_kept_is_compared_without_them(runs):
     for name in ("mean_auc_positive", "mean_auc_negative", "contradiction_rate"):
         assert f"zero_shot.{name}" not in keys
         assert any(f"(zero_shot.{name}) is not compared: 1 of 2" in n for n in found["notes"])
+
+
+def test_words_that_no_model_decides_are_compared_as_words():
+    table = pd.DataFrame({"item": ["x", "y"], "patient": [1, 2], "kind": ["said", "denial"]})
+    there = table.assign(there=[1.0, 0.0], truths=[np.nan, 2.0])
+    other = there.assign(kind=["said", "elsewhere"])
+
+    def verdict(first, second):
+        tables = [{"sentence_boxes": table} for table in (first, second)]
+        runs = [SimpleNamespace(tables=each, folder="r", results={}) for each in tables]
+        return mismatch("sentence_boxes", [SimpleNamespace(runs=[run]) for run in runs])
+
+    assert verdict(there, there.copy()) is None
+    assert "'kind' differs" in verdict(there, other)
+    assert "'truths' differs" in verdict(there, there.assign(truths=[1.0, 2.0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +15,15 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.prepare import prepare
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.groundable import is_groundable, study_counts
 from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.evaluation.phrase_selection import COUNTS, select_phrases
+from medclip_debias.evaluation.phrase_selection import COUNTS, merge_phrases, select_phrases
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.protocols.phrase_grounding import (
     area_terciles,
     best_overlaps,
     score_phrase,
 )
+from medclip_debias.grounding.denials import is_groundable, study_counts
 from medclip_debias.models.region_grid import RegionGrid
 
 INPUT = 40
@@ -270,3 +271,26 @@ def test_a_set_of_an_earlier_version_has_the_counts_of_its_own_boxes(small_prepa
     found = select_phrases(small_prepared, "test", INPUT)
     assert found.counts["without_image"] == found.counts["other_shape"] == 0
     assert found.counts["other_splits"] == 24
+
+
+def test_phrases_of_one_image_are_merged_by_words_or_by_category(small_prepared):
+    def select(**how):
+        return select_phrases(small_prepared, "test", INPUT, **how)
+
+    plain = select()
+    assert "merged" not in plain.counts
+    first = plain.phrases[0]
+    alike = replace(first, text=f" {first.text.upper()}.", boxes=[*first.boxes, [1.0, 2, 3, 4]])
+    other = replace(first, text="Another.", groundable=False)
+    merged, count = merge_phrases([first, other, alike], "phrase")
+    assert count == 1
+    assert [phrase.text for phrase in merged] == [first.text, "Another."]
+    assert merged[0].boxes == [*first.boxes, [1.0, 2, 3, 4]]
+    by_category = select(merge="category")
+    pairs = {(phrase.row, phrase.category) for phrase in plain.phrases}
+    assert len(by_category.phrases) == len(pairs)
+    assert by_category.counts["merged"] == len(plain.phrases) - len(pairs) > 0
+    for phrase in by_category.phrases:
+        own = [p for p in plain.phrases if (p.row, p.category) == (phrase.row, phrase.category)]
+        assert phrase.text == own[0].text == by_category.sentences[phrase.sentence]
+        assert {tuple(box) for box in phrase.boxes} == {tuple(b) for p in own for b in p.boxes}

@@ -59,13 +59,16 @@ def test_every_key_is_documented(written):
     named = set(re.findall(r"`([A-Za-z0-9_.]+)`", page))
     named |= {word.rpartition(".")[2] for word in named}
     content = json.loads(written.read_text())
-    for part in ("zero_shot", "grounding"):  # groups are named by the data, not by the format
-        for division in ("classes", "refused", "categories", "sentence_frequency"):
+    named_by_data = ("zero_shot", "grounding", "segmentation", "progression")
+    for part in named_by_data:  # groups are named by the data, not by the format
+        for division in ("classes", "refused", "categories", "sentence_frequency", "sentences"):
             found = content[part].get(division)
             if found:
                 content[part][division] = [*found.values()]
     content["zero_shot"].pop("multiclass")
-    numbered = re.compile(r"(recall_at|precision_at|box_recall)_[\d.]+")
+    numbered = re.compile(
+        r"(recall_at|precision_at|box_(recall|precision|f1)|average_precision|recall_loss)_[\d.]+"
+    )
     missing = {key for key in keys(content) if not numbered.fullmatch(key)} - named
     assert missing == set()
 

@@ -131,8 +131,10 @@ def test_boxes_are_those_of_the_labelled_pixels(case, threshold, connectivity):
         [x.start, y.start, x.stop - x.start, y.stop - y.start]
         for y, x in find_objects(numbers, count)
     )
-    found = Upsampled(scores, geometry, grid, []).boxes_at_least(threshold, connectivity)
+    found, peaks = Upsampled(scores, geometry, grid, []).regions_at_least(threshold, connectivity)
     assert sorted(found) == expected
+    highest = sorted(heatmap[numbers == n + 1].max() for n in range(count))
+    np.testing.assert_allclose(sorted(peaks), highest, atol=1e-6)
 
 
 def test_a_full_size_map_is_exact_too():
@@ -148,6 +150,10 @@ def test_a_full_size_map_is_exact_too():
     np.testing.assert_array_equal(found.iou(THRESHOLDS), split.iou(THRESHOLDS))
     assert found.pointing_game() == split.pointing_game()
     assert found.cnr() == pytest.approx(split.cnr(signed=True), rel=1e-6)
+    low, high = np.nanmin(heatmap), np.nanmax(heatmap)
+    for share, value in zip((0.3, 0.5), found.dice((0.3, 0.5)), strict=True):
+        cut = heatmap >= low + share * (high - low)
+        assert value == pytest.approx(2 * (cut & mask).sum() / (cut.sum() + mask.sum()), rel=1e-5)
     _, count = label(heatmap >= np.float64(0.3), structure=np.ones((3, 3)))
     assert len(found.boxes_at_least(0.3)) == count
 

@@ -14,13 +14,12 @@ from sklearn.metrics import roc_auc_score
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
-from medclip_debias.evaluation.label_table import class_list, set_labels, table_labels
+from medclip_debias.evaluation.label_table import class_list, of_studies, set_labels, table_labels
 from medclip_debias.evaluation.offsets import offset_rows
 from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.protocols.retrieval import paired_ranks
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval, report_scores
-from medclip_debias.evaluation.protocols.zero_shot import of_studies
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.load import load_model
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from scipy.ndimage import label
 
 import medclip_debias as md
 from medclip_debias.data.prompts import load_prompts
@@ -22,6 +23,8 @@ from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.front import model as module
 from medclip_debias.front.model import Model, SyntheticModelWarning
 from medclip_debias.grounding.files import ground_files
+from medclip_debias.grounding.settings import SuppressionRule
+from medclip_debias.grounding.suppression import save_rule
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
     BertSettings,
@@ -307,6 +310,29 @@ def test_heatmaps_take_one_image_and_know_their_sentences(model, grey):
         maps[NONE]
     with pytest.raises(UserError, match="takes one image, got 2"):
         model.heatmaps([grey, grey], LEFT)
+
+
+def test_boxes_are_those_of_the_maps_and_none_for_what_is_not_in_the_image(model, grey, tmp_path):
+    with pytest.raises(UserError, match=r"suppression\.json: is not there"):
+        model.boxes(grey, [LEFT])
+    plain = model.boxes(grey, [LEFT, NONE], suppress=False)
+    heat = model.heatmaps(grey, [LEFT])[LEFT]
+    low, high = np.nanmin(heat), np.nanmax(heat)
+    _, count = label(heat >= low + 0.5 * (high - low), structure=np.ones((3, 3)))
+    assert (plain["sentence"] == LEFT).sum() == count
+    assert plain["confidence"].isna().all()
+    rule = SuppressionRule(
+        evidence="score", threshold=-1.0, slope=2.0, model_hash=model.network.content_hash
+    )
+    save_rule(tmp_path, rule)
+    kept = Model(model.network, str(tmp_path)).boxes(grey, [LEFT, NONE])
+    assert set(kept["sentence"]) == {LEFT}  # the other denies
+    score = float(model.scores(grey, LEFT).iloc[0, 0])
+    assert kept["confidence"].max() == pytest.approx(1 / (1 + np.exp(-2 * score)), abs=1e-5)
+    save_rule(tmp_path, rule.model_copy(update={"threshold": 1.1}))
+    none = Model(model.network, str(tmp_path)).boxes(grey, [LEFT])
+    assert len(none) == 0
+    assert list(none.columns) == list(plain.columns)
 
 
 def test_a_sentence_that_is_cut_is_named_by_its_number(model, grey):

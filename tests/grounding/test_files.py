@@ -17,6 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.regions import threshold_regions
+from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.models.synthetic import WARNING
 
 
@@ -392,3 +393,26 @@ def test_by_default_only_what_exceeds_absent_findings_is_coloured(model, image_f
         coloured = np.ptp(picture, axis=2) > 0
         below = ~(heatmap >= entry["absent"]["reference"])
         assert not coloured[below].any()
+
+
+def test_a_sentence_that_is_not_in_the_image_has_no_box_and_says_why(model, image_file, tmp_path):
+    rule = SuppressionRule(evidence="score", threshold=-1.0, slope=1.0)
+    texts = ["Left lung.", "No pneumothorax."]
+    options = GroundOptions(maps=False)
+    (image,) = ground_files(
+        model, [image_file("a.png", 60, 80)], texts, tmp_path / "kept", options, rule=rule
+    )["images"]
+    there, denied = image["sentences"]
+    assert there["in_image"]["there"]
+    assert there["boxes"]
+    confidences = [box["confidence"] for box in there["boxes"]]
+    assert confidences == sorted(confidences, reverse=True)
+    assert confidences[0] == pytest.approx(there["in_image"]["probability"], abs=1e-5)
+    assert (denied["boxes"], denied["in_image"]["why"]) == ([], "words")
+    high = rule.model_copy(update={"threshold": 1.1})
+    found = ground_files(
+        model, [image_file("a.png", 60, 80)], texts[:1], tmp_path / "none", options, rule=high
+    )
+    (row,) = found["images"][0]["sentences"]
+    assert (row["boxes"], row["in_image"]["why"]) == ([], "image")
+    assert found["suppression"]["threshold"] == 1.1

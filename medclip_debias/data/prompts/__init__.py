@@ -94,6 +94,12 @@ def load_prompts(source: Path | str | Mapping[str, Any] = "chex5") -> PromptSet:
     return validate(PromptSet, load_yaml(Path(source)), str(source))
 
 
+def sets_of(own: Mapping[str, Any]) -> list[PromptSet]:
+    """The prompt sets that a model keeps, in their order; the packaged one where it has none."""
+    found = [load_prompts(content) for content in own.values() if isinstance(content, Mapping)]
+    return found or [load_prompts()]
+
+
 def packaged_sets() -> tuple[str, ...]:
     """Names of the sets that come with the package."""
     names = (entry.name for entry in files(__package__).iterdir())

@@ -13,15 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
 from medclip_debias.evaluation.catalogue import of_protocol
-from medclip_debias.evaluation.groundable import FREQUENCIES, frequency_group
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
-from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.evaluation.phrase_selection import Phrase, Phrases, phrases_of
+from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
+from medclip_debias.evaluation.phrase_selection import (
+    Phrase,
+    Phrases,
+    phrases_of,
+    validation_phrases,
+)
 from medclip_debias.evaluation.pictures import write_heatmaps
+from medclip_debias.evaluation.presets import Preset
+from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
-from medclip_debias.evaluation.upsampled import Upsampled
-from medclip_debias.grounding.boxes import as_boxes, visible_boxes
-from medclip_debias.models.finite import finite
+from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
+from medclip_debias.grounding.boxes import overlaps, visible_boxes
+from medclip_debias.grounding.denials import FREQUENCIES, frequency_group
+from medclip_debias.grounding.sharpen import Sharpener
 from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
@@ -32,6 +39,8 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
+DICE_SHARES = tuple(k / 20 for k in range(2, 19))
+"""Shares of a map's range at which it may be cut for its Dice coefficient."""
 BOX_LEVELS = (0.1, 0.3, 0.5)
 BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
 METRICS = tuple(metric.name for metric in of_protocol("grounding"))
@@ -57,11 +66,16 @@ def score_phrase(
         rule: where the map is cut to give boxes.
 
     Returns:
-        `METRICS`, and ``area``: the truth's share of the image. ``box_recall_L`` is the share of
-        the phrase's boxes that some box cut from the map overlaps with an IoU of at least L.
+        `METRICS` but the Dice coefficients, and ``area``: the truth's share of the image.
+        ``box_recall_L`` is the share of the phrase's boxes that some box cut from the map overlaps
+        with an IoU of at least L.
     """
-    rule = rule or BoxRule()
     heatmap = Upsampled(grid_map, geometry, grid, boxes, smoothing=smoothing)
+    return phrase_metrics(heatmap, boxes, rule or BoxRule())
+
+
+def phrase_metrics(heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule) -> dict[str, float]:
+    """As `score_phrase`, of a map at the resolution of its image."""
     contrast = heatmap.cnr()
     found = heatmap.boxes_at_least(box_threshold(heatmap, rule), rule.connectivity)
     best = best_overlaps(boxes, found)
@@ -75,16 +89,8 @@ def score_phrase(
             name: float((best >= level).mean())
             for name, level in zip(BOX_METRICS, BOX_LEVELS, strict=True)
         },
-        "area": heatmap.area / (geometry.height * geometry.width),
+        "area": heatmap.area / (heatmap.height * heatmap.width),
     }
-
-
-def box_threshold(heatmap: Upsampled, rule: BoxRule) -> float:
-    """The score at which ``rule`` cuts a map."""
-    if rule.rule == "score":
-        return rule.value
-    low, high = heatmap.extremes
-    return low + rule.value * (high - low)
 
 
 def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
@@ -94,14 +100,8 @@ def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
         truth: ``[K, 4]`` of x, y, width, height.
         found: ``[F, 4]`` of the same.
     """
-    a, b = as_boxes(truth)[:, None], as_boxes(found)[None]
-    if not b.shape[1]:
-        return np.zeros(len(a))
-    low = np.maximum(a[..., :2], b[..., :2])
-    high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
-    common = np.clip(high - low, 0, None).prod(axis=-1)
-    union = a[..., 2:].prod(axis=-1) + b[..., 2:].prod(axis=-1) - common
-    return np.asarray((common / union).max(axis=1))
+    shared = overlaps(truth, found)
+    return shared.max(axis=1) if shared.shape[1] else np.zeros(len(shared))
 
 
 def summarise_phrases(
@@ -201,43 +201,63 @@ class PhraseGrounding(Protocol):
     items_name: ClassVar[str] = "phrases"
     counted: ClassVar[tuple[str, ...]] = ("phrases",)
 
-    def __init__(self, phrases: Phrases, *, smoothing: float = 0.0, rule: BoxRule) -> None:
+    def __init__(
+        self,
+        phrases: Phrases,
+        *,
+        options: EvaluationOptions,
+        prompts: Mapping[str, Any],
+        validation: Phrases | str = "no phrases to choose a threshold on",
+    ) -> None:
         self.selected = phrases
-        self.texts = phrases.sentences
-        self.rows = frozenset(phrase.row for phrase in phrases.phrases)
+        self._validation = validation
+        others = [] if isinstance(validation, str) else validation.phrases
+        self._all = [*phrases.phrases, *others]
+        self._sentences = list(dict.fromkeys(phrase.text for phrase in self._all))
+        self._sharpener = Sharpener(options.sharpen, self._sentences, prompts)
+        self.texts = list(dict.fromkeys([*self._sentences, *self._sharpener.texts]))
+        self.rows = frozenset(phrase.row for phrase in self._all)
+        self.curves: dict[int, Floats] = {}
         self.grids: dict[int, NDArray[np.float32]] = {}
         self.metrics: dict[int, dict[str, float]] = {}
-        self._smoothing, self._rule = smoothing, rule
-        self._of_image = phrases_of_images(phrases.phrases)
+        self._smoothing, self._rule = options.smoothing, options.boxes
+        self._of_image = phrases_of_images(self._all)
 
     @classmethod
     def plan(cls, request: Request) -> Self:
         """See `Protocol.plan`."""
-        options = request.options
-        return cls(request.once(phrases_of), smoothing=options.smoothing, rule=options.boxes)
+        validation: Phrases | str
+        phrases = request.once(phrases_of)
+        try:
+            validation = request.once(validation_phrases)
+        except Skipped as reason:
+            validation = str(reason)
+        options, prompts = request.options, request.model.prompts
+        return cls(phrases, options=options, prompts=prompts, validation=validation)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
-        self._model, self._vectors = model, vectors
+        place = {text: number for number, text in enumerate(self.texts)}
+        self._model, self._place = model, place
+        self._vectors = vectors[[place[text] for text in self._sentences]]
+        self._further = vectors[[place[text] for text in self._sharpener.texts]]
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
         grid = self._model.grid
         for row, own in zip(rows, features, strict=True):
             numbers = self._of_image[row]
-            vectors = self._vectors[[self.selected.phrases[n].sentence for n in numbers]]
-            maps = finite(self._model.region_scores(own, vectors)[0], self.name)
+            columns = [self._place[self._all[number].text] for number in numbers]
+            vectors = self._vectors[columns]
+            maps = self._sharpener.maps(self._model, own, columns, vectors, self._further)[0]
             for number, scores in zip(numbers, maps, strict=True):
-                phrase = self.selected.phrases[number]
-                self.grids[number] = scores.reshape(grid.shape)
-                self.metrics[number] = score_phrase(
-                    self.grids[number],
-                    phrase.boxes,
-                    phrase.geometry,
-                    grid,
-                    smoothing=self._smoothing,
-                    rule=self._rule,
-                )
+                phrase = self._all[number]
+                shown = (scores.reshape(grid.shape), phrase.geometry, grid)
+                heatmap = Upsampled(*shown, phrase.boxes, smoothing=self._smoothing)
+                self.curves[number] = heatmap.dice(DICE_SHARES)
+                if number < len(self.selected.phrases):
+                    self.grids[number] = shown[0]
+                    self.metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._rule)
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`; phrases that cannot be grounded stand apart."""
@@ -249,13 +269,45 @@ class PhraseGrounding(Protocol):
                 f"None of the {len(phrases)} phrases can be grounded: each says that something is "
                 "absent or normal."
             )
+        chosen = self._cut(yes)
         results = self._summary(yes, draw) | self.selected.counts
+        results["dice"] = chosen
         results["source"] = self.selected.source
         results["unseen_boxes"] = sum(
             not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases
         )
         results["not_groundable"] = self._summary(no, draw) if no else {"phrases": 0}
         return Measured(results, self._items())
+
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """See `Protocol.under`."""
+        rule = preset.grounding
+        if rule is None:
+            return None
+        kept = [
+            (number, phrase)
+            for number, phrase in enumerate(self.selected.phrases)
+            if phrase.groundable or rule.phrases == "all"
+        ]
+        chosen = merge_phrases(
+            rule,
+            [phrase.row for _, phrase in kept],
+            [phrase.text for _, phrase in kept],
+            [phrase.boxes for _, phrase in kept],
+        )
+        scores = [
+            score_map(
+                rule,
+                self.grids[kept[place][0]],
+                boxes,
+                kept[place][1].geometry,
+                self._model.grid,
+                smoothing=self._smoothing,
+            )
+            for place, boxes in chosen
+        ]
+        found = summarise_maps(rule, scores, [kept[place][1].category for place, _ in chosen])
+        return found | {"of_phrases": len(self.selected.phrases)}
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
@@ -273,6 +325,31 @@ class PhraseGrounding(Protocol):
             self._model.grid,
             smoothing=self._smoothing,
         )
+
+    def _cut(self, yes: Sequence[int]) -> dict[str, Any]:
+        """Add every phrase's Dice coefficients to its metrics; say where each rule cuts."""
+        first = len(self.selected.phrases)
+        others = [n for n in range(first, len(self._all)) if self._all[n].groundable]
+        places: dict[str, int | None] = {
+            "fixed": DICE_SHARES.index(0.5),
+            "validated": self._best(others),
+            "test_threshold": self._best(yes),
+        }
+        for number, own in self.metrics.items():
+            for rule, place in places.items():
+                if place is not None:
+                    own[f"dice_{rule}"] = float(self.curves[number][place])
+        shares = {n: None if p is None else DICE_SHARES[p] for n, p in places.items()}
+        found: dict[str, Any] = {"share_of_range": shares, "validation_phrases": len(others)}
+        if isinstance(self._validation, str):
+            found["reason"] = self._validation
+        return found
+
+    def _best(self, numbers: Sequence[int]) -> int | None:
+        """The place in `DICE_SHARES` of the highest mean Dice; the first of equals."""
+        if not numbers:
+            return None
+        return int(np.mean([self.curves[number] for number in numbers], axis=0).argmax())
 
     def _summary(self, numbers: Sequence[int], draw: Draw) -> dict[str, Any]:
         phrases = [self.selected.phrases[number] for number in numbers]

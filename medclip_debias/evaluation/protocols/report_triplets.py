@@ -53,6 +53,7 @@ class ReportTriplets(Protocol):
 
     name: ClassVar[str] = "triplets"
     items_name: ClassVar[str] = "triplets"
+    reads_regions: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_me
 from medclip_debias.evaluation.label_table import map_studies, study_values
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import Preset, chosen_presets
+from medclip_debias.evaluation.presets.retrieval import retrieval_metrics, whole_texts
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
@@ -77,6 +79,7 @@ class StudyRetrieval(Protocol):
 
     name: ClassVar[str] = "study_retrieval"
     items_name: ClassVar[str] = "study_retrieval"
+    reads_regions: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -122,8 +125,15 @@ class StudyRetrieval(Protocol):
         self._views = np.array([len(taken[study]) for study in self.studies])
         self.rows = frozenset(self._place)
         self.texts = list(dict.fromkeys(t for study in self.studies for t in sentences[study]))
+        self._sentences_read = len(self.texts)
         column = {text: number for number, text in enumerate(self.texts)}
         self._reports = [sorted(column[t] for t in sentences[study]) for study in self.studies]
+        rules = [preset.retrieval for preset in chosen_presets(options.preset)]
+        self._whole = {
+            rule.text: whole_texts(rule, data.sentences, self.studies) for rule in rules if rule
+        }
+        whole = (text for of_study in self._whole.values() for text in of_study.values())
+        self.texts += [text for text in dict.fromkeys(whole) if text not in column]
         self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
         self._precision_classes, self._positive = _positive_labels(
             data, self.studies, options, label_map
@@ -147,6 +157,31 @@ class StudyRetrieval(Protocol):
         # A study of one image has that image's scores, to the bit.
         np.add.at(self._scores, places, found / self._views[places, None].astype(found.dtype))
 
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """See `Protocol.under`; whole texts are scored if the run was asked for the preset."""
+        rule = preset.retrieval
+        if rule is None:
+            return None
+        classes = None
+        if self._positive is not None:
+            alone = self._positive.sum(axis=1) == 1
+            classes = np.where(alone, self._positive.argmax(axis=1), -1)
+        if rule.text == "sentences":
+            reports = report_scores(self._scores, self._reports, self._options.report_score)
+            texts = [" ".join(map(str, columns)) for columns in self._reports]
+            return retrieval_metrics(rule, reports, texts, classes)
+        whole = self._whole.get(rule.text, {})
+        kept = [n for n, study in enumerate(self.studies) if study in whole]
+        without = len(self.studies) - len(kept)
+        if not kept:
+            return {"reason": "no study has such a section", "studies_without_text": without}
+        column = {text: number for number, text in enumerate(self.texts)}
+        texts = [whole[self.studies[n]] for n in kept]
+        scores = self._scores[np.ix_(kept, [column[text] for text in texts])]
+        chosen = None if classes is None else classes[kept]
+        found = retrieval_metrics(rule, scores, texts, chosen)
+        return found | {"studies_without_text": without}
+
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
         reports = report_scores(self._scores, self._reports, self._options.report_score)
@@ -157,7 +192,7 @@ class StudyRetrieval(Protocol):
             "images": len(self.rows),
             "patients": len(set(self._patients)),
             "distinct_reports": len(set(same)),
-            "distinct_sentences": len(self.texts),
+            "distinct_sentences": self._sentences_read,
             **self._left_out,
             "report": {
                 **summarise_modes(ranks, self._patients, draw),
@@ -180,18 +215,19 @@ class StudyRetrieval(Protocol):
         return Measured(results, rank_items(self.studies, self._patients, ranks))
 
     def _sentences(self, draw: Draw) -> dict[str, Any]:
-        says = np.zeros(self._scores.shape, dtype=bool)
+        scores = self._scores[:, : self._sentences_read]
+        says = np.zeros(scores.shape, dtype=bool)
         for number, columns in enumerate(self._reports):
             says[number, columns] = True
         study, sentence = np.nonzero(says)
         patients = np.asarray(self._patients, dtype=object)
         strict = {
-            SENTENCE_WAYS[0]: target_ranks(self._scores.T, sentence, study),
-            SENTENCE_WAYS[1]: target_ranks(self._scores, study, sentence),
+            SENTENCE_WAYS[0]: target_ranks(scores.T, sentence, study),
+            SENTENCE_WAYS[1]: target_ranks(scores, study, sentence),
         }
         lenient = {
-            SENTENCE_WAYS[0]: first_relevant_rank(self._scores.T, says.T),
-            SENTENCE_WAYS[1]: first_relevant_rank(self._scores, says),
+            SENTENCE_WAYS[0]: first_relevant_rank(scores.T, says.T),
+            SENTENCE_WAYS[1]: first_relevant_rank(scores, says),
         }
         # A sentence that several patients share is resampled with the first of them.
         owner = patients[says.argmax(axis=0)]

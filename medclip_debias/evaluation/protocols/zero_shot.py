@@ -31,6 +31,7 @@ from medclip_debias.evaluation.label_table import (
     Labels,
     class_list,
     labels_or_list,
+    of_studies,
     threshold_labels,
 )
 from medclip_debias.evaluation.metrics import auc
@@ -41,6 +42,15 @@ from medclip_debias.evaluation.offsets import (
     offset_rows,
     prompt_offsets,
     read_offsets,
+)
+from medclip_debias.evaluation.presets import OURS, Preset, ZeroShotRule
+from medclip_debias.evaluation.presets.zero_shot import (
+    one_of_several,
+    positive_scores,
+    side_vectors,
+    thresholds,
+    zero_shot_metrics,
+    zero_shot_scores,
 )
 from medclip_debias.evaluation.prompt_scores import SideScores, class_scores, prompt_differences
 from medclip_debias.evaluation.protocol import (
@@ -61,7 +71,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-NO_COLUMN = "no such label column"
+NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ def zero_shot(
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
         else:
-            reason = "one label value only"
+            reason = ONE_VALUE
             if name not in labels:
                 reason = (not_judged or {}).get(name, NO_COLUMN)
             refused[name] = {"reason": reason, **counts[name]}
@@ -139,8 +149,8 @@ def zero_shot(
             f"them ({found}); evaluate a split with labels, or another label policy."
         )
     chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
-    thresholds = {name: _threshold(name, validation, policy) for name in truth}
-    bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
+    chosen_at = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in chosen_at.items() if "value" in t}
     point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds, sides)
     intervals = bootstrap_intervals(
         lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides),
@@ -160,7 +170,7 @@ def zero_shot(
                 "auc": auc(truth[name][known] == 1, chosen[name][known]),
                 **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
                 "interval": {m: intervals[f"{name}/{m}"] for m in own},
-                "threshold": thresholds[name],
+                "threshold": chosen_at[name],
                 "reliability": (
                     []
                     if scale is None
@@ -203,38 +213,6 @@ def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> 
     return {"value": value, "f1_there": f1, **counts}
 
 
-def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
-    """Labels of studies out of those of their images, and the images of each.
-
-    Args:
-        labels: of images.
-        data: the prepared set.
-
-    Returns:
-        Labels whose ``rows`` are the first image of each study, and all of its rows by that one.
-
-    Raises:
-        UserError: the images of a study have different labels.
-    """
-    names = data.images["study_id"].iloc[labels.rows]
-    places: dict[str, list[int]] = {}
-    for place, study in enumerate(names):
-        places.setdefault(str(study), []).append(place)
-    first = [found[0] for found in places.values()]
-    for values in labels.values.values():
-        for found in places.values():
-            told = values[found]
-            if not ((told == told[0]) | (np.isnan(told) & np.isnan(told[0]))).all():
-                raise UserError(
-                    f"{labels.source.get('labels', 'the labels')}: images of one study have"
-                    " different labels, so the study as a whole has none; leave the option"
-                    " several_views at 'each'."
-                )
-    views = {labels.rows[found[0]]: [labels.rows[p] for p in found] for found in places.values()}
-    chosen = {name: values[first] for name, values in labels.values.items()}
-    return Labels([labels.rows[place] for place in first], chosen, labels.source), views
-
-
 class ZeroShot(Protocol):
     """The protocol: one score for each image and prompt.
 
@@ -252,6 +230,7 @@ class ZeroShot(Protocol):
         views: which images of a split set the constants.
         several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
             of its images (a list's images are judged each).
+        ensembles: score the mean vector of each side's prompts too, which some presets need.
         decider: of probabilities and decisions, where they are asked for.
 
     Raises:
@@ -260,6 +239,7 @@ class ZeroShot(Protocol):
 
     name: ClassVar[str] = "zero_shot"
     items_name: ClassVar[str] = "zero_shot"
+    reads_regions: ClassVar[bool] = False
     counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
     def __init__(
@@ -275,6 +255,7 @@ class ZeroShot(Protocol):
         kept: Floats | None = None,
         views: Views = "frontal",
         several_views: Literal["each", "mean"] = "each",
+        ensembles: bool = False,
         decider: Decider | None = None,
     ) -> None:
         self._decider = decider
@@ -284,7 +265,7 @@ class ZeroShot(Protocol):
         rows = set(labels.rows) | set(listed.classes if listed else ())
         if not isinstance(validation, str):
             rows |= set(validation.rows)
-        self._offsets, self._kept = offsets, kept
+        self._offsets, self._kept, self._ensembles = offsets, kept, ensembles
         self._unlabelled = offset_rows(data, offsets, labels.rows, views)
         self._by_study = several_views == "mean"
         self._images = len(labels.rows)
@@ -319,12 +300,18 @@ class ZeroShot(Protocol):
             kept=_kept_offsets(request),
             views=views,
             several_views=request.options.several_views,
+            ensembles=request.options.preset != OURS,
             decider=Decider.of(request.options.decisions, *about),
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
+        if self._ensembles:
+            import torch
+
+            means = side_vectors(vectors.detach().cpu().numpy(), self._prompts)
+            self._vectors = torch.cat([vectors, torch.from_numpy(means).to(vectors)])
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
@@ -381,6 +368,39 @@ class ZeroShot(Protocol):
             )
         return Measured(found, self._items(sides, patients))
 
+    def under(self, preset: Preset) -> dict[str, Any] | None:
+        """See `Protocol.under`; the offsets of this run are not taken off."""
+        rule = preset.zero_shot
+        if rule is None:
+            return None
+        own, chosen, more = self._class_scores(rule, self.labels.rows), None, {}
+        if rule.decision in ("f1", "mcc"):
+            if isinstance(self._validation, str):
+                more = {"no_threshold": self._validation}
+            else:
+                there, values = self._validation.rows, self._validation.values
+                truth = self._judged(values, values)
+                chosen = thresholds(rule, self._class_scores(rule, there)[0], truth)
+        truth = self._judged(self.labels.values, self.labels.values)
+        found = zero_shot_metrics(rule, own[0], truth, chosen=chosen, positive=own[1]) | more
+        if rule.several != "none":
+            rows, numbers = self._exclusive()
+            if len(set(numbers.tolist())) > 1:
+                sides = self._class_scores(rule, rows, studies=self._listed is None)[1]
+                found |= one_of_several(rule, np.stack(list(sides.values()), axis=1), numbers)
+            found["images_of_one_class"] = len(rows)
+        return found
+
+    def _class_scores(
+        self, rule: ZeroShotRule, rows: Sequence[int], *, studies: bool = True
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Under a preset's rule, the score and the positive side of each class."""
+        both = self._raw(rows, studies=studies)
+        scores, sides = np.split(both, [len(self.texts)], axis=1)
+        given = (rule, scores, self._prompts, sides if self._ensembles else None)
+        positive = dict(zip(self._prompts.classes, positive_scores(*given).T, strict=True))
+        return zero_shot_scores(*given), positive
+
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
         return {"labelled_images": self._images}
@@ -392,14 +412,18 @@ class ZeroShot(Protocol):
             rows: images.
             studies: each stands for its study, which scores as the mean of its images.
         """
+        scores = self._raw(rows, studies=studies)[:, : len(self.texts)]
+        return scores if self._kept is None else scores - self._kept
+
+    def _raw(self, rows: Sequence[int], *, studies: bool = False) -> Floats:
+        """Scores as the model gave them: of the texts, and of each side's mean if it was asked."""
         views = self._views if studies else {}
-        scores = np.stack(
+        return np.stack(
             [
                 np.mean([self._scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
                 for row in rows
             ]
         )
-        return scores if self._kept is None else scores - self._kept
 
     def _judged(self, labels: Mapping[str, Floats], names: Iterable[str]) -> dict[str, Floats]:
         """The truth of the classes ``names`` under the label policy."""
@@ -432,13 +456,7 @@ class ZeroShot(Protocol):
     def _multiclass(self, draw: Draw) -> dict[str, Any]:
         """Multi-class metrics, or the reason for none."""
         classes = list(self._prompts.classes)
-        if self._listed is None:
-            truth = exclusive_classes(self.labels.values, classes)
-            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
-            truth = truth[truth >= 0]
-        else:
-            rows = sorted(self._listed.classes)
-            truth = np.array([classes.index(self._listed.classes[row]) for row in rows])
+        rows, truth = self._exclusive()
         source = dict(self._listed.source if self._listed else self.labels.source)
         try:
             if len(classes) < 2 or not rows:
@@ -451,6 +469,16 @@ class ZeroShot(Protocol):
             return found | {"source": source}
         except Skipped as reason:
             return {"reason": str(reason), "source": source}
+
+    def _exclusive(self) -> tuple[list[int], NDArray[np.intp]]:
+        """Images of exactly one class, and its number."""
+        classes = list(self._prompts.classes)
+        if self._listed is None:
+            truth = exclusive_classes(self.labels.values, classes)
+            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
+            return rows, truth[truth >= 0]
+        rows = sorted(self._listed.classes)
+        return rows, np.array([classes.index(self._listed.classes[row]) for row in rows], np.intp)
 
     def _items(self, sides: SideScores, patients: Sequence[str]) -> pd.DataFrame:
         rows = self.labels.rows

@@ -236,7 +236,7 @@ def _checked(kinds: Sequence[str], finds_boxes: bool) -> tuple[str, ...]:
     if boxed and not finds_boxes:
         raise UserError(
             f"there are no boxes to write ({' and '.join(boxed)}), for none are looked for; give"
-            " --threshold too."
+            " --threshold, --share or --suppress too."
         )
     if any(kind not in _PLAIN for kind in asked):
         check_installed()

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.models.image_encoder import ResNetRegions
+from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.peers.settings import ResNetSettings, SwinFields, SwinSettings
 
 

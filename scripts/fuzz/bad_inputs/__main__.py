@@ -22,11 +22,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import annotation_cases  # noqa: F401
 import archive_cases  # noqa: F401
+import bench_cases  # noqa: F401
 import calibration_cases  # noqa: F401
 import claim_cases  # noqa: F401
 import folder_cases
 import openi_cases  # noqa: F401
 import pixel_cases  # noqa: F401
+import results_cases  # noqa: F401
 import settings_cases  # noqa: F401
 import study_cases  # noqa: F401
 import table_cases  # noqa: F401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,10 @@ for what, change in {
     "config.json: an unknown activation": _in_text_config(hidden_act="__import__"),
     "config.json: an unknown key": lambda content: content.update(bogus=1),
     "config.json: an architecture of another name": _everywhere("arch", "resnet9000"),
+    "config.json: sizes of an image encoder that has none": lambda content: content.update(
+        image_config={"hidden_size": 64}
+    ),
+    "config.json: a text encoder of another family": _in_text_config(model_type="t5"),
     "config.json: an input size below 0": _everywhere("input_size", -3),
 }.items():
     case(MODEL, what, "refused")(_config(change))
@@ -466,6 +471,34 @@ def _same_names(world: World) -> list[str]:
     path.write_text(json.dumps(content), encoding="utf-8")
     picture = world.picture("view1_frontal.png")
     return world.ground(picture, words=("--boxes", str(path)))
+
+
+def _with_words(*words: str) -> Callable[[World], list[str]]:
+    return lambda world: world.ground(world.picture("a.png"), words=words)
+
+
+case(GROUND, "no rule of suppression in the model's folder", "refused")(_with_words("--suppress"))
+case(GROUND, "boxes by a score and by a share at once", "refused")(
+    _with_words("--threshold", "0.3", "--share", "0.5")
+)
+case(GROUND, "a share of the range above 1", "refused")(_with_words("--share", "1.5"))
+case(GROUND, "an unknown way to sharpen", "refused")(_with_words("--sharpen", "contrst"))
+
+
+@case(GROUND, "a rule of suppression of another model", "refused")
+def _foreign_rule(world: World) -> list[str]:
+    model = world.here / "model"
+    shutil.copytree(world.base.run / "model", model)
+    rule = {"format": 1, "evidence": "score", "threshold": 0.1, "model_hash": "0" * 16}
+    (model / "suppression.json").write_text(json.dumps(rule), encoding="utf-8")
+    words = ["--text", "Edema.", "--suppress", "--out", str(world.out)]
+    return ["ground", str(model), str(world.picture("a.png")), *words]
+
+
+@case(GROUND, "a share of sentences kept that is no share (suppression)", "refused")
+def _no_share(world: World) -> list[str]:
+    model = str(world.base.run / "model")
+    return ["suppression", model, str(world.base.prepared), "--share", "98"]
 
 
 # ---------------------------------------------------------------------------- parts of a set

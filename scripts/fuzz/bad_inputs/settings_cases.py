@@ -48,6 +48,9 @@ for what, changes in {
     "steps of 0": {"train_steps": 0},
     "steps that are text": {"train_steps": "many"},
     "a learning rate that is no number": {"train_lr": "nan"},
+    "more last blocks than there are": {"train_trainable": {"image": {"last_blocks": 99}}},
+    "parts that train, of an unknown word": {"train_trainable": {"text": "most"}},
+    "adapters where there is nothing to adapt": {"train_trainable": {"image": {"lora": {}}}},
     "an unknown loss": {"loss": {"kind": "infonse"}},
     "the name of a preset as the loss": {"loss": "fnc"},
     "a setting of another loss": {"loss": {"kind": "infonce", "eta": {"kind": "constant"}}},
@@ -65,9 +68,51 @@ for what, changes in {
     "the language model's scores, which were never computed": {
         "loss": {"kind": "debiased", "eta": {"kind": "language_model"}}
     },
+    "stored features of an encoder that is trained": {"train_features": {"cache": True}},
+    "stored features of images that change": {
+        "train_features": {"cache": True},
+        "train_freeze": {"image": "all"},
+    },
+    "stored sentences of an encoder that is trained": {"train_features": {"text": True}},
+    "stored features in a file's place": {
+        "train_features": {"cache": True, "augmentations": 2, "folder": "/dev/null"},
+        "train_freeze": {"image": "all"},
+    },
 }.items():
     case(AREA, what, "refused")(_setting(**changes))
 
+
+def _image(**image: Any) -> Callable[[World], list[str]]:
+    """A run with this image encoder; ``side`` is the input size."""
+
+    def build(world: World) -> list[str]:
+        base = world.base.settings()
+        given = dict(image)
+        side = given.pop("side", base["preprocessing"]["input_size"])
+        preprocessing = base["preprocessing"] | {"input_size": side}
+        return world.train(model=base["model"] | {"image": given}, preprocessing=preprocessing)
+
+    return build
+
+
+for what, image in {
+    "an image encoder of an unknown name": {"arch": "resnet19"},
+    "a DINOv2 without a folder": {"arch": "dinov2"},
+    "a DINOv2 whose folder is not there": {"arch": "dinov2", "weights": "nowhere"},
+    "a model of timm that lies on a hub": {"arch": "timm", "name": "hf_hub:someone/model"},
+    "a model of timm whose regions have no known place": {"arch": "timm", "name": "resnet18"},
+    "an input that the patches do not divide": {"arch": "vit_tiny_scratch", "side": 28},
+}.items():
+    case(AREA, what, "refused")(_image(**image))
+
+for what, words in {
+    "heads that do not divide the dimension": ("aggregator=cross_attention", "heads=7"),
+    "an unknown aggregator": ("aggregator=atention",),
+    "an aggregator of 0 layers": ("aggregator=cross_attention", "layers=0"),
+}.items():
+    case(AREA, what, "refused")(
+        lambda world, words=words: [*world.train(), *(f"model.similarity.{w}" for w in words)]
+    )
 
 for what, name in {"an unknown preset": "fncc", "a path as a preset": "../fnc"}.items():
     case(AREA, what, "refused")(lambda world, name=name: [*world.train(), "--loss", name])
@@ -116,6 +161,9 @@ for what, text in {
 }.items():
     case(PROMPTS, "options: " + what, "refused")(_file("--options", text))
 case(PROMPTS, "an unknown class", "refused")(lambda world: world.evaluate("--classes", "Goutt"))
+case(PROMPTS, "an unknown protocol preset", "refused", shows="biovil")(
+    lambda world: world.evaluate("--preset", "biovill")
+)
 case(PROMPTS, "an unknown split", "refused")(lambda world: world.evaluate("--split", "tset"))
 case(PROMPTS, "the training split, unasked", "refused")(
     lambda world: world.evaluate("--split", "train")

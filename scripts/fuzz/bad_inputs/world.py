@@ -236,10 +236,17 @@ class World:
     # -------------------------------------------------------------------------- looking
 
     def listing(self) -> set[str]:
-        """Names of all that lies in the case's folder; locks, logs and lists for the user aside."""
+        """Names of all that lies in the case's folder; locks, logs and lists for the user aside.
+
+        The benchmark's cache is work that is done, and found again.
+        """
         names = (path.relative_to(self.here).as_posix() for path in self.here.rglob("*"))
         aside = (".lock", "/lock", ".missing.csv", ".damaged.csv")
-        return {n for n in names if not n.endswith(aside) and "/tensorboard/" not in n}
+        found = {n for n in names if not n.endswith(aside) and "/tensorboard/" not in n}
+        kept = {n for n in found if n.startswith("out/cache")}
+        left = found - kept
+        alone = kept and not any(n.startswith("out/") for n in left)
+        return left - {"out"} if alone else left
 
     def stored(self) -> str:
         """What the verb stored of what it left aside."""

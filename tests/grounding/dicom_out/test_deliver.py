@@ -331,7 +331,7 @@ def test_a_validator_of_the_standard_finds_no_error(delivered):
     [
         (["srr"], True, "did you mean 'sr'"),
         ([" "], True, "choose from"),
-        (["seg", "json"], False, "give --threshold"),
+        (["seg", "json"], False, "give --threshold, --share"),
     ],
 )
 def test_kinds_that_cannot_be_written_are_refused_first(tmp_path, kinds, finds_boxes, words):

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import nn
 
-from medclip_debias.models import image_encoder
-from medclip_debias.models.image_encoder import Arch
+from medclip_debias.models.backbones import resnet
+from medclip_debias.models.backbones.resnet import Arch
 
 DIM = 6
 
@@ -47,9 +47,7 @@ def lively(module, seed=0):
 @pytest.fixture
 def shallow(monkeypatch):
     stages = ((1, 64, 1), (1, 128, 2), (1, 256, 2), (1, 512, 2))
-    monkeypatch.setitem(
-        image_encoder.ARCHITECTURES, "resnet50", Arch("bottleneck", 64, 7, True, stages)
-    )
+    monkeypatch.setitem(resnet.ARCHITECTURES, "resnet50", Arch("bottleneck", 64, 7, True, stages))
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
-from medclip_debias.models.image_encoder import ResNetRegions, build_image_encoder, load_weights
+from medclip_debias.models.backbones.resnet import ResNetRegions, load_weights
+from medclip_debias.models.image_encoder import build_image_encoder
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "resnet34", "resnet50"])

@@ -1,0 +1,88 @@
+"""Which archive below a folder a card is about: every place is looked at once.
+
+The folder itself, the names that cards say an archive usually has, and whatever else lies right
+below. A place is taken for a card when the format of its archive recognises it; which of several
+is taken depends on names and on how sure the format is, never on the order of a directory.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from medclip_debias.bench.card import Card
+from medclip_debias.data.sources.registry import Sure, formats
+from medclip_debias.data.synthetic import is_phantom
+from medclip_debias.errors import UserError
+
+
+class Archives:
+    """The archives below ``root``.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UserError(f"{root}: there is no such folder; give the one that holds archives.")
+        self.root = root
+        self._sure: dict[tuple[Path, str], Sure] = {}
+
+    @cached_property
+    def places(self) -> list[Path]:
+        """The root, then what lies right below it, by name."""
+        below = (path for path in self.root.iterdir() if not path.name.startswith("."))
+        return [self.root, *sorted(below)]
+
+    def of(self, card: Card) -> Path:
+        """The archive of a card.
+
+        Raises:
+            UserError: it is not there, with what to get; or a place cannot be told apart.
+        """
+        kind = card.data.archive
+        if kind not in formats():
+            raise UserError(f"this version knows no archive '{kind}'; take a newer one.")
+        hinted = [path for name in card.data.folders if (path := self.root / name).exists()]
+        other = [path for path in self.places if path not in hinted]
+        found: list[tuple[bool, int, Path]] = []
+        odd: list[UserError] = []
+        for path in (*hinted, *other):
+            try:
+                sure = self._how_sure(path, kind)
+            except UserError as error:  # two releases in one folder
+                odd.append(error)
+                continue
+            if sure > Sure.FILES or (sure == Sure.FILES and self._nothing_surer(path, kind)):
+                found.append((path in hinted, int(sure), path))
+        fitting = [each for each in found if is_phantom(each[2]) == card.data.synthetic]
+        if fitting:  # the first of the best: a hinted name before a sure format before the order
+            return max(fitting, key=lambda each: each[:2])[2]
+        if odd:
+            raise odd[0]
+        title, obtain = formats()[kind].title, card.data.obtain.rstrip(".")
+        if found:
+            place = found[0][2]
+            what = "a phantom, and the card is of real radiographs"
+            if card.data.synthetic:
+                what = "real, and the card is of generated radiographs"
+            raise UserError(f"{place}: is {what}; what the card needs is: {obtain}.")
+        raise UserError(f"{self.root}: there is no {title} here; get it: {obtain}.")
+
+    def _how_sure(self, path: Path, kind: str) -> Sure:
+        """How sure the format ``kind`` is of a place; asked once."""
+        if (path, kind) not in self._sure:
+            try:
+                sure = formats()[kind].reader.recognise(path)
+            except OSError:  # a folder of somebody else
+                sure = Sure.NO
+            if path.is_file() and sure == Sure.FILES:
+                sure = Sure.NO  # any file at all, which a manifest would be tried on
+            self._sure[path, kind] = sure
+        return self._sure[path, kind]
+
+    def _nothing_surer(self, path: Path, kind: str) -> bool:
+        return all(
+            self._how_sure(path, other) <= Sure.FILES for other in formats() if other != kind
+        )

@@ -1,0 +1,175 @@
+"""The verb that runs the benchmark, and those around it: bench, bench list, show, rescore, pin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, note, progress, show
+from medclip_debias.errors import EXIT_CODE, UserError
+
+RUN = "run"
+
+
+class _BenchGroup(TyperGroup):
+    """``bench MODEL ...`` is ``bench run MODEL ...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``run`` before words that are no verb of the group."""
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+bench = typer.Typer(
+    cls=_BenchGroup,
+    no_args_is_help=True,
+    help="The field's tasks by the field's protocols: 'bench MODEL ...' runs them.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(bench, name="bench", rich_help_panel=EVALUATION)
+
+Root = Annotated[Path, typer.Option("--data", help="Folder below which the archives are.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+Tasks = Annotated[
+    str, typer.Option(help="all, or names, patterns (chestxray14/*) or YAML files, with commas.")
+]
+
+
+@bench.command(RUN)
+def run(
+    models: Annotated[list[str], typer.Argument(help="Model folders, or NAME=FOLDER.")],
+    root: Root,
+    out: Annotated[Path, typer.Option("--out", help="Folder of results.")],
+    tasks: Tasks = "all",
+    bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
+    batch_size: Annotated[int, typer.Option(help="Images encoded at a time.", min=1)] = 32,
+    workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Run every card whose archive is there; what was done before is not done again."""
+    from medclip_debias.bench.run import How, silent, summary
+    from medclip_debias.bench.run import bench as run_all
+    from medclip_debias.bench.tasks import cards_of
+    from medclip_debias.evaluation.protocol import Draw
+
+    cards, named = cards_of(tasks)
+    how = How(
+        Draw(bootstrap, seed),
+        device,
+        batch_size,
+        workers,
+        bars=silent if as_json else progress,
+        say=(lambda _: None) if as_json else note,
+    )
+    outcome = run_all(models, cards, root, out, how)
+    shown = summary(outcome)
+    if as_json:
+        show(shown, as_json)
+    else:
+        for row in shown["ran"]:
+            show(
+                {f"{row['model']} {row['card']}": {"status": row["status"], **row["metrics"]}},
+                False,
+            )
+    failed = {key: why for key, why in outcome.not_run.items() if key[1] in named}
+    failed = failed if outcome.records else outcome.not_run
+    lines = [f"{model or 'every model'} on {card}: {why}" for (model, card), why in failed.items()]
+    for (model, card), why in outcome.not_run.items():
+        line = f"{model or 'every model'} on {card}: {why}"
+        if not as_json and line not in lines[-1:]:  # that one ends the command
+            note(f"not run: {line}")
+    if lines:
+        raise UserError(f"not run: {lines[-1]}")
+
+
+@bench.command("list")
+def list_cards(
+    root: Annotated[
+        Path | None, typer.Option("--data", help="Also say whose archives are below this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the task cards."""
+    from medclip_debias.bench.card import packaged_cards
+    from medclip_debias.bench.find import Archives
+
+    archives = None if root is None else Archives(root)
+    rows = {}
+    for card in packaged_cards().values():
+        row = {"kind": card.kind, "archive": card.data.archive, "title": card.title}
+        if archives is not None:
+            try:
+                row["found"] = str(archives.of(card))
+            except UserError as error:
+                row["missing"] = str(error)
+        rows[card.full_name] = row
+    if as_json:
+        show(rows, as_json)
+        return
+    for name, row in rows.items():
+        typer.echo(f"{name:40}  {row['kind']:12}  {row['title']}")
+        for key in ("found", "missing"):
+            if key in row:
+                typer.echo(f"    {key}: {row[key]}")
+
+
+@bench.command("show")
+def show_card(
+    card: Annotated[str, typer.Argument(help="Name of a card, or a YAML file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one card: data, prompts, protocol, metrics, and what others published."""
+    from medclip_debias.bench.tasks import cards_of
+
+    for found in cards_of(card)[0]:
+        show(
+            {"card": found.full_name, "hash": found.content_hash} | found.model_dump(mode="json"),
+            as_json,
+        )
+
+
+@bench.command()
+def rescore(
+    results: Annotated[Path, typer.Argument(help="Folder of results, with its cache.")],
+    bootstrap: Annotated[
+        int | None, typer.Option(help="Resamples; default as many as before.", min=0)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Default the same.", min=0)] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure all results again from the vectors on disk: no image is encoded."""
+    from medclip_debias.bench.rescore import rescore as again
+
+    records, reasons = again(
+        results,
+        device=device,
+        resamples=bootstrap,
+        seed=seed,
+        say=None if as_json else note,
+    )
+    failed = {f"{model} {card}": reason for (model, card), reason in reasons.items()}
+    show({"measured": len(records), "not_measured": failed}, as_json)
+    if failed:
+        raise typer.Exit(EXIT_CODE)
+
+
+@bench.command()
+def pin(
+    card: Annotated[str, typer.Argument(help="Name of a card with an official list.")],
+    root: Root,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a card's 'list' says of the official list that is below a folder."""
+    from medclip_debias.bench.find import Archives
+    from medclip_debias.bench.lists import pin as pinned
+    from medclip_debias.bench.tasks import cards_of
+
+    for found in cards_of(card)[0]:
+        show({"card": found.full_name, **pinned(found, Archives(root).of(found))}, as_json)

@@ -1,0 +1,82 @@
+"""What is declared of one metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["share", "ratio", "rank", "error"]
+"""``share``: from 0 to 1. ``ratio``: of two quantities of one kind, without bound. ``rank``: place
+in a list, from 1. ``error``: a difference of shares, from 0 to 1, 0 best."""
+
+PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
+"""A column of Table 1 of Wang et al. 2023."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of an evaluation.
+
+    Attributes:
+        protocol: the part of ``results.json`` that holds it, named as the protocol that gives it;
+            ``validation`` for what a training run measures on the way.
+        name: of its statistic; its key in that part unless ``path`` says otherwise.
+        title: what tables and plots call it.
+        definition: one sentence.
+        unit: what its numbers are.
+        lower_is_better: True for ranks and errors.
+        digits: decimals shown.
+        path: dotted key in that part, where it is not ``name``.
+        per_class: key of the same metric of one class, where ``name`` is the mean over classes
+            (the sum, where the definition says so).
+        item: column of the protocol's item table that holds it for one item, if there is one.
+        chance: what a model without any skill gets: a number, or the dotted key of one in the same
+            part of the results.
+        paper: column of the paper's Table 1 that it is.
+        terminal: whether ``evaluate`` prints it.
+        required: whether every results file that has the protocol has it, also of format 1.
+        compared: whether `compare` computes it again from the item tables.
+        seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,
+            because it varies from seed to seed more than from method to method.
+    """
+
+    protocol: str
+    name: str
+    title: str
+    definition: str
+    unit: Unit
+    lower_is_better: bool = False
+    digits: int = 3
+    path: str = ""
+    per_class: str = ""
+    item: str = ""
+    chance: str | float | None = None
+    paper: PaperColumn | None = None
+    terminal: bool = False
+    required: bool = False
+    compared: bool = True
+    seeds_needed: int = 0
+
+    @property
+    def place(self) -> str:
+        """Dotted key within its protocol's part."""
+        return self.path or self.name
+
+    @property
+    def key(self) -> str:
+        """Dotted key in ``results.json``.
+
+        >>> Metric("a", "recall", "", "", "share", path="report.recall").key
+        'a.report.recall'
+        """
+        return f"{self.protocol}.{self.place}"
+
+    @property
+    def interval_key(self) -> str:
+        """Dotted key of its interval in ``results.json``.
+
+        >>> Metric("a", "recall", "", "", "share", path="report.recall").interval_key
+        'a.report.interval.recall'
+        """
+        part, dot, name = self.path.rpartition(".") if self.path else ("", "", self.name)
+        return f"{self.protocol}.{part}{dot}interval.{name}"

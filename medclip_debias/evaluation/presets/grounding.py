@@ -1,0 +1,365 @@
+"""Phrase grounding under a preset: a region map, its geometry and boxes to metrics.
+
+`score_map` measures one phrase; `summarise_maps` puts phrases together as the preset says. On the
+original's pixels the counts are exact without forming the map
+(`medclip_debias.evaluation.upsampled`); on a square of 224 pixels the map is formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.metrics import moments
+from medclip_debias.evaluation.presets import GroundingRule
+from medclip_debias.evaluation.upsampled import Upsampled
+from medclip_debias.grounding.boxes import as_boxes
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+DICE_THRESHOLDS: Floats = np.arange(0, 1.01, 0.01)
+"""RadZero's, of the logistic function of a score."""
+
+
+@dataclass(frozen=True)
+class MapScore:
+    """What one phrase's map gives.
+
+    Attributes:
+        iou: at each threshold of the rule ``[T]``; NaN where the rule leaves it out.
+        cnr: NaN where the truth or the rest was not seen, or the rule has none.
+        pointing: 1, 0, or a tie's share; NaN where the rule has none.
+        dice: at each of `DICE_THRESHOLDS`, or empty.
+    """
+
+    iou: Floats
+    cnr: float = math.nan
+    pointing: float = math.nan
+    dice: Floats | None = None
+
+
+def score_map(
+    rule: GroundingRule,
+    grid_map: NDArray[np.floating],
+    boxes: ArrayLike,
+    geometry: SquareGeometry,
+    grid: RegionGrid,
+    *,
+    smoothing: float = 0.0,
+) -> MapScore:
+    """Measure one phrase.
+
+    Args:
+        rule: of a preset.
+        grid_map: region-sentence scores ``[rows, columns]``.
+        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
+        geometry: the image's way into the model.
+        grid: where the regions lie in the model's input.
+        smoothing: in grid cells, where the rule does not set its own.
+    """
+    blur = smoothing if rule.smoothing is None else rule.smoothing
+    if rule.frame == "square":
+        frame = SquareGeometry(rule.side, rule.side, geometry.size, geometry.input_size)
+        heatmap = upsample_to_original(grid_map, frame, grid, smoothing=blur, dtype=np.float64)
+        depth = _depth(square_boxes(boxes, geometry, rule.side), rule.side, rule.side)
+        return score_pixels(rule, heatmap, depth)
+    if rule.central < 1 or rule.overlap == "left_out":
+        return score_pixels(
+            rule,
+            upsample_to_original(grid_map, geometry, grid, smoothing=blur, dtype=np.float64),
+            _depth(_rounded(boxes), geometry.height, geometry.width),
+            boxes,
+        )
+    heat = Upsampled(grid_map, geometry, grid, boxes, smoothing=blur)
+    low, high = heat.extremes
+    cuts = np.asarray(rule.thresholds, dtype=np.float64)
+    if rule.scale == "min_max":
+        cuts = low + (cuts + 1) / 2 * (high - low)
+    truth = heat.area if rule.unseen_truth == "counts" else heat.pixels_inside
+    counts = heat.count_at_least(_bounds(cuts, rule))
+    cnr = heat.cnr() if heat.pixels_inside and heat.pixels_outside else math.nan
+    if rule.unseen_truth == "counts" and math.isnan(cnr):
+        cnr = 0.0
+    dice = None
+    if rule.dice != "none":
+        dice = _dice(*heat.count_at_least(_bounds(_logit(DICE_THRESHOLDS), rule)), truth)
+    return MapScore(
+        _iou(rule, *counts, truth, flat=low == high),
+        _signed(rule, cnr),
+        _pointing(rule, heat, boxes),
+        dice,
+    )
+
+
+def score_pixels(
+    rule: GroundingRule,
+    heatmap: NDArray[np.floating],
+    depth: NDArray[np.integer],
+    boxes: ArrayLike | None = None,
+) -> MapScore:
+    """The same from a map's pixels.
+
+    Args:
+        rule: of a preset.
+        heatmap: ``[H, W]``, NaN where the model did not see.
+        depth: ``[H, W]``, how many boxes cover each pixel.
+        boxes: ``[K, 4]`` of x, y, width, height in pixels, for ``pointing: first``.
+    """
+    values = np.array(heatmap, dtype=np.float64)
+    seen = ~np.isnan(values) & _centre(values.shape, rule.central)
+    inside, outside = values[seen & (depth > 0)], values[seen & (depth == 0)]
+    if not seen.any():
+        low = high = math.nan
+    else:
+        low, high = float(values[seen].min()), float(values[seen].max())
+    if rule.scale == "min_max" and high > low:
+        inside, outside = ((part - low) / (high - low) * 2 - 1 for part in (inside, outside))
+    truth = int((depth > 0).sum()) if rule.unseen_truth == "counts" else inside.size
+    cuts = np.asarray(rule.thresholds, dtype=np.float64)
+    counts = _count(inside, cuts, rule), _count(outside, cuts, rule)
+    alone = inside if rule.overlap == "inside" else values[seen & (depth == 1)]
+    cnr = math.nan
+    if alone.size and outside.size:
+        outer = outside if rule.overlap == "inside" else values[seen & (depth == 0)]
+        (mean_in, var_in), (mean_out, var_out) = moments(alone), moments(outer)
+        cnr = 0.0
+        if var_in + var_out > 0:
+            cnr = (mean_in - mean_out) / math.sqrt(var_in + var_out)
+    elif rule.unseen_truth == "counts":
+        cnr = 0.0
+    if rule.scale == "min_max" and not high > low:
+        cnr = math.nan
+    pointing = math.nan
+    if rule.pointing == "ties_shared" and seen.any():
+        best = seen & (values == high)
+        pointing = float((depth[best] > 0).mean())
+    elif rule.pointing == "first" and seen.any() and boxes is not None:
+        place = int(np.where(seen, values, -np.inf).argmax())
+        pointing = _between(boxes, *divmod(place, values.shape[1]))
+    dice = None
+    if rule.dice != "none":
+        at = _logit(DICE_THRESHOLDS)
+        raw = values[seen & (depth > 0)], values[seen & (depth == 0)]
+        dice = _dice(_count(raw[0], at, rule), _count(raw[1], at, rule), truth)
+    return MapScore(
+        _iou(rule, *counts, truth, flat=low == high), _signed(rule, cnr), pointing, dice
+    )
+
+
+def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArray[np.int64]:
+    """Boxes on the square of ``side`` pixels, in whole pixels as AFLoc's ``box_transfer`` cuts.
+
+    The longer side becomes ``side``, what the shorter one lacks is padded half before and half
+    behind; place and size are cut down each for itself. Where the model's own square is a crop
+    (no published case) the crop's place is cut down likewise.
+
+    Args:
+        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
+        geometry: of the original image.
+        side: of the square.
+    """
+    array = as_boxes(boxes).astype(np.float64)
+    factor = side / float(geometry.side)
+    if geometry.fit == "pad":
+        pad = np.array([(side - int(n * factor)) // 2 for n in (geometry.width, geometry.height)])
+        pad[int(geometry.height >= geometry.width)] = 0  # the longer side is not padded
+    else:
+        pad = np.array([geometry.pad_x * factor, geometry.pad_y * factor])
+    found = array * factor
+    found[:, :2] += pad
+    return np.floor(found).astype(np.int64)
+
+
+def merge_phrases(
+    rule: GroundingRule,
+    images: Sequence[int],
+    texts: Sequence[str],
+    boxes: Sequence[Sequence[Sequence[float]]],
+) -> list[tuple[int, list[list[float]]]]:
+    """What is one phrase under a rule, and counts for it: number of its first phrase, all boxes.
+
+    Args:
+        rule: of a preset.
+        images: image of each phrase.
+        texts: its words.
+        boxes: its boxes ``[x, y, width, height]``.
+    """
+    found: dict[Any, tuple[int, list[list[float]]]] = {}
+    for number, (image, text) in enumerate(zip(images, texts, strict=True)):
+        key = (image, text.lower()) if rule.merge == "lower_case" else number
+        first, own = found.setdefault(key, (number, []))
+        own.extend(list(box) for box in boxes[number])
+    merged = list(found.values())
+    if rule.images == "all":
+        return merged
+    on_image: dict[int, int] = {}
+    for first, own in merged:
+        on_image[images[first]] = on_image.get(images[first], 0) + len(own)
+    return [(first, own) for first, own in merged if on_image[images[first]] == 1]
+
+
+def summarise_maps(
+    rule: GroundingRule, scores: Sequence[MapScore], categories: Sequence[str]
+) -> dict[str, Any]:
+    """The preset's metrics over phrases, and of each category.
+
+    IoU is averaged at each threshold first, then over the thresholds, which matters where empty
+    maps are skipped. Means leave out what is NaN, and count it.
+
+    Args:
+        rule: of a preset.
+        scores: of `score_map`, one a phrase.
+        categories: category of each phrase.
+
+    Returns:
+        Of the rule's metrics ``miou`` and ``iou`` (by threshold), ``cnr`` or ``cnr_signed``,
+        ``pointing_game``, ``dice_at_best_threshold_on_test`` and that ``threshold_from_test``;
+        ``phrases``, ``skipped`` (pairs of phrase and threshold), ``without_cnr``, and
+        ``categories`` with the same means.
+    """
+    if not scores:
+        return {"phrases": 0}
+    kinds = np.asarray(categories, dtype=object)
+    groups = [kinds == kind for kind in dict.fromkeys(categories)]
+    over = groups if rule.average == "categories" else [np.ones(len(kinds), dtype=bool)]
+    result = _means(rule, scores, over)
+    result["phrases"] = len(scores)
+    if rule.thresholds:
+        result["skipped"] = int(np.isnan(np.stack([s.iou for s in scores])).sum())
+    if rule.cnr != "none":
+        result["without_cnr"] = int(np.isnan([s.cnr for s in scores]).sum())
+    result["categories"] = {
+        str(kinds[group][0]): {
+            **_means(rule, [s for s, own in zip(scores, group, strict=True) if own], [None]),
+            "phrases": int(group.sum()),
+        }
+        for group in groups
+    }
+    return result
+
+
+def _means(
+    rule: GroundingRule, scores: Sequence[MapScore], groups: Sequence[Any]
+) -> dict[str, Any]:
+    def mean(values: ArrayLike) -> float:
+        array = np.asarray(values, dtype=np.float64)
+        parts = [array if group is None else array[group] for group in groups]
+        found = [part[~np.isnan(part)] for part in parts]
+        means = [part.mean() for part in found if part.size]
+        return float(np.mean(means)) if means else math.nan
+
+    result: dict[str, Any] = {}
+    if rule.thresholds:
+        ious = np.stack([score.iou for score in scores])
+        at = [mean(column) for column in ious.T]
+        result["miou"] = float(np.mean(at))
+        result["iou"] = {f"{t:g}": value for t, value in zip(rule.thresholds, at, strict=True)}
+    if rule.cnr != "none":
+        name = "cnr_signed" if rule.cnr == "signed" else "cnr"
+        result[name] = mean([score.cnr for score in scores])
+    if rule.pointing != "none":
+        result["pointing_game"] = mean([score.pointing for score in scores])
+    curves = [score.dice for score in scores if score.dice is not None]
+    if rule.dice != "none" and curves:
+        curve = np.mean(curves, axis=0)
+        best = int(np.argmax(curve))
+        result["dice_at_best_threshold_on_test"] = float(curve[best])
+        result["threshold_from_test"] = float(DICE_THRESHOLDS[best])
+    return result
+
+
+# --------------------------------------------------------------------------------- helpers
+
+
+def _iou(rule: GroundingRule, inside: Ints, outside: Ints, truth: int, *, flat: bool) -> Floats:
+    """IoU at each threshold from how many pixels inside and outside the truth reach it."""
+    union = truth + outside + rule.union_epsilon
+    with np.errstate(invalid="ignore"):
+        found = np.where(union > 0, inside / union, 0.0)
+    if rule.empty == "skip":
+        none = (inside + outside == 0) | (truth == 0) | (flat and rule.scale == "min_max")
+        found = np.where(none, np.nan, found)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _dice(inside: Ints, outside: Ints, truth: int) -> Floats:
+    return np.asarray(2 * inside / np.maximum(truth + inside + outside, 1), dtype=np.float64)
+
+
+def _count(values: Floats, cuts: Floats, rule: GroundingRule) -> Ints:
+    ordered = np.sort(values)
+    side: Literal["left", "right"] = "right" if rule.above == "above" else "left"
+    return np.asarray(ordered.size - np.searchsorted(ordered, cuts, side), dtype=np.int64)
+
+
+def _bounds(cuts: Floats, rule: GroundingRule) -> NDArray[np.floating]:
+    """Scores that a pixel must reach to be in, where only reaching can be counted.
+
+    A map's pixels are of single precision: above a cut is from the next such number on.
+    """
+    if rule.above == "at_least":
+        return cuts
+    near = cuts.astype(np.float32)
+    return np.where(near > cuts, near, np.nextafter(near, np.float32(np.inf))).astype(np.float64)
+
+
+def _logit(share: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(share) - np.log1p(-np.minimum(share, 1.0)))
+
+
+def _signed(rule: GroundingRule, cnr: float) -> float:
+    return {"absolute": abs(cnr), "signed": cnr, "none": math.nan}[rule.cnr]
+
+
+def _pointing(rule: GroundingRule, heat: Upsampled, boxes: ArrayLike) -> float:
+    if rule.pointing == "none":
+        return math.nan
+    if rule.pointing == "ties_shared":
+        return heat.pointing_game()
+    place = heat.first_highest()
+    return math.nan if place is None else _between(boxes, *place)
+
+
+def _between(boxes: ArrayLike, row: int, column: int) -> float:
+    """1 where a pixel's number lies between some box's edges, both included."""
+    x, y, w, h = as_boxes(boxes).astype(np.float64).T
+    return float(((x <= column) & (column <= x + w) & (y <= row) & (row <= y + h)).any())
+
+
+def _centre(shape: tuple[int, ...], central: float) -> NDArray[np.bool_]:
+    """The central part of a square that is scored."""
+    height, width = shape
+    side = int(central * min(height, width))
+    result = np.zeros(shape, dtype=bool)
+    if central == 1:
+        result[:] = True
+        return result
+    top, left = (height - side) // 2, (width - side) // 2
+    result[top : top + side, left : left + side] = True
+    return result
+
+
+def _rounded(boxes: ArrayLike) -> NDArray[np.int64]:
+    """Whole pixels whose centres lie in each box, as x, y, width, height."""
+    array = as_boxes(boxes)
+    corners = np.ceil(np.concatenate([array[:, :2], array[:, :2] + array[:, 2:]], axis=1) - 0.5)
+    return np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).astype(
+        np.int64
+    )
+
+
+def _depth(boxes: NDArray[np.integer], height: int, width: int) -> NDArray[np.int64]:
+    """How many boxes, given in whole pixels, cover each pixel."""
+    result = np.zeros((height, width), dtype=np.int64)
+    for x, y, w, h in boxes:
+        result[max(y, 0) : max(y + h, 0), max(x, 0) : max(x + w, 0)] += 1
+    return result

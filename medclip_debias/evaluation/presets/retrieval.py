@@ -1,0 +1,116 @@
+"""Retrieval of reports under a preset: which text belongs to this image?
+
+Pure functions of arrays; ties share their mean rank, and the share expected at a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.evaluation.presets import RetrievalRule
+
+Floats = NDArray[np.floating]
+SECTIONS = ("findings", "impression")
+
+
+def retrieval_metrics(
+    rule: RetrievalRule,
+    scores: Floats,
+    texts: Sequence[str],
+    classes: NDArray[np.integer] | None = None,
+) -> dict[str, Any]:
+    """The metrics of a rule, an image ranking the texts.
+
+    Args:
+        rule: of a preset.
+        scores: ``[images, texts]``, the diagonal holds the pairs.
+        texts: text of each column; equal ones have equal columns.
+        classes: number of the one class of each pair, -1 for none; for precision@K.
+
+    Returns:
+        ``recall_at_K`` and ``mean_rank`` with ``candidates`` and ``images``; ``precision_at_K``
+        with ``precision_images`` (those of exactly one class), None where there are too few.
+    """
+    result: dict[str, Any] = {}
+    if rule.recalls:
+        column_of, own = np.arange(len(texts)), np.arange(len(texts))
+        if rule.pool == "distinct":
+            first: dict[str, int] = {}
+            own = np.array([first.setdefault(text, len(first)) for text in texts])
+            column_of = np.unique(own, return_index=True)[1]
+        ranks = own_ranks(scores[:, column_of], own)
+        result |= {f"recall_at_{k}": float((ranks <= k).mean()) for k in rule.recalls}
+        result |= {"mean_rank": float(ranks.mean()), "candidates": len(column_of)}
+        result["images"] = len(scores)
+    if rule.precisions:
+        kept = np.flatnonzero(classes >= 0) if classes is not None else np.zeros(0, dtype=int)
+        labels = classes[kept] if classes is not None else kept
+        found = class_precisions(rule, scores[np.ix_(kept, kept)], labels)
+        result |= {f"precision_at_{k}": value for k, value in found.items()}
+        result["precision_images"] = len(kept)
+    return result
+
+
+def whole_texts(
+    rule: RetrievalRule, sentences: pd.DataFrame, studies: Sequence[str]
+) -> dict[str, str]:
+    """The one text of each study that a rule asks for; a study without such a section is absent.
+
+    Args:
+        rule: of a preset; ``text: sentences`` asks for none.
+        sentences: of a prepared set: ``study_id``, ``section``, ``position``, ``text``.
+        studies: wanted.
+    """
+    if rule.text == "sentences":
+        return {}
+    asked = SECTIONS if rule.text == "longest" else ("impression",)
+    rows = sentences[sentences["study_id"].isin(set(studies)) & sentences["section"].isin(asked)]
+    found: dict[str, dict[str, list[str]]] = {}
+    for study, section, text in zip(
+        *(rows.sort_values("position", kind="stable")[c] for c in ("study_id", "section", "text")),
+        strict=True,
+    ):
+        found.setdefault(str(study), {}).setdefault(str(section), []).append(str(text))
+    texts = {study: {s: " ".join(t) for s, t in own.items()} for study, own in found.items()}
+    return {
+        study: max((own[s] for s in SECTIONS if s in own), key=len) for study, own in texts.items()
+    }
+
+
+def own_ranks(scores: Floats, own: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Rank, from 1, of each row's own column; equal scores share their mean rank."""
+    mine = scores[np.arange(len(scores)), own][:, None]
+    return np.asarray((scores > mine).sum(axis=1) + ((scores == mine).sum(axis=1) + 1) / 2)
+
+
+def class_precisions(
+    rule: RetrievalRule, scores: Floats, classes: NDArray[np.integer]
+) -> dict[int, float | None]:
+    """Mean share of the K best texts that are of the image's class, by K.
+
+    Args:
+        rule: of a preset.
+        scores: ``[n, n]``, the diagonal holds the pairs.
+        classes: class of each pair.
+    """
+    n = len(scores)
+    good = classes[:, None] == classes[None, :]
+    values = np.array(scores, dtype=np.float64)
+    if not rule.own_counts:
+        np.fill_diagonal(values, -np.inf)
+    result: dict[int, float | None] = {}
+    for k in rule.precisions:
+        if k > n - (not rule.own_counts):
+            result[k] = None
+            continue
+        bound = np.partition(values, n - k, axis=1)[:, [n - k]]
+        above, level = values > bound, values == bound
+        room = k - above.sum(axis=1)
+        share = (good & level).sum(axis=1) / level.sum(axis=1)
+        result[k] = float((((good & above).sum(axis=1) + room * share) / k).mean())
+    return result

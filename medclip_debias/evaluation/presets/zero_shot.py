@@ -1,0 +1,323 @@
+"""Zero-shot classification under a preset: prompts to class scores, decisions, metrics.
+
+Pure functions of arrays. Labels are 1, 0 or NaN (left out); published scorers know no NaN, and
+without any the metrics are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.evaluation.classification import (
+    average_precision,
+    best_threshold,
+    sigmoid,
+)
+from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.presets import ZeroShotRule
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Scores = Mapping[str, Floats]
+
+# ------------------------------------------------------------------------ prompts to scores
+
+
+def side_vectors(vectors: NDArray[np.floating], prompts: PromptSet) -> Floats:
+    """One unit vector for each side: the mean of its prompts' vectors, at unit length.
+
+    Args:
+        vectors: of the prompts ``[texts, D]``, in the order of ``prompts.texts``.
+        prompts: the prompt set.
+
+    Returns:
+        ``[2 classes, D]``: positive and negative side of the first class, of the second, ...
+    """
+    means = np.stack(
+        [vectors[columns].mean(axis=0, dtype=np.float64) for columns in _sides(prompts)]
+    )
+    lengths = np.linalg.norm(means, axis=1, keepdims=True)
+    return np.asarray(means / np.where(lengths > 0, lengths, 1))
+
+
+def zero_shot_scores(
+    rule: ZeroShotRule,
+    scores: NDArray[np.floating],
+    prompts: PromptSet,
+    sides: NDArray[np.floating] | None = None,
+) -> dict[str, Floats]:
+    """The score of each class: ``[images]``, high where the class is present.
+
+    Args:
+        rule: of a preset.
+        scores: of the prompts ``[images, texts]``, in the order of ``prompts.texts``.
+        prompts: the prompt set.
+        sides: of `side_vectors` ``[images, 2 classes]``, for ``prompts: embedding``; not needed
+            where every side has one prompt.
+
+    Raises:
+        ValueError: ``sides`` is needed and not given.
+    """
+    found = _side_scores(rule, scores, prompts, sides)
+    result: dict[str, Floats] = {}
+    for number, name in enumerate(prompts.classes):
+        positive, negative = found[2 * number], found[2 * number + 1]
+        if rule.score == "positive":
+            result[name] = positive
+        elif rule.score == "difference":
+            result[name] = positive - negative
+        else:  # exp(p) / (exp(p) + exp(n))
+            result[name] = sigmoid(positive - negative)
+    return result
+
+
+def positive_scores(
+    rule: ZeroShotRule,
+    scores: NDArray[np.floating],
+    prompts: PromptSet,
+    sides: NDArray[np.floating] | None = None,
+) -> Floats:
+    """The positive side of each class ``[images, classes]``, for `one_of_several`."""
+    return np.stack(_side_scores(rule, scores, prompts, sides)[::2], axis=1)
+
+
+def ensemble(probabilities: Sequence[Scores]) -> dict[str, Floats]:
+    """Mean score of each class over several models, as CheXzero's ten checkpoints."""
+    return {
+        name: np.mean([one[name] for one in probabilities], axis=0) for name in probabilities[0]
+    }
+
+
+def _sides(prompts: PromptSet) -> list[list[int]]:
+    column = {text: number for number, text in enumerate(prompts.texts)}
+    return [
+        sorted(column[text] for text in side)
+        for c in prompts.classes.values()
+        for side in (c.positive, c.negative)
+    ]
+
+
+def _side_scores(
+    rule: ZeroShotRule,
+    scores: NDArray[np.floating],
+    prompts: PromptSet,
+    sides: NDArray[np.floating] | None,
+) -> list[Floats]:
+    columns = _sides(prompts)
+    values = np.asarray(scores, dtype=np.float64)
+    if rule.prompts == "embedding" and any(len(side) > 1 for side in columns):
+        if sides is None:
+            raise ValueError("a mean of embeddings needs the scores of side_vectors")
+        return list(np.asarray(sides, dtype=np.float64).T)
+    reduce = np.max if rule.prompts == "max" else np.mean
+    return [np.asarray(reduce(values[:, side], axis=1)) for side in columns]
+
+
+# ------------------------------------------------------------------------------- decisions
+
+
+def thresholds(rule: ZeroShotRule, scores: Scores, truth: Scores) -> dict[str, float]:
+    """Where each class's decision lies, chosen on validation images; a class may be absent.
+
+    Args:
+        rule: of a preset; its decision is ``f1`` or ``mcc``.
+        scores: of validation images, by class ``[images]``.
+        truth: their labels, likewise.
+    """
+    choose = best_threshold if rule.decision == "f1" else best_mcc_threshold
+    known = _judged(scores, truth)
+    return {name: choose(positive, values)[0] for name, (positive, values) in known.items()}
+
+
+def best_mcc_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
+    """The score t with the highest MCC of ``score >= t``, and that MCC, as CheXzero chooses it.
+
+    Candidates are the corners of the ROC curve; of several equally good ones, the lowest.
+    """
+    order = np.argsort(-scores, kind="stable")
+    values, labels = scores[order], positive[order]
+    last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
+    true = np.cumsum(labels)[last]
+    false = last + 1 - true
+    if len(last) > 2:  # scikit-learn's roc_curve leaves out points between two on one line
+        corner = np.r_[True, (np.diff(false, 2) != 0) | (np.diff(true, 2) != 0), True]
+        last, true, false = last[corner], true[corner], false[corner]
+    found = _mcc(true, false, labels.sum() - true, (~labels).sum() - false)
+    best = len(found) - 1 - int(np.argmax(found[::-1]))
+    return float(values[last][best]), float(found[best])
+
+
+def decisions(
+    rule: ZeroShotRule, scores: Scores, chosen: Mapping[str, float] | None = None
+) -> dict[str, Bools]:
+    """Which images have each class ``[images]``; a class without a threshold is absent.
+
+    Args:
+        rule: of a preset; one whose decision is ``none`` gives no class.
+        scores: by class ``[images]``.
+        chosen: of `thresholds`, where the rule's decision is ``f1`` or ``mcc``.
+    """
+    if rule.decision == "none":
+        return {}
+    if rule.decision == "sides":
+        middle = 0.5 if rule.score == "softmax" else 0.0
+        return {name: values > middle for name, values in scores.items()}
+    return {n: values >= chosen[n] for n, values in scores.items() if chosen and n in chosen}
+
+
+# --------------------------------------------------------------------------------- metrics
+
+
+def _precision_recall_area(positive: Bools, scores: Floats) -> float:
+    """Area under precision over recall by trapezoids, from recall 0 at precision 1."""
+    order = np.argsort(-scores, kind="stable")
+    values = scores[order]
+    last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
+    found = np.cumsum(positive[order])[last]
+    recall = np.r_[0.0, found / positive.sum()]
+    precision = np.r_[1.0, found / (last + 1)]
+    return float((np.diff(recall) * (precision[1:] + precision[:-1]) / 2).sum())
+
+
+def _mcc(tp: Any, fp: Any, fn: Any, tn: Any) -> Floats:
+    """Matthews correlation; 0 where it is 0 / 0."""
+    parts = [np.asarray(part, dtype=np.float64) for part in (tp, fp, fn, tn)]
+    tp, fp, fn, tn = parts
+    square = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    return np.asarray((tp * tn - fp * fn) / np.sqrt(np.where(square > 0, square, np.inf)))
+
+
+def _of_decision(name: str, positive: Bools, said: Bools) -> float:
+    tp, fp = (positive & said).sum(), (~positive & said).sum()
+    fn, tn = (positive & ~said).sum(), (~positive & ~said).sum()
+    if name == "accuracy":
+        return float((tp + tn) / len(positive))
+    if name == "balanced_accuracy":
+        return float((tp / (tp + fn) + tn / (tn + fp)) / 2)
+    if name == "f1":
+        return float(2 * tp / (2 * tp + fp + fn))
+    return float(_mcc(tp, fp, fn, tn))
+
+
+OF_SCORES: dict[str, Callable[[Bools, Floats], float]] = {
+    "auc": auc,
+    "auprc": _precision_recall_area,
+    "average_precision": average_precision,
+}
+POOLED = {"auc_micro": "auc", "auprc_micro": "auprc"}
+OF_DECISIONS = ("accuracy", "balanced_accuracy", "f1", "mcc")
+METRICS = {
+    "auc": "mean AUC of the classes",
+    "auc_micro": "AUC of all pairs of image and class together",
+    "auc_weighted": "mean AUC of the classes, each weighted by its positive images",
+    "auc_positive": "mean AUC of the positive prompts alone",
+    "auprc": "mean area under the precision-recall curve, by trapezoids",
+    "auprc_micro": "the same of all pairs of image and class together",
+    "average_precision": "mean average precision, by steps",
+    "accuracy": "mean share of right decisions",
+    "balanced_accuracy": "mean of sensitivity and specificity",
+    "f1": "mean F1 of the decisions",
+    "mcc": "mean Matthews correlation of the decisions",
+    "one_of_several": "share of images of one class whose class scores highest",
+    "rounded_softmax_accuracy": "mean over classes of the share of those images for which the"
+    " softmax over the classes, rounded, is the label",
+}
+"""What ``metrics`` of a rule may name."""
+
+
+def zero_shot_metrics(
+    rule: ZeroShotRule,
+    scores: Scores,
+    truth: Scores,
+    *,
+    chosen: Mapping[str, float] | None = None,
+    positive: Scores | None = None,
+) -> dict[str, Any]:
+    """The metrics of a rule that are of single classes, and their means.
+
+    Args:
+        rule: of a preset.
+        scores: of `zero_shot_scores`.
+        truth: labels by class ``[images]``; 1, 0 or NaN.
+        chosen: of `thresholds`, on other images.
+        positive: the positive sides' scores, for ``auc_positive``.
+
+    Returns:
+        The metrics by name (None where no class has one), ``classes`` with the same of each
+        class, ``refused``: classes with one label value only, and ``thresholds``.
+    """
+    known = _judged(scores, truth)
+    said = decisions(rule, scores, chosen)
+    classes: dict[str, dict[str, float]] = {}
+    for name, (labels, values) in known.items():
+        own = {m: OF_SCORES[m](labels, values) for m in rule.metrics if m in OF_SCORES}
+        if "auc_positive" in rule.metrics and positive is not None:
+            seen = ~np.isnan(truth[name])
+            own["auc_positive"] = auc(labels, positive[name][seen])
+        if name in said:
+            here = said[name][~np.isnan(truth[name])]
+            own |= {m: _of_decision(m, labels, here) for m in rule.metrics if m in OF_DECISIONS}
+        classes[name] = own
+    result: dict[str, Any] = {}
+    for metric in rule.metrics:
+        if metric in POOLED and known:
+            pooled = [np.concatenate(part) for part in zip(*known.values(), strict=True)]
+            result[metric] = OF_SCORES[POOLED[metric]](pooled[0], pooled[1])
+        elif metric == "auc_weighted" and known:
+            counts = [int(labels.sum()) for labels, _ in known.values()]
+            aucs = [auc(labels, values) for labels, values in known.values()]
+            result[metric] = float(np.average(aucs, weights=counts))
+        elif metric not in ("one_of_several", "rounded_softmax_accuracy"):
+            found = [own[metric] for own in classes.values() if metric in own]
+            result[metric] = float(np.mean(found)) if found else None
+    result["classes"] = classes
+    result["refused"] = [name for name in scores if name not in known]
+    if rule.decision in ("f1", "mcc"):
+        result["thresholds"] = {name: (chosen or {}).get(name) for name in known}
+    return result
+
+
+def one_of_several(
+    rule: ZeroShotRule, scores: NDArray[np.floating], truth: NDArray[np.integer]
+) -> dict[str, float]:
+    """The metrics of a rule on images of exactly one class, as CheXpert 5x200.
+
+    Args:
+        rule: of a preset.
+        scores: of `positive_scores` ``[images, classes]``.
+        truth: number of each image's class.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if rule.several == "standardised" and len(values) > 1:
+        spread = values.std(axis=0)
+        values = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    result = {}
+    if "one_of_several" in rule.metrics:
+        if rule.several == "highest":
+            best = values == values.max(axis=1, keepdims=True)
+            hits = (best / best.sum(axis=1, keepdims=True))[np.arange(len(truth)), truth]
+        else:
+            hits = values.argmax(axis=1) == truth
+        result["one_of_several"] = float(hits.mean())
+    if "rounded_softmax_accuracy" in rule.metrics:
+        powers = np.exp(values - values.max(axis=1, keepdims=True))
+        said = powers / powers.sum(axis=1, keepdims=True) > 0.5
+        right = said == (np.asarray(truth)[:, None] == np.arange(values.shape[1]))
+        result["rounded_softmax_accuracy"] = float(right.mean())
+    return result
+
+
+def _judged(scores: Scores, truth: Scores) -> dict[str, tuple[Bools, Floats]]:
+    """Labels and scores of each class that has both label values, without NaN."""
+    result = {}
+    for name, values in scores.items():
+        labels = np.asarray(truth.get(name, np.full(len(values), np.nan)), dtype=np.float64)
+        known = ~np.isnan(labels)
+        if (labels == 1).any() and (labels == 0).any():
+            result[name] = (labels[known] == 1, np.asarray(values, dtype=np.float64)[known])
+    return result

@@ -1,0 +1,289 @@
+"""Progression: did a finding improve, stay or worsen between two images of one patient?
+
+The task is MS-CXR-T's (Bannur et al. 2023, "Learning to Exploit Temporal Structure for Biomedical
+Vision-Language Processing"): pairs of images, five findings, three states, macro accuracy. Their
+model reads both images at once; one of single images is asked in three ways.
+
+- ``macro_accuracy``: the state whose sentences ("X has worsened") gained most from the earlier
+  image to the later one.
+- ``macro_accuracy_current``: the state whose sentences score highest on the later image alone:
+  what its looks give away without the earlier one.
+- ``order_auc``: whether "X" minus "no X" rose more in pairs that worsened than in those that
+  improved. No state's sentence is needed, and none can be preferred for its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.data.sources.progression import STATES, TABLE
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import (
+    Statistics,
+    bootstrap_intervals,
+    mean_of_defined,
+    weighted_auc,
+    weighted_mean,
+)
+from medclip_debias.evaluation.protocol import (
+    HELD_OUT,
+    Draw,
+    Measured,
+    NotAsked,
+    Protocol,
+    Request,
+    Skipped,
+    patients_of,
+)
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+SENTENCES: Mapping[str, tuple[str, ...]] = {
+    "improving": ("{} has improved", "{} has decreased"),
+    "stable": ("{} is unchanged", "{} is stable"),
+    "worsening": ("{} has worsened", "{} has increased"),
+}
+"""What is said of a finding in each state; several are averaged after scoring."""
+PRESENT, ABSENT = ("{}",), ("No {}",)
+"""What is said of one that the prompt set does not name."""
+METRICS = ("macro_accuracy", "macro_accuracy_current", "order_auc")
+
+
+class Change(NamedTuple):
+    """A finding of a pair: rows of the earlier and the later image, and the place of its state."""
+
+    earlier: int
+    later: int
+    finding: str
+    state: int
+
+
+def progression_statistics(
+    findings: Sequence[str],
+    states: NDArray[np.integer],
+    hits: Floats,
+    hits_current: Floats,
+    change: Floats,
+) -> Statistics:
+    """`METRICS` and those of each finding as ``FINDING/METRIC``, under any weights.
+
+    The accuracy of a finding is the mean over the states that it has of the share of right
+    answers; the whole is the mean over findings.
+
+    Args:
+        findings: of each item.
+        states: place in `STATES` of each.
+        hits, hits_current: what counts for each: 1, 0, or a tie's part.
+        change: of "X" minus "no X", later minus earlier image.
+    """
+    names = np.asarray(findings, dtype=object)
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        result: dict[str, Floats] = {}
+        for name in sorted(set(findings)):
+            own = names == name
+            for metric, found in (
+                ("macro_accuracy", hits),
+                ("macro_accuracy_current", hits_current),
+            ):
+                shares = [
+                    weighted_mean(found[part], weights[:, part])
+                    for state in sorted(set(states[own].tolist()))
+                    for part in (own & (states == state),)
+                ]
+                result[f"{name}/{metric}"] = mean_of_defined(shares)
+            ends = own & (states != STATES.index("stable"))
+            worse = states[ends] == STATES.index("worsening")
+            result[f"{name}/order_auc"] = (
+                weighted_auc(worse, change[ends], weights[:, ends])
+                if worse.any() and not worse.all()
+                else np.full(len(weights), np.nan)
+            )
+        for metric in METRICS:
+            parts = [result[f"{name}/{metric}"] for name in sorted(set(findings))]
+            result[metric] = mean_of_defined(parts)
+        return result
+
+    return statistics
+
+
+def right_state(scores: Floats, states: NDArray[np.integer]) -> Floats:
+    """What counts for each item ``[n]``: 1, 0, or the right state's part of a tie.
+
+    Args:
+        scores: of the states ``[n, 3]``.
+        states: the right one of each.
+    """
+    best = scores == scores.max(axis=1, keepdims=True)
+    return np.asarray(best[np.arange(len(states)), states] / best.sum(axis=1))
+
+
+class ProgressionProtocol(Protocol):
+    """The protocol on the pairs of a set's table of progressions.
+
+    Args:
+        data: the prepared set.
+        changes: at least one.
+        prompts: what says that a finding is there, and that it is not.
+        left_out: counts of what was left aside.
+    """
+
+    name: ClassVar[str] = "progression"
+    items_name: ClassVar[str] = "progression"
+
+    def __init__(
+        self,
+        data: PreparedSet,
+        changes: Sequence[Change],
+        prompts: PromptSet,
+        left_out: Mapping[str, int],
+    ) -> None:
+        self._data, self._changes, self._left_out = data, list(changes), dict(left_out)
+        self._said = {name: _sentences(name, prompts) for name in {c.finding for c in changes}}
+        self.texts = list(
+            dict.fromkeys(t for name in sorted(self._said) for s in self._said[name] for t in s)
+        )
+        self.rows = frozenset(row for c in changes for row in (c.earlier, c.later))
+        self._scores: dict[int, NDArray[np.float32]] = {}
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        data, views = request.data, request.options.views
+        if TABLE not in data.annotation_names:
+            raise NotAsked("The set's archive has no table of progressions.")
+        table = data.annotations(TABLE)
+        row_of = {str(name): row for row, name in enumerate(data.images["image_id"])}
+        splits = data.images["split"].tolist()
+        left_out = {"other_splits": 0, "other_views": 0}
+        changes = []
+        for row, (before, now, finding, state) in enumerate(_told(data, table)):
+            if state not in STATES or before not in row_of or now not in row_of:
+                raise _damaged(data, f", row {row}")
+            pair = row_of[before], row_of[now]
+            if any(splits[image] not in (request.split, HELD_OUT) for image in pair):
+                left_out["other_splits"] += 1
+            elif views == "frontal" and not all(data.frontal[image] for image in pair):
+                left_out["other_views"] += 1
+            else:
+                changes.append(Change(*pair, finding, STATES.index(state)))
+        if not changes:
+            raise Skipped(
+                f"None of the set's {len(table)} progressions can be judged:"
+                f" {left_out['other_splits']} lie on images of other splits than"
+                f" '{request.split}' and '{HELD_OUT}', {left_out['other_views']} on images that are"
+                " not frontal (views: all takes them)."
+            )
+        return cls(data, changes, request.prompts, left_out)
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        found = finite(self._model.score(features, self._vectors), self.name)
+        self._scores |= dict(zip(rows, found, strict=True))
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        place = {text: number for number, text in enumerate(self.texts)}
+        columns = {
+            name: [[place[text] for text in side] for side in sides]
+            for name, sides in self._said.items()
+        }
+        later, earlier = (
+            np.stack(
+                [
+                    [self._scores[getattr(c, when)][side].mean() for side in columns[c.finding]]
+                    for c in self._changes
+                ]
+            ).astype(np.float64)
+            for when in ("later", "earlier")
+        )
+        count = len(STATES)
+        states = np.array([change.state for change in self._changes])
+        findings = [change.finding for change in self._changes]
+        gained = later - earlier
+        values = {
+            "hit": right_state(gained[:, :count], states),
+            "hit_current": right_state(later[:, :count], states),
+            "change": gained[:, count] - gained[:, count + 1],
+        }
+        statistics = progression_statistics(findings, states, *values.values())
+        point = statistics(np.ones((1, len(states))))
+        patients = patients_of(self._data, [change.later for change in self._changes])
+        intervals = bootstrap_intervals(statistics, patients, **draw.keywords)
+        results: dict[str, Any] = {
+            **{name: float(point[name][0]) for name in METRICS},
+            "interval": {name: intervals[name] for name in METRICS},
+            "classes": {
+                name: {
+                    **{m: float(point[f"{name}/{m}"][0]) for m in METRICS},
+                    "interval": {m: intervals[f"{name}/{m}"] for m in METRICS},
+                    **{
+                        state: int(sum(f == name and s == number for f, s in pairs))
+                        for number, state in enumerate(STATES)
+                        for pairs in (list(zip(findings, states.tolist(), strict=True)),)
+                    },
+                }
+                for name in sorted(set(findings))
+            },
+            "progressions": len(states),
+            "pairs": len({(change.earlier, change.later) for change in self._changes}),
+            "patients": len(set(patients)),
+            "sentences": {
+                name: dict(zip((*STATES, "present", "absent"), map(list, sides), strict=True))
+                for name, sides in sorted(self._said.items())
+            },
+            **self._left_out,
+        }
+        names = self._data.images["image_id"].tolist()
+        head = {
+            "id": [f"{names[c.earlier]}:{names[c.later]}:{c.finding}" for c in self._changes],
+            "patient": patients,
+            "finding": findings,
+            "state": states,
+        }
+        return Measured(results, pd.DataFrame(head | values))
+
+
+def _told(data: PreparedSet, table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Earlier image, later image, finding and state of each row."""
+    columns = ("previous_image_id", "image_id", "finding", "progression")
+    if not set(columns) <= set(table.columns):
+        raise _damaged(data)
+    for cells in zip(*(table[name] for name in columns), strict=True):
+        yield tuple(map(str, cells))
+
+
+def _damaged(data: PreparedSet, where: str = "") -> UserError:
+    path = data.folder / f"{TABLE}.parquet"
+    return UserError(f"{path}{where}: is damaged or was edited; run 'prepare' again.")
+
+
+def _sentences(finding: str, prompts: PromptSet) -> tuple[tuple[str, ...], ...]:
+    """What is said of a finding in each of `STATES`, when it is there, and when it is not."""
+    own = next((s for name, s in prompts.classes.items() if name.lower() == finding), None)
+    told = [tuple(_filled(text, finding) for text in SENTENCES[state]) for state in STATES]
+    if own is not None:
+        return (*told, own.positive, own.negative)
+    return (*told, *(tuple(_filled(text, finding) for text in side) for side in (PRESENT, ABSENT)))
+
+
+def _filled(text: str, finding: str) -> str:
+    sentence = text.format(finding)
+    return f"{sentence[:1].upper()}{sentence[1:]}"

@@ -1,0 +1,281 @@
+"""Segmentation: does the map of a finding's sentence cover the finding's mask?
+
+Each sentence that has a mask is judged on its own image at the mask's pixels. A map is cut at a
+share of its range (0 its lowest, 1 its highest score). The share is chosen on the masks of the
+``validate`` split, where the mean Dice is highest; it may also be fixed (the option ``boxes``).
+Papers that choose it on the test images report ``dice_test_threshold``, which is no result of a
+method: it is given under that name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.data.masks import decode
+from medclip_debias.data.records import Mask
+from medclip_debias.evaluation.bootstrap import (
+    Statistics,
+    bootstrap_intervals,
+    mean_of_defined,
+    weighted_mean,
+)
+from medclip_debias.evaluation.options import BoxRule
+from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of, select_phrases
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    NotAsked,
+    Protocol,
+    Request,
+    Skipped,
+)
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+SHARES = np.arange(1, 20) / 20
+"""Shares of a map's range at which it is cut: 0.05, 0.10, ..., 0.95."""
+LONGEST = 1024
+"""Longer side at which a mask is judged, in pixels; of a larger one every k-th pixel is taken."""
+ITEM_METRICS = ("dice", "iou", "dice_fixed", "pointing_game")
+
+
+def score_mask(heat: NDArray[np.floating], inside: Bools, rule: BoxRule) -> dict[str, Any]:
+    """What one map has of one mask.
+
+    Args:
+        heat: scores ``[H, W]``; NaN where the model did not see the image.
+        inside: the mask ``[H, W]``, with at least one pixel.
+        rule: the fixed threshold.
+
+    Returns:
+        ``curve`` ``[19]``, Dice at each of `SHARES`; ``dice_fixed``; ``pointing_game``, the share
+        of the highest pixels that lie in the mask; ``area``, the mask's share of the image. Pixels
+        that the model did not see are never found, and count in the mask.
+    """
+    area = int(inside.sum())
+    seen = ~np.isnan(heat)
+    if not seen.any():
+        nothing = {"curve": np.zeros(len(SHARES)), "dice_fixed": 0.0, "pointing_game": 0.0}
+        return nothing | {"area": area / inside.size}
+    values, truth = heat[seen].astype(np.float64), inside[seen]
+    low, high = float(values.min()), float(values.max())
+    # Rounding must not decide whether a pixel reaches a share that it stands at.
+    shares = np.round((values - low) / (high - low), 9) if high > low else np.zeros(len(values))
+    reached = np.searchsorted(SHARES, shares, side="right")
+    found = _at_least(np.bincount(reached, minlength=len(SHARES) + 1))
+    common = _at_least(np.bincount(reached[truth], minlength=len(SHARES) + 1))
+    fixed = values >= rule.value if rule.rule == "score" else shares >= rule.value
+    highest = values == high
+    return {
+        "curve": 2 * common / (found + area),
+        "dice_fixed": float(2 * (fixed & truth).sum() / (fixed.sum() + area)),
+        "pointing_game": float(truth[highest].mean()),
+        "area": area / inside.size,
+    }
+
+
+def _at_least(counts: NDArray[np.integer]) -> Floats:
+    """How many reach each share, from how many reach exactly so many of them ``[20]``."""
+    return np.cumsum(counts[::-1])[::-1][1:].astype(np.float64)
+
+
+def mask_statistics(
+    classes: Sequence[str], values: Mapping[str, Floats], curves: Floats | None = None
+) -> Statistics:
+    """Means over the classes of their masks' means, and those means as ``CLASS/METRIC``.
+
+    Args:
+        classes: of each mask.
+        values: metrics of each mask ``[masks]``.
+        curves: Dice of each mask at `SHARES` ``[masks, 19]``, for ``dice_test_threshold``: the
+            highest mean at one share for all.
+    """
+    names = np.asarray(classes, dtype=object)
+    members = {name: names == name for name in sorted(set(classes))}
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        result = {}
+        for metric, found in values.items():
+            own = {
+                name: weighted_mean(found[part], weights[:, part]) for name, part in members.items()
+            }
+            result[metric] = mean_of_defined(list(own.values()))
+            result |= {f"{name}/{metric}": value for name, value in own.items()}
+        if curves is not None:
+            at = [_curve(curves[part], weights[:, part]) for part in members.values()]
+            result["dice_test_threshold"] = mean_of_defined(at).max(axis=-1)
+        return result
+
+    return statistics
+
+
+def _curve(curves: Floats, weights: Floats) -> Floats:
+    """Mean curve under each row of weights ``[b, 19]``; NaN where all weights are 0."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray((weights @ curves) / weights.sum(axis=1, keepdims=True))
+
+
+def best_share(curves: Floats, classes: Sequence[str]) -> int:
+    """Number of the share with the highest mean over classes of mean Dice; the lowest of equals."""
+    names = np.asarray(classes, dtype=object)
+    means = [curves[names == name].mean(axis=0) for name in sorted(set(classes))]
+    return int(np.mean(means, axis=0).argmax())
+
+
+class Segmentation(Protocol):
+    """The protocol: every sentence's map against its mask.
+
+    Args:
+        judged: sentences that have a mask, of the evaluated split.
+        validation: those of the ``validate`` split; none where that is the evaluated one.
+        masks: by phrase.
+        smoothing: sigma of a Gaussian over the grid, in cells.
+        rule: the fixed threshold.
+        without_mask: sentences with boxes alone, which are left aside.
+    """
+
+    name: ClassVar[str] = "segmentation"
+    items_name: ClassVar[str] = "masks"
+
+    def __init__(
+        self,
+        judged: Sequence[Phrase],
+        validation: Sequence[Phrase],
+        masks: Mapping[str, Mask],
+        *,
+        smoothing: float,
+        rule: BoxRule,
+        without_mask: int,
+    ) -> None:
+        self._judged, self._phrases = len(judged), [*judged, *validation]
+        self._masks, self._smoothing, self._rule = masks, smoothing, rule
+        self._without_mask = without_mask
+        self.texts = list(dict.fromkeys(phrase.text for phrase in self._phrases))
+        self.rows = frozenset(phrase.row for phrase in self._phrases)
+        self._of_row: dict[int, list[int]] = {}
+        for number, phrase in enumerate(self._phrases):
+            self._of_row.setdefault(phrase.row, []).append(number)
+        self._found: dict[int, dict[str, Any]] = {}
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        data, options = request.data, request.options
+        if request.phrases is not None or not data.masks:
+            raise NotAsked("The set's archive has no masks.")
+        selected = request.once(phrases_of).phrases
+        judged = [phrase for phrase in selected if phrase.phrase_id in data.masks]
+        if not judged:
+            raise Skipped(f"No sentence of the split '{request.split}' has a mask.")
+        validation: list[Phrase] = []
+        if request.split != "validate":
+            size = request.model.preprocessing.input_size
+            try:
+                there = select_phrases(
+                    data, "validate", size, None, options.annotation_split, options.views
+                ).phrases
+            except Skipped:
+                there = []
+            splits = data.images["split"]
+            validation = [
+                phrase
+                for phrase in there
+                if phrase.phrase_id in data.masks and splits.iloc[phrase.row] == "validate"
+            ]
+        return cls(
+            judged,
+            validation,
+            data.masks,
+            smoothing=options.smoothing,
+            rule=options.boxes,
+            without_mask=len(selected) - len(judged),
+        )
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+        self._place = {text: number for number, text in enumerate(self.texts)}
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        grid = self._model.grid
+        for row, own in zip(rows, features, strict=True):
+            numbers = self._of_row[row]
+            vectors = self._vectors[[self._place[self._phrases[n].text] for n in numbers]]
+            maps = finite(self._model.region_scores(own, vectors)[0], self.name)
+            for number, scores in zip(numbers, maps, strict=True):
+                phrase = self._phrases[number]
+                inside = _at_most(decode(self._masks[phrase.phrase_id]))
+                height, width = inside.shape
+                geometry = replace(phrase.geometry, height=height, width=width)
+                heat = upsample_to_original(
+                    scores.reshape(grid.shape), geometry, grid, smoothing=self._smoothing
+                )
+                self._found[number] = score_mask(heat, inside, self._rule)
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        phrases = self._phrases[: self._judged]
+        found = [self._found[number] for number in range(len(self._phrases))]
+        classes = [phrase.category for phrase in self._phrases]
+        curves = np.stack([one["curve"] for one in found])
+        own, others = classes[: self._judged], classes[self._judged :]
+        values: dict[str, Floats] = {}
+        threshold: dict[str, Any] = {"reason": "no masks of the split 'validate' to choose it on"}
+        if others:
+            best = best_share(curves[self._judged :], others)
+            values["dice"] = curves[: self._judged, best]
+            values["iou"] = values["dice"] / (2 - values["dice"])
+            threshold = {"share_of_range": float(SHARES[best]), "masks": len(others)}
+        for name in ("dice_fixed", "pointing_game"):
+            values[name] = np.array([one[name] for one in found[: self._judged]])
+        curves = curves[: self._judged]
+        statistics = mask_statistics(own, values, curves)
+        point = statistics(np.ones((1, len(phrases))))
+        patients = [phrase.patient for phrase in phrases]
+        intervals = bootstrap_intervals(statistics, patients, **draw.keywords)
+        means = [*values, "dice_test_threshold"]
+        area = np.array([one["area"] for one in found[: self._judged]])
+        results: dict[str, Any] = {
+            **{name: float(point[name][0]) for name in means},
+            "interval": {name: intervals[name] for name in means},
+            "classes": {
+                name: {
+                    **{m: float(point[f"{name}/{m}"][0]) for m in values},
+                    "interval": {m: intervals[f"{name}/{m}"] for m in values},
+                    "masks": own.count(name),
+                }
+                for name in sorted(set(own))
+            },
+            "masks": len(phrases),
+            "without_mask": self._without_mask,
+            "patients": len(set(patients)),
+            "pointing_game_floor": float(
+                mask_statistics(own, {"area": area})(np.ones((1, len(phrases))))["area"][0]
+            ),
+            "threshold": threshold,
+            "test_threshold": {"share_of_range": float(SHARES[best_share(curves, own)])},
+            "longest_side": LONGEST,
+        }
+        head = {"id": [p.phrase_id for p in phrases], "patient": patients, "category": own}
+        return Measured(results, pd.DataFrame(head | values | {"area": area}))
+
+
+def _at_most(inside: Bools) -> Bools:
+    """A mask whose longer side is at most `LONGEST`: every k-th pixel, from the middle of k."""
+    step = -(-max(inside.shape) // LONGEST)
+    return inside if step == 1 else inside[step // 2 :: step, step // 2 :: step]

@@ -1,0 +1,321 @@
+"""Boxes for sentences that may not be in the image: zero, one or many, each with a confidence.
+
+Every image is asked about what it shows (its phrases with boxes), what its report denies, and what
+other images show and this one does not (`medclip_debias.evaluation.sentence_choice`). Boxes are cut
+from every map; a rule chosen on validation images withholds those of sentences that are not there
+(`medclip_debias.grounding.suppression`). The task is that of generalised phrase grounding (Zhang et
+al. 2025, "Generalised Medical Phrase Grounding"); no box of a validation image is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.evaluation.bootstrap import (
+    Statistics,
+    bootstrap_intervals,
+    weighted_auc,
+    weighted_mean,
+)
+from medclip_debias.evaluation.catalogue import MATCH_LEVELS
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrases, phrases_of
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Request,
+    geometry_of,
+    patients_of,
+)
+from medclip_debias.evaluation.sentence_choice import RULE, Queries, choose
+from medclip_debias.evaluation.suppression_choice import Choice
+from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
+from medclip_debias.grounding.counterparts import Reader
+from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_one
+from medclip_debias.grounding.settings import KINDS, EvidenceKind, SuppressionRule
+from medclip_debias.grounding.sharpen import Sharpener
+from medclip_debias.grounding.suppression import Evidence, judge, read_rule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+
+
+class SentenceBoxes(Protocol):
+    """The protocol.
+
+    Args:
+        data: the prepared set.
+        split: that is evaluated.
+        phrases: what has boxes.
+        queries: what is asked.
+        options: how boxes are cut and withheld.
+        reader: reads the words.
+        rule: kept in the model's folder, or None to choose one on validation images.
+    """
+
+    name: ClassVar[str] = "sentence_boxes"
+    items_name: ClassVar[str] = "sentence_boxes"
+    counted: ClassVar[tuple[str, ...]] = ("asked_sentences",)
+
+    def __init__(
+        self,
+        data: PreparedSet,
+        split: str,
+        phrases: Phrases,
+        queries: Queries,
+        options: EvaluationOptions,
+        reader: Reader,
+        prompts: Mapping[str, Any],
+        rule: SuppressionRule | None = None,
+    ) -> None:
+        self._data, self._options, self._rule, self._reader = data, options, rule, reader
+        self._phrases, self._queries = phrases, queries
+        asked = queries.queries
+        self._sentences = list(dict.fromkeys(query.text for query in asked))
+        self._column = {text: number for number, text in enumerate(self._sentences)}
+        self._sharpener = Sharpener(options.sharpen, self._sentences, prompts, reader)
+        self._denials = [reader.negated(text) for text in self._sentences]
+        self._choice: Choice | None = None
+        if rule is None and options.suppression_from == "validate" and split != VALIDATE:
+            self._choice = Choice(
+                data, options.suppression, options.sentences_per_image, reader, options.views
+            )
+        parts = [self._sentences, self._denials, self._sharpener.texts]
+        parts += [self._choice.texts] if self._choice else []
+        self.texts = list(dict.fromkeys(text for part in parts for text in part))
+        self._own_rows = frozenset(query.row for query in asked)
+        self.rows = self._own_rows | (self._choice.rows if self._choice else frozenset())
+        self._of_row: dict[int, list[int]] = {}
+        for number, query in enumerate(asked):
+            self._of_row.setdefault(query.row, []).append(number)
+        self._boxes: dict[int, list[list[float]]] = {}
+        self._shares: dict[int, list[float]] = {}
+        self._evidence_of: dict[int, dict[EvidenceKind, float]] = {}
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        phrases: Phrases = request.once(phrases_of)
+        options, reader = request.options, Reader()
+        queries = choose(
+            request.data,
+            request.split,
+            options.sentences_per_image,
+            reader,
+            phrases=phrases,
+            views=options.views,
+        )
+        rule = None
+        if options.suppression_from == "model":
+            rule = read_rule(request.model_folder or request.data.folder, request.model)
+        given = (request.data, request.split, phrases, queries, options, reader)
+        return cls(*given, request.model.prompts, rule)
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        place = {text: number for number, text in enumerate(self.texts)}
+        self._model = model
+
+        def of(texts: Sequence[str]) -> Tensor:
+            return vectors[[place[text] for text in texts]]
+
+        self._vectors, self._against = of(self._sentences), of(self._denials)
+        self._further = of(self._sharpener.texts)
+        kinds: Sequence[EvidenceKind] = KINDS if self._choice and self._choice.rows else ()
+        if self._rule is not None and self._rule.evidence:
+            kinds = (self._rule.evidence,)
+        self._evidence = Evidence(model, kinds)
+        if self._choice:
+            self._choice.begin(model, of(self._choice.texts))
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        for row, own in zip(rows, features, strict=True):
+            if self._choice and row in self._choice.rows:
+                self._choice.see(row, own)
+            if row in self._own_rows:
+                self._look(row, own)
+
+    def _look(self, row: int, features: ImageFeatures) -> None:
+        numbers = self._of_row[row]
+        asked = [self._queries.queries[number] for number in numbers]
+        columns = [self._column[query.text] for query in asked]
+        vectors = self._vectors[columns]
+        evidence = self._evidence.of(features, vectors, self._against[columns])
+        maps = self._sharpener.maps(self._model, features, columns, vectors, self._further)[0]
+        grid = self._model.grid
+        geometry = geometry_of(self._data, row, self._model.preprocessing.input_size)
+        rule = self._options.boxes
+        for column, number in enumerate(numbers):
+            self._evidence_of[number] = {k: float(v[0, column]) for k, v in evidence.items()}
+            heatmap = Upsampled(
+                maps[column].reshape(grid.shape),
+                geometry,
+                grid,
+                [],
+                smoothing=self._options.smoothing,
+            )
+            low, high = heatmap.extremes
+            found, peaks = heatmap.regions_at_least(box_threshold(heatmap, rule), rule.connectivity)
+            shares = [min((p - low) / (high - low), 1.0) if high > low else 0.0 for p in peaks]
+            order = sorted(range(len(found)), key=lambda place: -shares[place])
+            self._boxes[number] = [found[place] for place in order]
+            self._shares[number] = [shares[place] for place in order]
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        rule = self._rule
+        if rule is None and self._choice is not None:
+            rule = self._choice.rule(self._data.content_hash)
+        if rule is None:
+            about = {"reason": "no rule was asked for, or none can be chosen on these images"}
+            rule = SuppressionRule(chosen=about)
+        table, detections = self._items(rule)
+        tables = sentence_statistics(table)
+
+        def statistics(weights: Floats) -> dict[str, Floats]:
+            found = dict(tables(weights))
+            for level, own in detections.items():
+                found[f"average_precision_{level}"] = own.average_precision(weights)
+            return found
+
+        point = statistics(np.ones((1, len(table))))
+        intervals = bootstrap_intervals(statistics, table["patient"].tolist(), **draw.keywords)
+        apart = "without_suppression/"
+        results: dict[str, Any] = {
+            **{name: float(v[0]) for name, v in point.items() if "/" not in name},
+            "interval": {name: i for name, i in intervals.items() if "/" not in name},
+            "without_suppression": {
+                **{n.removeprefix(apart): float(v[0]) for n, v in point.items() if "/" in n},
+                "interval": {n.removeprefix(apart): i for n, i in intervals.items() if "/" in n},
+            },
+            "sentences": len(table),
+            "patients": table["patient"].nunique(),
+            "asked": self._queries.counts,
+            "choice": RULE,
+            "suppressed_by_words": int(table["words"].sum()),
+            "rule": rule.model_dump(mode="json", exclude={"level"}),
+        }
+        return Measured(results, table)
+
+    def counts(self) -> dict[str, int]:
+        """See `Protocol.counts`."""
+        return {"asked_sentences": len(self._queries.queries)}
+
+    def _items(self, rule: SuppressionRule) -> tuple[pd.DataFrame, dict[float, Detections]]:
+        asked = self._queries.queries
+        vectors = self._vectors.cpu().numpy()
+        levels = rule.levels(vectors) if rule.evidence == "offset" else np.zeros(len(vectors))
+        names = self._data.images["image_id"]
+        patients = patients_of(self._data, [query.row for query in asked])
+        rows = []
+        hits: dict[float, list[NDArray[np.bool_]]] = {level: [] for level in MATCH_LEVELS}
+        confidences: list[list[float]] = []
+        for number, query in enumerate(asked):
+            column = self._column[query.text]
+            raw = self._evidence_of[number].get(rule.evidence, 0.0) if rule.evidence else 0.0
+            # A mark of the readers decides what is true, never what is answered.
+            denies = self._reader.denies(query.text)
+            verdict = judge(rule, raw - float(levels[column]), denies)
+            phrase = self._phrases.phrases[query.phrase] if query.phrase >= 0 else None
+            truth = phrase.boxes if phrase is not None and query.there else []
+            digest = hashlib.sha256(query.text.encode()).hexdigest()[:16]
+            name = f"{names.iloc[query.row]}:{query.kind}:{digest}"
+            own = [verdict.probability * share for share in self._shares[number]]
+            confidences.append(own)
+            found = self._boxes[number]
+            row = {
+                "id": phrase.phrase_id if phrase is not None else name,
+                "patient": patients[number],
+                "kind": query.kind,
+                "there": query.there,
+                "kept": float(verdict.there),
+                "words": verdict.why == "words",
+                "evidence": np.nan if verdict.evidence is None else verdict.evidence,
+                "probability": verdict.probability,
+                "truths": len(truth),
+                "found": len(found),
+            }
+            for level in MATCH_LEVELS:
+                row[f"hits_{level}"] = one_to_one(truth, found, level) if truth else 0
+                hits[level].append(
+                    hits_in_order(truth, found, level) if truth else np.zeros(len(found), bool)
+                )
+            rows.append(row)
+        table = pd.DataFrame(rows)
+        truths = table["truths"].tolist()
+        return table, {level: Detections.of(h, confidences, truths) for level, h in hits.items()}
+
+
+def sentence_statistics(table: pd.DataFrame) -> Statistics:
+    """Every metric but average precision from the item table, under weights of the sentences.
+
+    Precision, recall and F1 count boxes over all sentences: a box for a sentence that is not there
+    is a wrong one. 0 / 0 is 0 for precision and F1 (no box was given), undefined for recall. A
+    share of sentences of which none was asked, and the AUC without evidence, are left out.
+    """
+    column = {str(name): table[name].to_numpy() for name in table.columns}
+    there = column["there"].astype(bool)
+    kept = column["kept"].astype(np.float64)
+    kinds = column["kind"]
+    truths, found = (column[name].astype(np.float64) for name in ("truths", "found"))
+    evidence = column["evidence"].astype(np.float64)
+    elsewhere, denial = kinds == "elsewhere", kinds == "denial"
+    judged = there | elsewhere if elsewhere.any() and there.any() else np.zeros_like(there)
+    shares = (
+        ("kept", kept, there),
+        ("specificity", 1 - kept, ~there),
+        ("specificity_denial", 1 - kept, denial),
+        ("specificity_elsewhere", 1 - kept, elsewhere),
+    )
+
+    def boxes(weights: Floats, given: Floats, prefix: str) -> dict[str, Floats]:
+        result: dict[str, Floats] = {}
+        total, answered = weights @ truths, weights @ (found * given)
+        for level in MATCH_LEVELS:
+            hits = weights @ (column[f"hits_{level}"].astype(np.float64) * given)
+            result |= {
+                f"{prefix}box_precision_{level}": _ratio(hits, answered, 0.0),
+                f"{prefix}box_recall_{level}": _ratio(hits, total, np.nan),
+                f"{prefix}box_f1_{level}": _ratio(2 * hits, answered + total, 0.0),
+            }
+        return result
+
+    def statistics(weights: Floats) -> Mapping[str, Floats]:
+        result = boxes(weights, kept, "")
+        plain = boxes(weights, np.ones_like(kept), "without_suppression/")
+        for level in MATCH_LEVELS:
+            before = plain[f"without_suppression/box_recall_{level}"]
+            result[f"recall_loss_{level}"] = before - result[f"box_recall_{level}"]
+        dropped = 1 - kept
+        right, wrong = weights @ (dropped * ~there), weights @ (dropped * there)
+        total = weights @ (~there).astype(np.float64)
+        result["suppression_f1"] = _ratio(2 * right, right + wrong + total, 0.0)
+        for name, values, own in shares:
+            if own.any():
+                result[name] = weighted_mean(values[own], weights[:, own])
+        if judged.any() and not np.isnan(evidence[judged]).any():
+            result["presence_auc"] = weighted_auc(
+                there[judged], evidence[judged], weights[:, judged]
+            )
+        return result | plain
+
+    return statistics
+
+
+def _ratio(above: Floats, below: Floats, otherwise: float) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(below > 0, above / below, otherwise))

@@ -1,0 +1,281 @@
+"""Choosing what evidence suppresses a sentence, and below what value, on validation images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.offsets import MOST_IMAGES, prompt_offsets
+from medclip_debias.evaluation.phrase_selection import VALIDATE
+from medclip_debias.evaluation.sentence_choice import Queries, choose
+from medclip_debias.grounding.counterparts import Reader
+from medclip_debias.grounding.settings import (
+    KINDS,
+    EvidenceKind,
+    SuppressionRule,
+    SuppressionSettings,
+)
+from medclip_debias.grounding.suppression import Evidence, save_rule
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.data.views import Views
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+FEWEST = 20
+"""Sentences that are there, and that are not, below which no threshold is chosen."""
+MOST_SENTENCES = 2000
+"""Sentences that the levels are fitted to."""
+_PENALTIES = np.logspace(-4, 2, 13)
+
+
+class Choice:
+    """Gathers the evidence of validation images, then chooses a rule.
+
+    Args:
+        data: the prepared set.
+        settings: how the rule is chosen.
+        per_image: most sentences of each kind asked of an image.
+        reader: reads reports and sentences.
+        views: which images count.
+
+    Attributes:
+        rows: of the images, at most `MOST_IMAGES`, evenly spaced.
+        texts: sentences that are needed as vectors, each once.
+        queries: what is asked of them.
+    """
+
+    def __init__(
+        self,
+        data: PreparedSet,
+        settings: SuppressionSettings,
+        per_image: int,
+        reader: Reader,
+        views: Views = "frontal",
+    ) -> None:
+        self.settings = settings
+        self.queries: Queries = choose(data, VALIDATE, per_image, reader, views=views)
+        asked = sorted({query.row for query in self.queries.queries if query.kind != "denial"})
+        chosen = set(asked[:: max(1, -(-len(asked) // MOST_IMAGES))])
+        self._asked = [
+            query
+            for query in self.queries.queries
+            if query.row in chosen and query.kind != "denial"
+        ]
+        self.rows = frozenset(chosen) if self._enough() else frozenset()
+        said = list(dict.fromkeys(query.text for query in self._asked))
+        others = dict.fromkeys(str(text) for text in data.sentences["text"])
+        step = max(1, -(-len(others) // MOST_SENTENCES))
+        self._level_texts = list(dict.fromkeys([*said, *list(others)[::step]])) if self.rows else []
+        denials = [reader.negated(text) for text in said] if self.rows else []
+        self.texts = list(dict.fromkeys([*self._level_texts, *denials]))
+        self._place = {text: number for number, text in enumerate(self.texts)}
+        self._denial = dict(zip(said, denials, strict=False))
+        self._of_row: dict[int, list[int]] = {}
+        for number, query in enumerate(self._asked):
+            self._of_row.setdefault(query.row, []).append(number)
+        self._scores: dict[int, Floats] = {}
+        self._found: dict[int, dict[EvidenceKind, float]] = {}
+
+    def _enough(self) -> bool:
+        there = sum(query.there for query in self._asked)
+        return min(there, len(self._asked) - there) >= FEWEST
+
+    def begin(self, model: ImageTextModel, vectors: torch.Tensor) -> None:
+        """Take the vectors of `texts`."""
+        self._model, self._vectors = model, vectors
+        self._evidence = Evidence(model, KINDS) if self.rows else None
+
+    def see(self, row: int, features: ImageFeatures) -> None:
+        """Take the features of one image of `rows`."""
+        if self._evidence is None:
+            return
+        levels = self._vectors[[self._place[text] for text in self._level_texts]]
+        with torch.inference_mode():
+            own = self._model.score(features, levels)
+        self._scores[row] = own[0].cpu().numpy().astype(np.float64)
+        numbers = self._of_row[row]
+        texts = [self._asked[number].text for number in numbers]
+        found = self._evidence.of(
+            features,
+            self._vectors[[self._place[text] for text in texts]],
+            self._vectors[[self._place[self._denial[text]] for text in texts]],
+        )
+        for column, number in enumerate(numbers):
+            self._found[number] = {kind: float(v[0, column]) for kind, v in found.items()}
+
+    def rule(self, data_hash: str) -> SuppressionRule:
+        """The rule, after every image was seen; without enough sentences, the words alone."""
+        counts = {name: n for name, n in self.queries.counts.items() if not name.startswith("box")}
+        about: dict[str, Any] = {"split": VALIDATE, **counts, "images_used": len(self.rows)}
+        common = {"model_hash": self._model.content_hash, "data_hash": data_hash}
+        if not self.rows:
+            about["reason"] = (
+                f"fewer than {FEWEST} sentences of the '{VALIDATE}' images are there, or are not"
+            )
+            return SuppressionRule(chosen=about, **common)
+        there = np.array([query.there for query in self._asked])
+        vectors = self._vectors.cpu().numpy().astype(np.float64)
+        place = [self._place[text] for text in self._level_texts]
+        scores = np.stack([self._scores[row] for row in sorted(self._scores)])
+        scale = self._model.learned_scale
+        levels = scores.mean(axis=0) if scale is None else prompt_offsets(scores, scale)
+        weights, constant, explained = fit_level(vectors[place], levels)
+        asked = vectors[[self._place[query.text] for query in self._asked]]
+        values = {
+            kind: np.array([self._found[number][kind] for number in range(len(there))])
+            for kind in KINDS
+        }
+        values["offset"] = values["offset"] - (asked @ weights + constant)
+        tried = {kind: _tried(values[kind], there, self.settings) for kind in KINDS}
+        wanted = self.settings.evidence
+        kind = max(KINDS, key=lambda k: tried[k]["reached"]) if wanted == "best" else wanted
+        slope, intercept = fit_probability(values[kind], there)
+        about |= {
+            "settings": self.settings.model_dump(mode="json"),
+            "sentences_there": int(there.sum()),
+            "sentences_elsewhere": int((~there).sum()),
+            "level": {"sentences": len(place), "images": len(scores), "explained": explained},
+            "tried": tried,
+        }
+        return SuppressionRule(
+            evidence=kind,
+            threshold=tried[kind]["threshold"],
+            slope=slope,
+            intercept=intercept,
+            level=tuple(weights.tolist()) if kind == "offset" else (),
+            level_constant=constant if kind == "offset" else 0.0,
+            chosen=about,
+            **common,
+        )
+
+
+def _tried(
+    values: Floats, there: NDArray[np.bool_], settings: SuppressionSettings
+) -> dict[str, float]:
+    threshold = choose_threshold(values, there, settings)
+    kept, dropped = values[there] >= threshold, values[~there] < threshold
+    reached = dropped if settings.aim == "kept" else kept
+    return {
+        "threshold": threshold,
+        "kept": float(kept.mean()),
+        "specificity": float(dropped.mean()),
+        "auc": auc(there, values),
+        "reached": float(reached.mean()),
+    }
+
+
+def choose_threshold(
+    values: Floats, there: NDArray[np.bool_], settings: SuppressionSettings
+) -> float:
+    """The threshold that holds the aim on these sentences and does best in the other respect.
+
+    For ``kept`` the highest value at or above which a ``share`` of the sentences that are there
+    lie; for ``specificity`` the lowest below which a share of the others do. What equals the
+    threshold is kept.
+
+    >>> values, there = np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, True, False, True])
+    >>> choose_threshold(values, there, SuppressionSettings(share=0.5))
+    0.4
+    """
+    if settings.aim == "kept":
+        own = np.sort(values[there])
+        return float(own[int(np.floor((1 - settings.share) * own.size + 1e-9))])
+    others = np.sort(values[~there])
+    last = others[int(np.ceil(settings.share * others.size - 1e-9)) - 1]
+    return float(np.nextafter(last, np.inf))
+
+
+def fit_level(vectors: Floats, levels: Floats) -> tuple[Floats, float, float]:
+    """Ridge regression of levels on sentence vectors, its penalty chosen by leaving one out.
+
+    Returns:
+        Weights ``[D]``, constant, and the share of the levels' variance that is explained for a
+        sentence left out (at most 1; not above 0 where the vectors say nothing).
+    """
+    middle, mean = vectors.mean(axis=0), float(levels.mean())
+    u, s, vt = np.linalg.svd(vectors - middle, full_matrices=False)
+    y = levels - mean
+    best: tuple[float, Floats] | None = None
+    for penalty in _PENALTIES:
+        shrink = s**2 / (s**2 + penalty)
+        leverage = (u**2 * shrink).sum(axis=1) + 1 / len(y)
+        error = (y - u @ (shrink * (u.T @ y))) / np.maximum(1 - leverage, 1e-9)
+        loss = float((error**2).mean())
+        if best is None or loss < best[0]:
+            best = (loss, vt.T @ (s / (s**2 + penalty) * (u.T @ y)))
+    assert best is not None
+    spread = float((y**2).mean())
+    explained = 1 - best[0] / spread if spread > 1e-20 else 0.0
+    return best[1], mean - float(middle @ best[1]), explained
+
+
+def fit_probability(values: Floats, there: NDArray[np.bool_]) -> tuple[float, float]:
+    """Slope and intercept of the logistic probability that a sentence is there (Platt).
+
+    Both kinds of sentences weigh the same, so it is a probability at as many of one as of the
+    other; a prior of one sentence on each side keeps the slope finite where they do not overlap.
+    """
+    spread = float(values.std()) or 1.0
+    x = np.stack([(values - values.mean()) / spread, np.ones(len(values))], axis=1)
+    weight = np.where(there, 0.5 / there.sum(), 0.5 / (~there).sum()) * len(values)
+    count = np.where(there, there.sum(), (~there).sum())
+    target = np.where(there, 1 - 1 / (count + 2), 1 / (count + 2))  # Platt 1999, section 2.2
+    w = np.zeros(2)
+    for _ in range(100):
+        p = 1 / (1 + np.exp(-np.clip(x @ w, -700, 700)))
+        hessian = (x * (weight * p * (1 - p))[:, None]).T @ x + 1e-9 * np.eye(2)
+        step = np.linalg.solve(hessian, x.T @ (weight * (p - target)))
+        w = w - step
+        if np.abs(step).max() < 1e-10:
+            break
+    return float(w[0] / spread), float(w[1] - w[0] * values.mean() / spread)
+
+
+def choose_rule(
+    model: ImageTextModel,
+    data: PreparedSet,
+    settings: SuppressionSettings | None = None,
+    *,
+    per_image: int = 4,
+    batch_size: int = 64,
+) -> SuppressionRule:
+    """Choose a rule for a model on the validation images of a prepared set.
+
+    Raises:
+        UserError: they give too few sentences to choose by.
+    """
+    choice = Choice(data, settings or SuppressionSettings(), per_image, Reader())
+    if not choice.rows:
+        raise UserError(
+            f"{data.folder}: the images of its split '{VALIDATE}' give too few sentences to choose"
+            f" a threshold by ({choice.queries.counts['said']} that are there,"
+            f" {choice.queries.counts['elsewhere']} that are not; {FEWEST} of each are needed);"
+            " prepare more studies with reports."
+        )
+    rows = sorted(choice.rows)
+    with torch.inference_mode():
+        choice.begin(model, model.encode_sentences(choice.texts))
+        for start in range(0, len(rows), batch_size):
+            part = rows[start : start + batch_size]
+            features = model.encode_images(torch.from_numpy(np.asarray(data.pixels[part])))
+            for row, own in zip(part, features, strict=True):
+                choice.see(row, own)
+    return choice.rule(data.content_hash)
+
+
+def save_choice(
+    folder: Path, model: ImageTextModel, data: PreparedSet, settings: SuppressionSettings
+) -> SuppressionRule:
+    """Choose a rule and keep it in the model's folder."""
+    rule = choose_rule(model, data, settings)
+    save_rule(folder, rule)
+    return rule

@@ -1,0 +1,78 @@
+"""Choices of grounding that are kept with results and models; imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from medclip_debias.config import Settings
+
+Floats = NDArray[np.float64]
+Sharpen = Literal["none", "contrast", "redundant", "prune", "findings"]
+"""How maps are sharpened (`medclip_debias.grounding.sharpen`)."""
+EvidenceKind = Literal["offset", "negated", "peak", "score"]
+"""What speaks for a sentence (`medclip_debias.grounding.suppression`)."""
+KINDS: tuple[EvidenceKind, ...] = ("offset", "negated", "peak", "score")
+
+
+class SuppressionSettings(Settings):
+    """How the rule is chosen on validation images.
+
+    Attributes:
+        evidence: the kind; ``best`` takes the one that keeps most (or suppresses most) there.
+        aim: what the threshold holds on validation images: that a ``share`` of the sentences that
+            are there are ``kept``, or that a share of those that are not are suppressed
+            (``specificity``).
+        share: of those sentences.
+    """
+
+    evidence: Literal["best", "offset", "negated", "peak", "score"] = "best"
+    aim: Literal["kept", "specificity"] = "kept"
+    share: float = Field(0.98, gt=0, lt=1)
+
+
+class SuppressionRule(Settings):
+    """A chosen rule: a sentence is given no box where its words deny, or below the threshold.
+
+    Attributes:
+        evidence: the kind; None for the words alone.
+        threshold: lowest evidence of what is there.
+        slope: with ``intercept``, from evidence to the probability that the image shows it, at as
+            many sentences that are there as are not.
+        intercept: see ``slope``.
+        level: from a sentence's vector to its level, for ``offset``.
+        level_constant: added to it.
+        chosen: where and how it was chosen, and what it held there.
+        model_hash: of the model that it is for.
+        data_hash: of the set that it was chosen on.
+    """
+
+    format: Literal[1] = 1
+    evidence: EvidenceKind | None = None
+    threshold: float = 0.0
+    slope: float = 0.0
+    intercept: float = 0.0
+    level: tuple[float, ...] = ()
+    level_constant: float = 0.0
+    chosen: dict[str, Any] = Field(default_factory=dict)
+    model_hash: str | None = None
+    data_hash: str = ""
+
+    def probability(self, evidence: Floats) -> Floats:
+        """How probable it is that an image shows it, in [0, 1]; 1 for the words alone."""
+        if self.evidence is None:
+            return np.ones_like(evidence)
+        power = np.clip(self.slope * evidence + self.intercept, -700, 700)
+        return np.asarray(1 / (1 + np.exp(-power)))
+
+    def suppressed(self, evidence: Floats) -> NDArray[np.bool_]:
+        """Whether the image speaks against each sentence; the words are another matter."""
+        below = evidence < self.threshold
+        return np.asarray(below if self.evidence is not None else np.zeros_like(below))
+
+    def levels(self, vectors: NDArray[np.floating]) -> Floats:
+        """The level of sentences by their vectors ``[T, D]``: ``[T]``."""
+        return np.asarray(vectors.astype(np.float64) @ np.asarray(self.level) + self.level_constant)

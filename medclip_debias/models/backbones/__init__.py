@@ -1,0 +1,1 @@
+"""Image encoders, one family a file; each registers the architectures that it builds."""

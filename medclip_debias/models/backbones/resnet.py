@@ -1,0 +1,195 @@
+"""Residual networks that keep their regions: one feature vector for each cell of a grid.
+
+ResNet-18/34/50 are built from torchvision's own blocks and carry torchvision's parameter
+names, so its weight files load as they are. ``resnet_small`` is the same class with fewer,
+narrower layers, for runs on a processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from medclip_debias.config import ImageEncoderSettings
+from medclip_debias.errors import UserError, explained
+from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, read_state
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Shape of one network: ``stages`` lists (blocks, width, stride) of each residual stage."""
+
+    block: Literal["basic", "bottleneck"]
+    stem_width: int
+    stem_kernel: int
+    max_pool: bool
+    stages: tuple[tuple[int, int, int], ...]
+
+
+def _imagenet(block: Literal["basic", "bottleneck"], depths: tuple[int, ...]) -> Arch:
+    widths, strides = (64, 128, 256, 512), (1, 2, 2, 2)
+    return Arch(block, 64, 7, True, tuple(zip(depths, widths, strides, strict=True)))
+
+
+ARCHITECTURES: dict[str, Arch] = {
+    "resnet_tiny": Arch("basic", 16, 5, False, ((1, 32, 2), (1, 64, 2))),
+    "resnet_small": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 1))),
+    "resnet18": _imagenet("basic", (2, 2, 2, 2)),
+    "resnet34": _imagenet("basic", (3, 4, 6, 3)),
+    "resnet50": _imagenet("bottleneck", (3, 4, 6, 3)),
+}
+
+
+class ResNetRegions(ImageEncoder):
+    """A residual network without its pooling and classifier.
+
+    Args:
+        arch: a name in `ARCHITECTURES`.
+
+    Attributes:
+        width: channels C of a region.
+        stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small).
+        first_centre: centre of the first region's receptive field. Every layer pads so that its
+            first output is centred on its first input, so it is the centre of the first pixel.
+
+    Shape: grey images ``[B, 1, H, W]`` to ``[B, C, ceil(H / stride), ceil(W / stride)]``.
+    """
+
+    def __init__(self, arch: str = "resnet18") -> None:
+        from torchvision.models.resnet import BasicBlock, Bottleneck
+
+        super().__init__()
+        spec = ARCHITECTURES[arch]
+        block = BasicBlock if spec.block == "basic" else Bottleneck
+        self.arch = arch
+        self.config = {}
+        self.first_centre = 0.5
+        self.conv1 = nn.Conv2d(
+            1,
+            spec.stem_width,
+            spec.stem_kernel,
+            stride=2,
+            padding=spec.stem_kernel // 2,
+            bias=False,
+        )
+        self.bn1 = nn.BatchNorm2d(spec.stem_width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if spec.max_pool else nn.Identity()
+        self.stride = 4 if spec.max_pool else 2
+        self._stages: list[str] = []
+        width_in = spec.stem_width
+        for number, (blocks, width, stride) in enumerate(spec.stages, start=1):
+            layers = [_block(block, width_in, width, stride)]
+            width_in = width * block.expansion
+            layers += [_block(block, width_in, width, 1) for _ in range(blocks - 1)]
+            self.add_module(f"layer{number}", nn.Sequential(*layers))
+            self._stages.append(f"layer{number}")
+            self.stride *= stride
+        self.width = width_in
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @classmethod
+    def build(cls, settings: ImageEncoderSettings) -> ResNetRegions:
+        """The network of ``settings.arch``, with the weights that they name, if any."""
+        encoder = cls(settings.arch)
+        if settings.weights == "library":
+            state = _library_weights(settings.arch)
+            load_weights(encoder, state, f"torchvision's {settings.arch}")
+        elif settings.weights is not None:
+            path = Path(settings.weights)
+            load_weights(encoder, read_state(path), str(path))
+        return encoder
+
+    @classmethod
+    def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> ResNetRegions:
+        """The network of ``arch``; there is nothing else to know of it."""
+        if config:
+            raise UserError(f"{where}: the field 'image_config' is none of a {arch}'s folder.")
+        return cls(arch)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The residual stages, ``layer1`` first."""
+        return [self.get_submodule(name) for name in self._stages]
+
+    @property
+    def splits(self) -> bool:
+        """After any stage."""
+        return True
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
+        return self.features_upto(images, len(self.layers))
+
+    def features_upto(self, images: Tensor, depth: int) -> Tensor:
+        """``[B, C, rows, columns]`` of the stem and the first ``depth`` stages."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        for stage in self.layers[:depth]:
+            x = stage(x)
+        return x
+
+    def features_after(self, features: Tensor, depth: int) -> Tensor:
+        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave."""
+        for stage in self.layers[depth:]:
+            features = stage(features)
+        return features
+
+
+def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:
+    shortcut = None
+    if stride != 1 or width_in != width * block.expansion:
+        shortcut = nn.Sequential(
+            nn.Conv2d(width_in, width * block.expansion, 1, stride=stride, bias=False),
+            nn.BatchNorm2d(width * block.expansion),
+        )
+    module: nn.Module = block(width_in, width, stride, shortcut)
+    return module
+
+
+def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -> None:
+    """Load torchvision-style weights, under any prefix; the classifier ``fc`` is left out.
+
+    A three-channel first layer is summed over its channels: the same response as feeding a
+    grey image three times.
+    """
+    anchor = next((key for key in state if key.endswith("conv1.weight") and "layer" not in key), "")
+    prefix = anchor.removesuffix("conv1.weight")
+    state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    own = encoder.state_dict()
+    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
+    stem = state.get("conv1.weight")
+    if stem is not None and stem.ndim == 4 and stem.shape[1] == 3:
+        state["conv1.weight"] = stem.sum(dim=1, keepdim=True)
+    wrong = [k for k in own if k not in state or state[k].shape != own[k].shape]
+    wrong = [k for k in wrong if not k.endswith("num_batches_tracked")]
+    if wrong:
+        raise UserError(
+            f"{where}: these weights are not of a {encoder.arch} "
+            f"({len(wrong)} of {len(own)} tensors missing or of another shape, first '{wrong[0]}')."
+        )
+    encoder.load_state_dict({key: state.get(key, own[key]) for key in own})
+
+
+def _library_weights(arch: str) -> dict[str, Tensor]:
+    from torchvision import models
+
+    if arch == "resnet_small":
+        raise UserError("resnet_small has no library weights; set model.image.weights to null.")
+    sentence = (
+        f"torchvision's weights of {arch} cannot be downloaded here; give a local file in "
+        "model.image.weights"
+    )
+    with explained(sentence, OSError, RuntimeError):
+        weights = models.get_model_weights(arch).DEFAULT
+        state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
+        return state
+
+
+for _arch in ARCHITECTURES:
+    IMAGE_ENCODERS.add(_arch, ResNetRegions)

@@ -1,0 +1,59 @@
+"""From a trunk's regions into the shared space, through new transformer blocks if asked for."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from medclip_debias.errors import UserError
+
+HEAD_WIDTH = 64
+
+
+class BlockProjection(nn.Module):
+    """Pre-norm transformer blocks over an image's regions, and a linear map of each.
+
+    Blocks on a frozen trunk are how dino.txt (Jose et al. 2024) and RadZero (Park et al. 2025)
+    fit one to text. They know no positions but those that the trunk's features carry.
+
+    Args:
+        width: of the trunk's regions.
+        dim: of the shared space.
+        blocks: how many.
+
+    Shape: ``[B, N, width]`` to ``[B, N, dim]``.
+    """
+
+    def __init__(self, width: int, dim: int, blocks: int) -> None:
+        super().__init__()
+        heads = max(1, width // HEAD_WIDTH)
+        if width % heads:
+            raise UserError(
+                f"setting 'model.image.blocks' is {blocks}, but a trunk of width {width} cannot be "
+                f"cut into {heads} attention heads; leave the blocks out."
+            )
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width,
+                heads,
+                4 * width,
+                dropout=0.0,
+                activation="gelu",
+                layer_norm_eps=1e-6,
+                batch_first=True,
+                norm_first=True,
+            )
+            for _ in range(blocks)
+        )
+        self.linear = nn.Linear(width, dim)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        """Each region sees all of its image's."""
+        for block in self.blocks:
+            regions = block(regions)
+        result: Tensor = self.linear(regions)
+        return result
+
+
+def image_projection(width: int, dim: int, blocks: int) -> nn.Module:
+    """``[B, N, width]`` to ``[B, N, dim]``: a linear map, behind ``blocks`` transformer blocks."""
+    return BlockProjection(width, dim, blocks) if blocks else nn.Linear(width, dim)

@@ -1,0 +1,649 @@
+"""What the published definitions give on fixed inputs, computed by plain loops in float64.
+
+    python scripts/bench/preset_fixtures.py [--check]
+
+Writes tests/evaluation/presets/fixtures.json, against which the presets are tested to 1e-6;
+``--check`` compares instead. Nothing here imports the package: each function below is a published
+definition written out anew (which code: the ``follows`` of each preset), one number at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+FILE = Path(__file__).parents[2] / "tests" / "evaluation" / "presets" / "fixtures.json"
+CLASSES = ("Edema", "Pneumonia", "Atelectasis")
+
+
+# ----------------------------------------------------------------------------------- inputs
+
+
+def unit(values):
+    """The same direction at length 1."""
+    length = math.sqrt(sum(v * v for v in values))
+    return [v / length for v in values]
+
+
+def vector(rng, dim=5):
+    """A random unit vector."""
+    return unit([rng.gauss(0, 1) for _ in range(dim)])
+
+
+def mean(values):
+    """Arithmetic mean."""
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def dot(a, b):
+    """Scalar product."""
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def zero_shot_inputs(rng):
+    """Unit vectors of prompts and images, and labels."""
+    texts = {
+        name: {
+            side: [vector(rng) for _ in range(n)] for side, n in (("positive", 3), ("negative", 2))
+        }
+        for name in CLASSES
+    }
+    part = {}
+    for split, count in (("test", 14), ("validation", 11)):
+        labels = {name: [int(rng.random() < 0.4) for _ in range(count)] for name in CLASSES}
+        for own in labels.values():
+            own[0], own[1] = 0, 1
+        images = []
+        for number in range(count):
+            shift = [0.0] * 5
+            for name in CLASSES:
+                if labels[name][number]:
+                    shift = [
+                        s + 0.4 * v for s, v in zip(shift, texts[name]["positive"][0], strict=True)
+                    ]
+            noise = [rng.gauss(0, 0.5) for _ in range(5)]
+            images.append(unit([a + b for a, b in zip(shift, noise, strict=True)]))
+        part[split] = {"images": images, "labels": labels}
+    truth = [number % len(CLASSES) for number in range(15)]
+    images = []
+    for number in truth:
+        prompts = texts[CLASSES[number]]["positive"]
+        noise = [rng.gauss(0, 0.4) for _ in range(5)]
+        images.append(unit([a + b for a, b in zip(prompts[0], noise, strict=True)]))
+    return {"texts": texts, **part, "several": {"images": images, "truth": truth}}
+
+
+def grounding_inputs(rng):
+    """Region maps ``5 x 5``, boxes in original pixels, categories."""
+    sizes = ([60, 90], [100, 80], [70, 70], [80, 110])  # height, width
+    boxes = [
+        (0, "Left Opacity", "Opacity", [[10.0, 12.0, 30.0, 25.0]]),
+        (0, "left opacity", "Opacity", [[25.0, 20.0, 30.5, 24.0]]),  # joins the first, overlaps it
+        (1, "right effusion", "Effusion", [[40.0, 50.0, 33.0, 40.0]]),
+        (1, "small left effusion", "Effusion", [[5.0, 60.0, 20.0, 30.0], [12.0, 70.0, 22.0, 20.0]]),
+        (2, "apical pneumothorax", "Pneumothorax", [[0.0, 0.0, 4.0, 3.0]]),  # in AFLoc's margin
+        (2, "mild edema", "Edema", [[20.0, 15.0, 31.0, 33.0]]),
+        (3, "small nodule", "Opacity", [[60.0, 20.0, 15.0, 12.0]]),
+    ]
+    misled = {"small nodule": [[15.0, 35.0, 15.0, 12.0]]}  # where its map is high instead
+    phrases = []
+    for image, text, category, own in boxes:
+        height, width = sizes[image]
+        side = max(height, width)
+        high, cells = misled.get(text, own), []
+        for row in range(5):
+            for column in range(5):
+                y = (row + 0.5) / 5 * side - (side - height) // 2
+                x = (column + 0.5) / 5 * side - (side - width) // 2
+                near = min(
+                    math.hypot(x - b[0] - b[2] / 2, y - b[1] - b[3] / 2) / side for b in high
+                )
+                cells.append(0.75 * math.exp(-8 * near * near) - 0.1 + rng.gauss(0, 0.08))
+        phrases.append(
+            {"image": image, "text": text, "category": category, "boxes": own, "map": cells}
+        )
+    # For RadZero, which wants one box on an image.
+    alone = ["Left Opacity", "right effusion", "mild edema", "small nodule"]
+    return {"sizes": sizes, "phrases": phrases, "alone": alone}
+
+
+def retrieval_inputs(rng):
+    """Scores of images and texts, some of them equal."""
+    texts = ["a", "b", "c", "b", "d", "e", "a", "f", "g", "h", "i", "b"]
+    classes = [number % 3 for number in range(12)]
+    own = {text: vector(rng) for text in dict.fromkeys(texts)}
+    scores = []
+    for number, text in enumerate(texts):
+        image = unit([0.5 * v + rng.gauss(0, 0.4) for v in own[text]])
+        scores.append([dot(image, own[other]) for other in texts])
+        assert classes[number] >= 0
+    return {"texts": texts, "classes": classes, "scores": scores, "precisions": [2, 3, 5]}
+
+
+# -------------------------------------------------------------------------------- zero-shot
+
+
+def auc(labels, scores):
+    """Share of pairs in the right order, ties half."""
+    pairs = [
+        1.0 if p > n else 0.5 if p == n else 0.0
+        for p, a in zip(scores, labels, strict=True)
+        if a
+        for n, b in zip(scores, labels, strict=True)
+        if not b
+    ]
+    return mean(pairs)
+
+
+def precision_recall_area(labels, scores):
+    """Trapezoids between the points of every threshold, from recall 0 at precision 1."""
+    points = [(0.0, 1.0)]
+    for threshold in sorted(set(scores), reverse=True):
+        said = [s >= threshold for s in scores]
+        true = sum(1 for a, b in zip(said, labels, strict=True) if a and b)
+        points.append((true / sum(labels), true / sum(said)))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
+
+
+def table(labels, said):
+    """True positive, false positive, false negative, true negative."""
+    pairs = [(bool(a), bool(b)) for a, b in zip(labels, said, strict=True)]
+    return (
+        pairs.count((True, True)),
+        pairs.count((False, True)),
+        pairs.count((True, False)),
+        pairs.count((False, False)),
+    )
+
+
+def accuracy(labels, said):
+    """Share of right decisions."""
+    tp, _, _, tn = table(labels, said)
+    return (tp + tn) / len(labels)
+
+
+def f1(labels, said):
+    """F1; 1 where nothing is said or there."""
+    tp, fp, fn, _ = table(labels, said)
+    return 1.0 if 2 * tp + fp + fn == 0 else 2 * tp / (2 * tp + fp + fn)
+
+
+def mcc(labels, said):
+    """Matthews correlation; 0 where undefined."""
+    tp, fp, fn, tn = table(labels, said)
+    square = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    return 0.0 if square == 0 else (tp * tn - fp * fn) / math.sqrt(square)
+
+
+def roc_corners(labels, scores):
+    """Thresholds of the ROC curve in ascending order, without points between two on one line."""
+    found = []
+    for threshold in sorted(set(scores), reverse=True):
+        tp, fp, _, _ = table(labels, [s >= threshold for s in scores])
+        found.append((threshold, fp, tp))
+    kept = []
+    for place, (threshold, fp, tp) in enumerate(found):
+        if 0 < place < len(found) - 1:
+            before, after = found[place - 1], found[place + 1]
+            if after[1] - 2 * fp + before[1] == 0 and after[2] - 2 * tp + before[2] == 0:
+                continue
+        kept.append(threshold)
+    return sorted(kept)
+
+
+def best_mcc(labels, scores):
+    """The lowest of the thresholds of highest MCC."""
+    best, value = None, -math.inf
+    for threshold in roc_corners(labels, scores):
+        found = mcc(labels, [s >= threshold for s in scores])
+        if found > value:
+            best, value = threshold, found
+    return best
+
+
+def softmax(values):
+    """Shares of the exponentials."""
+    powers = [math.exp(v) for v in values]
+    return [p / sum(powers) for p in powers]
+
+
+def sides_of(image, texts, how):
+    """Positive and negative score of a class for one image."""
+    result = []
+    for side in ("positive", "negative"):
+        scores = [dot(image, v) for v in texts[side]]
+        if how == "mean":
+            result.append(mean(scores))
+        elif how == "max":
+            result.append(max(scores))
+        else:
+            middle = unit([mean(column) for column in zip(*texts[side], strict=True)])
+            result.append(dot(image, middle))
+    return result
+
+
+def positive_side(positive, _negative):
+    """The positive prompt alone."""
+    return positive
+
+
+def zero_shot(inputs):
+    """Expected values of every zero-shot preset."""
+    texts, test, validation = inputs["texts"], inputs["test"], inputs["validation"]
+
+    def scored(part, how, rule):
+        return {
+            name: [rule(*sides_of(image, texts[name], how)) for image in part["images"]]
+            for name in CLASSES
+        }
+
+    def over(metric, scores, labels=test["labels"]):
+        return mean(metric(labels[name], scores[name]) for name in CLASSES)
+
+    def pooled(metric, scores):
+        labels = [v for name in CLASSES for v in test["labels"][name]]
+        return metric(labels, [v for name in CLASSES for v in scores[name]])
+
+    def said(scores, at):
+        return {name: [s >= at[name] for s in scores[name]] for name in CLASSES}
+
+    result = {}
+    # BioViL: one vector a side, positive minus negative; present where the positive is higher.
+    scores = scored(test, "embedding", lambda p, n: p - n)
+    higher = {name: [s > 0 for s in scores[name]] for name in CLASSES}
+    result["biovil"] = {
+        "scores": scores,
+        "auc": over(auc, scores),
+        "accuracy": over(accuracy, higher),
+        "f1": over(f1, higher),
+    }
+    # CheXzero: exp(p) / (exp(p) + exp(n)); thresholds of highest MCC on validation.
+    scores = scored(test, "embedding", lambda p, n: softmax([p, n])[0])
+    there = scored(validation, "embedding", lambda p, n: softmax([p, n])[0])
+    at = {name: best_mcc(validation["labels"][name], there[name]) for name in CLASSES}
+    result["chexzero"] = {
+        "scores": scores,
+        "thresholds": at,
+        "auc": over(auc, scores),
+        "f1": over(f1, said(scores, at)),
+        "mcc": over(mcc, said(scores, at)),
+    }
+    # CARZero and RadZero: the positive prompt alone.
+    scores = scored(test, "mean", positive_side)
+    weights = [sum(test["labels"][name]) for name in CLASSES]
+    result["radzero"] = {
+        "scores": scores,
+        "auc": over(auc, scores),
+        "auc_micro": pooled(auc, scores),
+        "auc_weighted": sum(
+            w * auc(test["labels"][name], scores[name])
+            for w, name in zip(weights, CLASSES, strict=True)
+        )
+        / sum(weights),
+        "auprc": over(precision_recall_area, scores),
+        "auprc_micro": pooled(precision_recall_area, scores),
+    }
+    several, truth = inputs["several"], inputs["several"]["truth"]
+    of_mean = scored(several, "mean", positive_side)
+    rows = list(zip(*(of_mean[name] for name in CLASSES), strict=True))
+    named = mean(row.index(max(row)) == t for row, t in zip(rows, truth, strict=True))
+    powers = [softmax(row) for row in rows]
+    hits = [row.index(max(row)) == t for row, t in zip(powers, truth, strict=True)]
+    rounded = [
+        mean((round(row[c]) == 1) == (t == c) for row, t in zip(powers, truth, strict=True))
+        for c in range(len(CLASSES))
+    ]
+    result["carzero"] = {
+        **result["radzero"],
+        "one_of_several": mean(hits),
+        "rounded_softmax_accuracy": mean(rounded),
+    }
+    # GLoRIA: the best prompt, standardised over the images; the highest class.
+    scores = scored(test, "max", positive_side)
+    of_best = scored(several, "max", positive_side)
+    columns = []
+    for name in CLASSES:
+        middle = mean(of_best[name])
+        spread = math.sqrt(mean((v - middle) ** 2 for v in of_best[name]))
+        columns.append([(v - middle) / spread for v in of_best[name]])
+    rows = list(zip(*columns, strict=True))
+    result["gloria"] = {
+        "scores": scores,
+        "auc": over(auc, scores),
+        "one_of_several": mean(
+            row.index(max(row)) == t for row, t in zip(rows, truth, strict=True)
+        ),
+    }
+    # CXR-CLIP: softmax over "No X" and "X", the larger one; one of several by the mean prompt.
+    scores = scored(test, "mean", lambda p, n: softmax([n, p])[1])
+    larger = {name: [s > 0.5 for s in scores[name]] for name in CLASSES}
+    plain = scored(test, "mean", positive_side)
+    result["cxr_clip"] = {
+        "scores": scores,
+        "auc": over(auc, scores),
+        "accuracy": over(accuracy, larger),
+        "f1": over(f1, larger),
+        "one_of_several": named,
+    }
+    # Ours: mean prompt of each side, their difference; equals share a decision of several.
+    scores = scored(test, "mean", lambda p, n: p - n)
+    higher = {name: [s > 0 for s in scores[name]] for name in CLASSES}
+    result["ours"] = {
+        "scores": scores,
+        "auc": over(auc, scores),
+        "auc_positive": over(auc, plain),
+        "accuracy": over(accuracy, higher),
+        "one_of_several": named,
+    }
+    return result
+
+
+# -------------------------------------------------------------------------------- grounding
+
+
+def blurred(grid, sigma):
+    """Gaussian of ``sigma`` cells on rows and columns, cut at 4 sigma, borders mirrored."""
+    reach = int(4 * sigma + 0.5)
+    weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-reach, reach + 1)]
+    weights = [w / sum(weights) for w in weights]
+
+    def along(line):
+        n = len(line)
+        around = [line[k] if k < n else line[2 * n - 1 - k] for k in range(2 * n)]
+        return [
+            sum(w * around[(i + k - reach) % (2 * n)] for k, w in enumerate(weights))
+            for i in range(n)
+        ]
+
+    rows = [along(row) for row in grid]
+    return [list(row) for row in zip(*(along(c) for c in zip(*rows, strict=True)), strict=True)]
+
+
+def enlarged(grid, side):
+    """Bilinear to ``side`` x ``side``, pixel centres aligned, edges repeated."""
+    n = len(grid)
+    places = []
+    for pixel in range(side):
+        place = min(max((pixel + 0.5) * n / side - 0.5, 0.0), n - 1.0)
+        low = min(int(place), n - 2)
+        places.append((low, place - low))
+    result = []
+    for top, down in places:
+        row = []
+        for left, right in places:
+            row.append(
+                (1 - down) * ((1 - right) * grid[top][left] + right * grid[top][left + 1])
+                + down * ((1 - right) * grid[top + 1][left] + right * grid[top + 1][left + 1])
+            )
+        result.append(row)
+    return result
+
+
+def as_grid(phrase):
+    """A map as rows."""
+    n = math.isqrt(len(phrase["map"]))
+    return [phrase["map"][n * row : n * (row + 1)] for row in range(n)]
+
+
+def moments(values):
+    """Mean and population variance."""
+    middle = mean(values)
+    return middle, mean((v - middle) ** 2 for v in values)
+
+
+def afloc_box(box, height, width):
+    """A box on the square of 224, in whole pixels."""
+    longer = max(height, width)
+    factor = 224 / longer
+    left = top = 0
+    if height >= width:
+        left = (224 - int(width * factor)) // 2
+    else:
+        top = (224 - int(height * factor)) // 2
+    x, y, w, h = (side * factor for side in box)
+    return [math.floor(x + left), math.floor(y + top), math.floor(w), math.floor(h)]
+
+
+def by_category(values, categories):
+    """Mean over categories of the means within, what is NaN left out."""
+    means = []
+    for kind in dict.fromkeys(categories):
+        own = [v for v, c in zip(values, categories, strict=True) if c == kind]
+        own = [v for v in own if not math.isnan(v)]
+        if own:
+            means.append(mean(own))
+    return mean(means)
+
+
+def afloc(inputs):
+    """Expected values on the square of 224 pixels, its centre of 196 scored."""
+    merged = {}
+    for phrase in inputs["phrases"]:
+        key = (phrase["image"], phrase["text"].lower())
+        boxes = merged.setdefault(key, (phrase, []))[1]
+        boxes.extend(phrase["boxes"])
+    ious = {t: [] for t in (0.1, 0.2, 0.3, 0.4, 0.5)}
+    cnrs, kinds = [], []
+    margin = (224 - int(448 * 224 / 512)) // 2
+    scored = range(margin, 224 - margin)
+    for phrase, boxes in merged.values():
+        height, width = inputs["sizes"][phrase["image"]]
+        covered = [[0] * 224 for _ in range(224)]
+        for box in boxes:
+            x, y, w, h = afloc_box(box, height, width)
+            for row in range(y, min(y + h, 224)):
+                for column in range(x, min(x + w, 224)):
+                    covered[row][column] += 1
+        heatmap = enlarged(blurred(as_grid(phrase), 1.5), 224)
+        pixels = [(heatmap[r][c], covered[r][c]) for r in scored for c in scored]
+        low, high = min(v for v, _ in pixels), max(v for v, _ in pixels)
+        pixels = [((v - low) / (high - low) * 2 - 1, n) for v, n in pixels]
+        for threshold, found in ious.items():
+            said = sum(v > threshold for v, _ in pixels)
+            true = sum(n > 0 for _, n in pixels)
+            both = sum(v > threshold and n > 0 for v, n in pixels)
+            either = said + true - both
+            found.append(math.nan if said == 0 or true == 0 else both / either)
+        inside, outside = [v for v, n in pixels if n == 1], [v for v, n in pixels if n == 0]
+        if inside:
+            (a, va), (b, vb) = moments(inside), moments(outside)
+            cnrs.append((a - b) / math.sqrt(va + vb))
+        else:
+            cnrs.append(math.nan)
+        kinds.append(phrase["category"])
+    at = {f"{t:g}": by_category(found, kinds) for t, found in ious.items()}
+    return {
+        "phrases": len(kinds),
+        "iou": at,
+        "miou": mean(at.values()),
+        "cnr_signed": by_category(cnrs, kinds),
+        "without_cnr": sum(map(math.isnan, cnrs)),
+        "skipped": sum(math.isnan(v) for found in ious.values() for v in found),
+    }
+
+
+def in_boxes(boxes, row, column):
+    """Whether a pixel's centre lies in one of the boxes."""
+    return any(x <= column + 0.5 < x + w and y <= row + 0.5 < y + h for x, y, w, h in boxes)
+
+
+def biovil(inputs):
+    """Resized to 80 at the shorter side, of which the centre of 64 is seen (hi-ml: 512, 448)."""
+    ious, cnrs, kinds = {t: [] for t in (0.1, 0.2, 0.3, 0.4, 0.5)}, [], []
+    for phrase in inputs["phrases"]:
+        height, width = inputs["sizes"][phrase["image"]]
+        side = int(64 * min(height, width) / 80)
+        top, left = (height - side) // 2, (width - side) // 2
+        heatmap = enlarged(blurred(as_grid(phrase), 1.5), side)
+        pixels = [
+            (heatmap[r][c], in_boxes(phrase["boxes"], r + top, c + left))
+            for r in range(side)
+            for c in range(side)
+        ]
+        for threshold, found in ious.items():
+            both = sum(v >= threshold and inside for v, inside in pixels)
+            either = sum(v >= threshold or inside for v, inside in pixels)
+            found.append(both / either if either else 0.0)
+        inner, outer = [v for v, i in pixels if i], [v for v, i in pixels if not i]
+        if inner:
+            (a, va), (b, vb) = moments(inner), moments(outer)
+            cnrs.append(abs(a - b) / math.sqrt(va + vb))
+        else:
+            cnrs.append(math.nan)
+        kinds.append(phrase["category"])
+    at = {f"{t:g}": by_category(found, kinds) for t, found in ious.items()}
+    return {"iou": at, "miou": mean(at.values()), "cnr": by_category(cnrs, kinds)}
+
+
+def padded_map(phrase, height, width):
+    """The padded square's map, cut to the original."""
+    side = max(height, width)
+    top, left = (side - height) // 2, (side - width) // 2
+    square = enlarged(as_grid(phrase), side)
+    return [row[left : left + width] for row in square[top : top + height]]
+
+
+def radzero(inputs):
+    """First highest pixel of the padded square; Dice of the logistic function."""
+    boxes_on = {}
+    for phrase in inputs["phrases"]:
+        boxes_on[phrase["image"]] = boxes_on.get(phrase["image"], 0) + len(phrase["boxes"])
+    hits, curves = [], []
+    for phrase in inputs["phrases"]:
+        if boxes_on[phrase["image"]] != 1:
+            continue
+        heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
+        best, place = -math.inf, (0, 0)
+        for row, line in enumerate(heatmap):
+            for column, value in enumerate(line):
+                if value > best:
+                    best, place = value, (row, column)
+        (x, y, w, h), (row, column) = phrase["boxes"][0], place
+        hits.append(x <= column <= x + w and y <= row <= y + h)
+        pixels = [
+            (1 / (1 + math.exp(-value)), in_boxes(phrase["boxes"], r, c))
+            for r, line in enumerate(heatmap)
+            for c, value in enumerate(line)
+        ]
+        curve = []
+        for step in range(101):
+            said = sum(p > step / 100 for p, _ in pixels)
+            both = sum(p > step / 100 and i for p, i in pixels)
+            curve.append(2 * both / (said + sum(i for _, i in pixels)))
+        curves.append(curve)
+    dice = [mean(column) for column in zip(*curves, strict=True)]
+    return {
+        "phrases": len(hits),
+        "pointing_game": mean(hits),
+        "dice_at_best_threshold_on_test": max(dice),
+        "threshold_from_test": dice.index(max(dice)) / 100,
+    }
+
+
+def ours(inputs):
+    """41 thresholds, union + 1e-6, absolute CNR, ties of the highest pixel shared, all phrases."""
+    ious, cnrs, points = [], [], []
+    for phrase in inputs["phrases"]:
+        heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
+        pixels = [
+            (value, in_boxes(phrase["boxes"], r, c))
+            for r, line in enumerate(heatmap)
+            for c, value in enumerate(line)
+        ]
+        at = []
+        for step in range(-20, 21):
+            both = sum(v >= step / 20 and i for v, i in pixels)
+            either = sum(v >= step / 20 or i for v, i in pixels)
+            at.append(both / (either + 1e-6))
+        ious.append(mean(at))
+        (a, va), (b, vb) = (moments([v for v, i in pixels if i == k]) for k in (True, False))
+        cnrs.append(abs(a - b) / math.sqrt(va + vb))
+        highest = max(v for v, _ in pixels)
+        points.append(mean(i for v, i in pixels if abs(v - highest) < 1e-12))
+    return {"miou": mean(ious), "cnr": mean(cnrs), "pointing_game": mean(points)}
+
+
+# -------------------------------------------------------------------------------- retrieval
+
+
+def cxr_clip(inputs):
+    """Distinct texts are the candidates, each by its first place; an image ranks them."""
+    distinct = list(dict.fromkeys(inputs["texts"]))
+    columns = [inputs["texts"].index(text) for text in distinct]
+    ranks = []
+    for row, text in zip(inputs["scores"], inputs["texts"], strict=True):
+        values = [row[c] for c in columns]
+        mine = values[distinct.index(text)]
+        ranks.append(1 + sum(v > mine for v in values))
+    result = {f"recall_at_{k}": mean(r <= k for r in ranks) for k in (1, 5, 10)}
+    return {**result, "mean_rank": mean(ranks), "candidates": len(distinct)}
+
+
+def gloria(inputs):
+    """Share of the K reports that rank first which are of the image's class.
+
+    Equal reports have equal scores: where they stand at the K-th place, the share expected.
+    """
+    result = {}
+    for k in inputs["precisions"]:
+        shares = []
+        for row, own in zip(inputs["scores"], inputs["classes"], strict=True):
+            bound = sorted(row, reverse=True)[k - 1]
+            above = [c for v, c in zip(row, inputs["classes"], strict=True) if v > bound]
+            level = [c for v, c in zip(row, inputs["classes"], strict=True) if v == bound]
+            good = sum(c == own for c in above)
+            good += (k - len(above)) * sum(c == own for c in level) / len(level)
+            shares.append(good / k)
+        result[f"precision_at_{k}"] = mean(shares)
+    return result
+
+
+def build():
+    """Inputs and expected values."""
+    rng = random.Random(20)
+    inputs = {
+        "zero_shot": zero_shot_inputs(rng),
+        "grounding": grounding_inputs(rng),
+        "retrieval": retrieval_inputs(rng),
+    }
+    alone = {"sizes": inputs["grounding"]["sizes"]}
+    chosen = inputs["grounding"]["alone"]
+    alone["phrases"] = [p for p in inputs["grounding"]["phrases"] if p["text"] in chosen]
+    return {
+        "inputs": inputs,
+        "expected": {
+            "zero_shot": zero_shot(inputs["zero_shot"]),
+            "grounding": {
+                "afloc": afloc(inputs["grounding"]),
+                "biovil": biovil(inputs["grounding"]),
+                "radzero": radzero(alone),
+                "ours": ours(inputs["grounding"]),
+            },
+            "retrieval": {
+                "cxr_clip": cxr_clip(inputs["retrieval"]),
+                "gloria": gloria(inputs["retrieval"]),
+            },
+        },
+    }
+
+
+def main():
+    """Write or check the file."""
+    found = json.loads(json.dumps(build()))
+    if "--check" in sys.argv[1:]:
+        if json.loads(FILE.read_text(encoding="utf-8")) != found:
+            sys.exit(f"{FILE.name} is not what this script computes; run it without --check.")
+        print(f"{FILE.name} is what this script computes.")
+        return
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    FILE.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    print(f"wrote {FILE.name}, {FILE.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What the documentation site adds to MkDocs: pages from outside docs/, and notebooks as pages.
+
+MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
+CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
+with its code; a page that the navigation does not name is listed under "More". Anchors are those
+that a repository's own view of Markdown gives a heading, so that one link serves both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).parents[1]
+DOCS = REPO / "docs"
+OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+
+
+def anchor(heading: str, separator: str = "-") -> str:
+    """The anchor of a heading, as ``#adding-one``.
+
+    Args:
+        heading: its words, Markdown or not.
+        separator: what stands for a blank.
+    """
+    words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    kept = re.sub(r"[^\w\- ]", "", words.strip().lower())
+    return kept.replace(" ", separator)
+
+
+def without_code(text: str) -> str:
+    """Markdown without its fenced blocks and code spans, in which nothing is a link or heading."""
+    text = re.sub(r"^( *)(```+|~~~+).*?^\1\2[ ]*$", "", text, flags=re.S | re.M)
+    return re.sub(r"`[^`\n]*`", lambda found: re.sub(r"[\[\]()]", "", found.group()), text)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page: those of its headings, the second of equal ones with a number."""
+    found: set[str] = set()
+    seen: dict[str, int] = {}
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", without_code(text), re.M):
+        name = anchor(heading)
+        number = seen.get(name, 0)
+        seen[name] = number + 1
+        found.add(f"{name}-{number}" if number else name)
+    return found
+
+
+def links(text: str) -> list[str]:
+    """Targets of the links and pictures of a page that lead to a file or an anchor."""
+    found = [target for _, target, _ in _LINK.findall(without_code(text))]
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook as Markdown: its words, and its code in fences; outputs are left aside."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"]).strip()
+        code = cell["cell_type"] == "code"
+        parts.append(f"```python\n{source}\n```" if code else source)
+    told = f"*The notebook itself: [{path.name}]({path.name}).*"
+    return "\n\n".join([parts[0], told, *parts[1:]]) + "\n"
+
+
+def turned(text: str, page: str) -> str:
+    """A page's text with the links that lead elsewhere on the site than in the repository.
+
+    Args:
+        text: Markdown.
+        page: the page's path in docs/, or the name of a file of `OUTSIDE`.
+    """
+
+    def turn(found: re.Match[str]) -> str:
+        before, target, after = found.groups()
+        path, mark, rest = target.partition("#")
+        if page in OUTSIDE and path.startswith("docs/"):
+            path = path.removeprefix("docs/")
+        elif page in OUTSIDE and path in OUTSIDE:
+            path = OUTSIDE[path]
+        elif path.removeprefix("../") in OUTSIDE and path.startswith("../"):
+            path = OUTSIDE[path.removeprefix("../")]
+        elif path.endswith(".ipynb") and "/" in path:
+            path = path.removesuffix(".ipynb") + ".md"
+        return before + path + mark + rest + after
+
+    return _LINK.sub(turn, text)
+
+
+def named_pages(entry: Any) -> Iterator[str]:
+    """The pages of a navigation, as mkdocs.yml has it."""
+    if isinstance(entry, str):
+        yield entry
+    elif isinstance(entry, dict):
+        for below in entry.values():
+            yield from named_pages(below)
+    elif isinstance(entry, list):
+        for below in entry:
+            yield from named_pages(below)
+
+
+def on_config(config: Any) -> Any:
+    """Give headings the anchors of `anchor`."""
+    config.mdx_configs.setdefault("toc", {})["slugify"] = anchor
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages from outside and of notebooks, and list those that nobody named."""
+    from mkdocs.structure.files import File
+
+    for name, page in OUTSIDE.items():
+        text = turned((REPO / name).read_text(encoding="utf-8"), name)
+        files.append(File.generated(config, page, content=text))
+    for path in sorted((DOCS / "notebooks").glob("*.ipynb")):
+        page = f"notebooks/{path.stem}.md"
+        files.append(File.generated(config, page, content=notebook_page(path)))
+    named = set(named_pages(config.nav))
+    more = sorted(f.src_uri for f in files.documentation_pages() if f.src_uri not in named)
+    if more:
+        config.nav.append({"More": more})
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn the links of a page of docs/."""
+    return turned(markdown, page.file.src_uri)

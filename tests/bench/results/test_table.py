@@ -1,0 +1,177 @@
+"""Tables of the benchmark against values worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from medclip_debias.bench.board import read_board
+from medclip_debias.bench.record import Judged
+from medclip_debias.bench.table import comma_separated, html, latex, markdown, printed
+from medclip_debias.cli import run
+from medclip_debias.errors import UserError
+
+AUC, MEDIAN = "zero_shot.mean_auc", "study_retrieval.report.median_rank"
+
+
+def cell(board, key, model):
+    return next(row for row in board.rows if row.key == key).cells[model]
+
+
+def test_values_are_those_of_the_records_and_the_best_complete_one_is_bold(results):
+    text = markdown(read_board(results))
+    lines = text.splitlines()
+    assert lines[0] == (
+        "| card | metric | a | b | c (trained on synthetic) "
+        "| CARZero & Co (published, not reproduced here) |"
+    )
+    assert lines[2] == (
+        "| openi/retrieval@2 | Report median rank (lower is better) | **4.5** | 9.0 | not run | – |"
+    )
+    assert lines[4] == (
+        "| phantom/zero-shot@1 | Zero-shot AUC | 0.938 (0.838 to 0.938) "
+        "| **1.000 (0.900 to 1.000)** | 0.500 (0.400 to 0.500) | 0.900 |"
+    )
+    assert lines[5] == "| Mean rank | 1 of 2 cards, all generated | 2.00 | **1.00** | 3.00 |  |"
+    assert "Not run: c on openi/retrieval@2." in text
+    assert "Lai et al. 2024, table 2" in text
+
+
+def test_ranks_share_ties_and_count_the_cards_that_all_completed(results, make):
+    make.retrieval(results, "c")
+    edit = lambda r: r["metrics"]["zero_shot.mean_auc"].update(value=1.0)  # noqa: E731
+    make.edit(results / "a" / "phantom.zero-shot@1" / "record.json", edit)
+    board = read_board(results)
+    # Median ranks 4.5, 9, 1 give the ranks 2, 3, 1; AUCs 1, 1, .5 give 1.5, 1.5, 3.
+    assert board.ranks == {"a": 1.75, "b": 2.25, "c": 2.0}
+    assert board.ranked == ("openi/retrieval@2", "phantom/zero-shot@1")
+
+
+def test_what_is_incomplete_is_marked_and_neither_best_nor_ranked_nor_tested(results, make):
+    judged = Judged(archive="x", set_hash="d", list_hash="f", wanted=8, found=6, missing=2)
+    make.zero(results, "b", status="incomplete", judged=judged)
+    board = read_board(results)
+    assert not board.ranks
+    assert cell(board, AUC, "a").best
+    assert not cell(board, AUC, "b").best
+    assert cell(board, AUC, "b").gap.reason == "the two judged different images"
+    text = markdown(board)
+    assert "1.000 (0.900 to 1.000), incomplete" in text
+    assert "Incomplete: phantom/zero-shot@1, 2 of 8 images are missing for b" in text
+
+
+def test_paired_differences_are_holm_corrected_over_the_whole_table(results):
+    board = read_board(results, baseline="b")
+    gaps = [c.gap for row in board.rows for c in row.cells.values() if c.gap]
+    assert [round(gap.value, 6) for gap in gaps] == [-4.5, 0.125, -0.0625, -0.5]
+    p = np.array([gap.p for gap in gaps])
+    order = np.argsort(p)
+    expected = np.empty(4)
+    expected[order] = np.minimum(1, np.maximum.accumulate(p[order] * [4, 3, 2, 1]))
+    assert [gap.p_holm for gap in gaps] == pytest.approx(expected)
+    # The median rank against a bootstrap of its own: the paired means of 8 patients' ranks.
+    recall = gaps[1]
+    each = np.array([0] * 5 + [1 / 3] * 3)  # ranks 12, 14 and 16 miss the first ten alone
+    exact = stats.t.sf(each.mean() / (each.std(ddof=1) / np.sqrt(8)), 7) * 2
+    assert recall.value == pytest.approx(each.mean())
+    assert recall.p == pytest.approx(exact, rel=0.3)
+    assert recall.better is True
+
+
+@pytest.mark.parametrize("change", ["items", "labels"])
+def test_what_is_not_of_the_same_items_is_not_tested(results, change):
+    path = results / "b" / "phantom.zero-shot@1" / "items" / "zero_shot.parquet"
+    table = pd.read_parquet(path)
+    if change == "items":
+        table["item"] = [f"{name[1:]}0" for name in table["item"]]
+    else:
+        table["label.Edema"] = 1 - table["label.Edema"]
+    table.to_parquet(path)
+    board = read_board(results)
+    assert cell(board, AUC, "b").gap.p is None
+    assert cell(board, AUC, "c").gap.p is not None
+    assert "the items do not match" in markdown(board)
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ("version", "different versions of the card 'phantom/zero-shot' (1 and 2)"),
+        ("hash", "different contents of the card 'phantom/zero-shot'"),
+        ("preset", "different presets of the card 'phantom/zero-shot'"),
+        ("list", "judged different images of the card 'phantom/zero-shot'"),
+    ],
+)
+def test_results_that_are_not_of_one_task_are_refused(results, make, field, sentence):
+    def change(record):
+        if field == "list":
+            record["judged"]["list_hash"] = "f" * 16
+        elif field == "preset":
+            record["preset"] = "carzero"
+        else:
+            record["card"][field] = {"version": 2, "hash": "0" * 16}[field]
+
+    make.edit(results / "b" / "phantom.zero-shot@1" / "record.json", change)
+    with pytest.raises(UserError) as error:
+        read_board(results)
+    assert sentence.split(" (")[0] in str(error.value)
+    assert "do not belong into one table" in str(error.value)
+    assert read_board(results, models=["a", "c"]).results.models.keys() == {"a", "c"}
+
+
+def test_csv_holds_every_figure_and_no_formula(results, make):
+    make.edit(results / "c" / "model.json", lambda model: model.update(name="=1+1"))
+    rows = list(csv.DictReader(io.StringIO(comma_separated(read_board(results)))))
+    by_key = {(row["metric"], row["model"]): row for row in rows}
+    assert len(rows) == 10
+    assert float(by_key[AUC, "a"]["value"]) == 15 / 16
+    assert by_key[AUC, "'=1+1"]["synthetic"] == "true"
+    assert by_key[MEDIAN, "'=1+1"]["state"] == "not run"
+    assert by_key[AUC, "CARZero & Co"]["state"] == "published, not reproduced here"
+    assert by_key[AUC, "CARZero & Co"]["source"] == "Lai et al. 2024, table 2"
+
+
+NASTY = "<img src=x onerror=alert(1)>_x_ 100% & **b** \\input{f}"
+
+
+def test_names_cannot_become_markup(results, make):
+    make.edit(results / "c" / "model.json", lambda model: model.update(name=NASTY))
+    board = read_board(results)
+    assert "<img" not in html(board)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in html(board)
+    assert "<img" not in markdown(board)
+    assert r"\*\*b\*\*" in markdown(board)
+    tex = latex(board)
+    assert r"\textless{}img src=x onerror=alert(1)\textgreater{}\_x\_ 100\% \& {*}{*}b{*}{*}" in tex
+    assert r"\textbackslash{}input\{f\}" in tex
+    assert r"\textbf{1.000 (0.900 to 1.000)}" in tex
+    assert "<strong>1.000 (0.900 to 1.000)</strong>" in html(board)
+
+
+def test_one_model_alone_has_no_ranks_and_no_differences(results):
+    tables = printed(read_board(results, models=["a"], cards=["openi/retrieval"]))
+    assert len(tables) == 1
+    assert not tables[0].bold
+    assert [row[0] for row in tables[0].rows] == ["openi/retrieval@2", ""]
+
+
+def test_the_verb_writes_a_file_and_refuses_unknown_words(results, tmp_path, capsys):
+    out = tmp_path / "table.tex"
+    assert run(["bench", "table", str(results), "--format", "latex", "--out", str(out)]) == 0
+    assert out.read_text().startswith(r"\begin{table}")
+    for words, sentence in (
+        (["--format", "pdf"], "no such format"),
+        (["--baseline", "d"], "no model 'd'"),
+        (["--models", "a,z"], "has no model 'z'"),
+        (["--cards", "openi/retrievl"], "did you mean 'openi/retrieval'"),
+    ):
+        assert run(["bench", "table", str(results), *words]) == 2
+        assert sentence in capsys.readouterr().err
+    shutil.rmtree(results)
+    assert run(["bench", "table", str(results)]) == 2

@@ -1,0 +1,88 @@
+"""Archives below a folder: found by name or form, one place for a card, the missing one named."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from medclip_debias.bench.card import Card
+from medclip_debias.bench.find import Archives
+from medclip_debias.bench.tasks import cards_of
+from medclip_debias.data.sources.registry import formats
+from medclip_debias.errors import UserError
+from medclip_debias.phantom import PhantomSettings, generate
+
+
+def card(archive: str, *folders: str, synthetic: bool = True) -> Card:
+    data = {"archive": archive, "folders": folders, "obtain": "the archive's page"}
+    content = {"name": "a/b", "version": 1, "kind": "zero_shot", "title": "t", "about": "a"}
+    return Card.model_validate(
+        content | {"data": data | {"synthetic": synthetic}, "metrics": ["zero_shot.mean_auc"]}
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("archives")
+    for layout in ("chestxray14", "siim", "padchest_gr", "mimic_cxr"):
+        settings = PhantomSettings(studies=20, seed=1, layout=layout, min_side=64, max_side=72)
+        generate(root / f"some_{layout}", settings, None, 1)
+    (root / "readme.txt").write_text("nothing to see")
+    return root
+
+
+@pytest.mark.parametrize("layout", ["chestxray14", "siim", "mimic_cxr"])
+def test_an_archive_is_found_below_the_root_and_as_the_root(root, layout):
+    place = root / f"some_{layout}"
+    assert Archives(root).of(card(layout)) == place
+    assert Archives(place).of(card(layout)) == place
+
+
+def test_a_name_that_the_card_gives_goes_first(root, tmp_path):
+    for name in ("aaa", "mine"):
+        shutil.copytree(root / "some_siim", tmp_path / name)
+    assert Archives(tmp_path).of(card("siim")) == tmp_path / "aaa"
+    assert Archives(tmp_path).of(card("siim", "other", "mine")) == tmp_path / "mine"
+
+
+def test_each_place_is_looked_at_once(root, monkeypatch):
+    looked = []
+    reader = formats()["siim"].reader
+    recognise = reader.recognise
+    monkeypatch.setattr(reader, "recognise", lambda path: looked.append(path) or recognise(path))
+    archives = Archives(root)
+    for _ in range(3):
+        archives.of(card("siim"))
+    assert len(looked) == len(set(looked)) > 0
+
+
+def test_what_is_missing_is_named_with_where_to_get_it(root):
+    with pytest.raises(UserError, match=r"no VinDr-CXR here; get it: the archive's page"):
+        Archives(root).of(card("vindr_cxr"))
+    with pytest.raises(UserError, match="is a phantom, and the card is of real"):
+        Archives(root).of(card("siim", synthetic=False))
+    with pytest.raises(UserError, match="knows no archive 'nothing'"):
+        Archives(root).of(card("nothing"))
+    with pytest.raises(UserError, match="there is no such folder"):
+        Archives(root / "nowhere")
+
+
+def test_cards_are_asked_for_by_name_pattern_and_file(tmp_path):
+    everything, named = cards_of("all")
+    assert everything
+    assert not named
+    found, named = cards_of("phantom/zero-shot@1")
+    assert [one.full_name for one in found] == list(named) == ["phantom/zero-shot@1"]
+    some, named = cards_of("phantom/*")
+    assert {one.full_name for one in found} <= {one.full_name for one in some}
+    assert not named
+    for words, said in {
+        "phantom/zero-shto": "did you mean",
+        "nothing/*": "No task card fits",
+        "phantom/zero-shot@9": "at version 1 here, not 9",
+        " , ": "names no card",
+        str(tmp_path / "no.yaml"): "no such file",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            cards_of(words)

@@ -1,0 +1,111 @@
+"""`evaluate` with presets: what it adds, and that it changes nothing of our own."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from medclip_debias.cli import run
+from medclip_debias.data.prompts import load_prompts
+from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, headline
+from medclip_debias.evaluation.presets import preset_names
+from medclip_debias.evaluation.presets.retrieval import whole_texts
+from medclip_debias.evaluation.schema import check_results
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.reporting.protocols import preset_rows
+
+
+@pytest.fixture(scope="module")
+def both(small_prepared, small_model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("presets")
+    given = (small_model, small_prepared.folder)
+    own = {"bootstrap": 0, "heatmaps": 0, "batch_size": 24}
+    plain = evaluate(*given, out / "plain", **own)
+    added = evaluate(*given, out / "all", **own, options=EvaluationOptions(preset="all"))
+    return plain, added
+
+
+def test_presets_stand_beside_our_own_metrics_and_change_none(both):
+    plain, added = both
+    check_results(added, "results")
+    assert list(added["presets"]) == list(preset_names()[1:])
+    own = ("zero_shot", "grounding", "retrieval", "study_retrieval", "skipped", "options")
+    for part in own:
+        assert json.dumps(added[part]) == json.dumps(plain[part]), part
+    assert "presets" not in plain
+    shown = headline(added)
+    assert "miou" in shown["presets.afloc.grounding"]
+    assert not any(key.startswith("presets") for key in headline(plain))
+    reported = [row for row in preset_rows(added) if row[0] == "afloc"]
+    assert [row[1] for row in reported] == ["grounding"]
+    assert f"miou {added['presets']['afloc']['grounding']['miou']:.3f}" in reported[0][2]
+    assert preset_rows(plain) == []
+
+
+def test_a_side_of_several_prompts_is_one_vector_that_the_model_scores(
+    both, small_prepared, small_model
+):
+    model, prompts = DualEncoder.load(small_model), load_prompts("chex5")
+    rows = [r for r, name in enumerate(small_prepared.images["split"]) if name == "test"]
+    cut = slice(4, 44)
+    pixels = np.stack([small_prepared.pixels[row, cut, cut] for row in rows])
+    sides = prompts.classes["Edema"]
+    with torch.no_grad():
+        features = model.encode_images(torch.from_numpy(pixels))
+        vectors = [
+            torch.nn.functional.normalize(model.encode_sentences(list(side)).mean(0), dim=0)
+            for side in (sides.positive, sides.negative)
+        ]
+        scores = model.score(features, torch.stack(vectors)).double().numpy()
+    table = small_prepared.studies.set_index("study_id")["Edema"]
+    labels = [table[study] for study in small_prepared.images["study_id"].iloc[rows]]
+    found = both[1]["presets"]
+    expected = roc_auc_score(labels, scores[:, 0] - scores[:, 1])
+    assert found["biovil"]["zero_shot"]["classes"]["Edema"]["auc"] == pytest.approx(expected)
+    # The same order of images: a softmax over two is monotonic in their difference.
+    assert found["chexzero"]["zero_shot"]["classes"]["Edema"]["auc"] == pytest.approx(expected)
+    assert "no_threshold" in found["chexzero"]["zero_shot"]  # the set has no validate split
+
+
+def test_grounding_counts_its_own_phrases(both):
+    found, own = both[1]["presets"], both[1]["grounding"]
+    total = own["phrases"] + own["not_groundable"]["phrases"]
+    for name in ("afloc", "biovil", "radzero"):
+        assert found[name]["grounding"]["of_phrases"] == total
+    assert found["biovil"]["grounding"]["phrases"] == total
+    assert found["radzero"]["grounding"]["phrases"] == 0  # two phrases on every image
+    assert "grounding" not in found["gloria"]
+    assert found["cxr_clip"]["study_retrieval"]["images"] == both[1]["study_retrieval"]["studies"]
+    assert found["gloria"]["study_retrieval"]["reason"] == "no study has such a section"
+
+
+def test_the_longest_section_is_one_text_in_its_order():
+    from medclip_debias.evaluation.presets import load_preset
+
+    table = pd.DataFrame(
+        [
+            ("s1", "findings", 1, "Clear."),
+            ("s1", "findings", 0, "Heart normal."),
+            ("s1", "impression", 2, "Normal."),
+            ("s2", "impression", 0, "No acute disease."),
+            ("s3", "history", 0, "A very long history of something."),
+        ],
+        columns=["study_id", "section", "position", "text"],
+    )
+    rule = load_preset("cxr_clip").retrieval
+    found = whole_texts(rule, table, ["s1", "s2", "s3"])
+    assert found == {"s1": "Heart normal. Clear.", "s2": "No acute disease."}
+    alone = whole_texts(load_preset("gloria").retrieval, table, ["s1"])
+    assert alone == {"s1": "Normal."}
+
+
+def test_an_unknown_preset_is_refused_before_anything_is_read(small_prepared, tmp_path, capsys):
+    words = ["evaluate", tmp_path / "no", small_prepared.folder, "--out", tmp_path / "out"]
+    assert run([str(word) for word in [*words, "--preset", "biovill"]]) == 2
+    assert "did you mean 'biovil'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,336 @@
+"""Every preset against its published definition, and what describes it.
+
+`fixtures.json` is written by scripts/bench/preset_fixtures.py: plain loops in float64 that import
+nothing of the package.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import auc as trapezoids
+from sklearn.metrics import matthews_corrcoef, precision_recall_curve, roc_auc_score, roc_curve
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.metrics import cnr, miou, pointing_game
+from medclip_debias.evaluation.presets import (
+    OURS,
+    GroundingRule,
+    RetrievalRule,
+    load_preset,
+    preset_names,
+)
+from medclip_debias.evaluation.presets.grounding import (
+    merge_phrases,
+    score_map,
+    score_pixels,
+    square_boxes,
+    summarise_maps,
+)
+from medclip_debias.evaluation.presets.retrieval import own_ranks, retrieval_metrics
+from medclip_debias.evaluation.presets.zero_shot import (
+    METRICS,
+    best_mcc_threshold,
+    ensemble,
+    one_of_several,
+    positive_scores,
+    side_vectors,
+    thresholds,
+    zero_shot_metrics,
+    zero_shot_scores,
+)
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.region_grid import RegionGrid
+
+FIXTURES = json.loads((Path(__file__).parent / "fixtures.json").read_text())
+INPUTS, EXPECTED = FIXTURES["inputs"], FIXTURES["expected"]
+SAME = {"rel": 0, "abs": 1e-6}
+
+
+def prompt_set():
+    texts = INPUTS["zero_shot"]["texts"]
+    sides = {
+        name: {side: [f"{name} {side} {n}" for n in range(len(own[side]))] for side in own}
+        for name, own in texts.items()
+    }
+    vectors = {
+        f"{name} {side} {n}": vector
+        for name, own in texts.items()
+        for side in own
+        for n, vector in enumerate(own[side])
+    }
+    found = PromptSet(name="fixture", classes=sides)
+    return found, np.array([vectors[text] for text in found.texts])
+
+
+# ------------------------------------------------------------------------------ descriptions
+
+
+def test_the_presets_that_the_benchmark_names_are_there():
+    wanted = {"ours", "biovil", "afloc", "carzero", "gloria", "chexzero", "radzero"}
+    assert wanted <= set(preset_names())
+    assert preset_names()[0] == OURS
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_description_names_what_it_follows_and_metrics_that_exist(name):
+    preset = load_preset(name)
+    assert preset.name == name
+    assert preset.zero_shot is None or set(preset.zero_shot.metrics) <= set(METRICS)
+    parts = {p for p in ("zero_shot", "grounding", "retrieval") if getattr(preset, p)}
+    if name != OURS:
+        assert {part for source in preset.follows for part in source.of} == parts
+
+
+def test_a_name_that_is_not_there_is_one_sentence_with_the_nearest():
+    with pytest.raises(UserError, match=r"no protocol preset 'bioviI'.*mean 'biovil'"):
+        load_preset("bioviI")
+
+
+def test_every_fixture_is_of_a_preset_and_every_part_of_a_preset_has_one():
+    for part, of in EXPECTED.items():
+        wanted = {n for n in preset_names() if getattr(load_preset(n), part)}
+        assert set(of) == wanted - ({OURS} if part == "retrieval" else set())
+
+
+# --------------------------------------------------------------------------------- zero-shot
+
+
+@pytest.mark.parametrize("name", EXPECTED["zero_shot"])
+def test_zero_shot_is_the_published_definition(name):
+    rule, inputs, expected = load_preset(name).zero_shot, INPUTS["zero_shot"], EXPECTED["zero_shot"]
+    prompts, vectors = prompt_set()
+    means = side_vectors(vectors, prompts)
+
+    def scored(part):
+        images = np.array(inputs[part]["images"])
+        return zero_shot_scores(rule, images @ vectors.T, prompts, images @ means.T)
+
+    def truth(part):
+        return {n: np.array(v, dtype=float) for n, v in inputs[part]["labels"].items()}
+
+    scores, chosen = scored("test"), None
+    if rule.decision == "mcc":
+        chosen = thresholds(rule, scored("validation"), truth("validation"))
+    images = np.array(inputs["test"]["images"])
+    positive = positive_scores(rule, images @ vectors.T, prompts, images @ means.T)
+    found = zero_shot_metrics(
+        rule,
+        scores,
+        truth("test"),
+        chosen=chosen,
+        positive=dict(zip(prompts.classes, positive.T, strict=True)),
+    )
+    several = np.array(inputs["several"]["images"])
+    sides = positive_scores(rule, several @ vectors.T, prompts, several @ means.T)
+    found |= one_of_several(rule, sides, np.array(inputs["several"]["truth"]))
+    for key, value in expected[name].items():
+        if key == "scores":
+            for one, own in value.items():
+                assert scores[one] == pytest.approx(own, **SAME)
+        else:
+            assert found[key] == pytest.approx(value, **SAME), key
+    assert set(rule.metrics) - {"balanced_accuracy", "average_precision"} <= set(expected[name])
+
+
+def test_areas_and_thresholds_are_scikit_learns_with_ties():
+    rng = np.random.default_rng(2)
+    rule = load_preset("carzero").zero_shot
+    labels = {n: (rng.random(60) < 0.4).astype(float) for n in "ab"}
+    scores = {n: np.round(rng.normal(size=60) + labels[n], 1) for n in "ab"}
+    found = zero_shot_metrics(rule, scores, labels)
+    y, s = np.stack([labels[n] for n in "ab"], 1), np.stack([scores[n] for n in "ab"], 1)
+    for metric, average in (("auc", "macro"), ("auc_micro", "micro"), ("auc_weighted", "weighted")):
+        assert found[metric] == pytest.approx(roc_auc_score(y, s, average=average), abs=1e-12)
+    areas = [trapezoids(*precision_recall_curve(y[:, i], s[:, i])[1::-1]) for i in (0, 1)]
+    assert found["auprc"] == pytest.approx(np.mean(areas), abs=1e-12)
+    both = trapezoids(*precision_recall_curve(y.ravel(), s.ravel())[1::-1])
+    assert found["auprc_micro"] == pytest.approx(both, abs=1e-12)
+    for n in "ab":
+        cuts = np.sort(roc_curve(labels[n], scores[n])[2][1:])
+        values = [matthews_corrcoef(labels[n], scores[n] >= cut) for cut in cuts]
+        value, best = best_mcc_threshold(labels[n] == 1, scores[n])
+        assert value == cuts[int(np.argmax(values))]
+        assert best == pytest.approx(max(values), abs=1e-12)
+
+
+def test_a_class_with_one_label_and_images_without_a_label_stand_aside():
+    rule = load_preset("biovil").zero_shot
+    scores = {"a": np.array([0.1, -0.2, 0.3, 9.0]), "b": np.arange(4.0)}
+    truth = {"a": np.array([1.0, 0.0, 1.0, np.nan]), "b": np.zeros(4)}
+    found = zero_shot_metrics(rule, scores, truth)
+    assert found["refused"] == ["b"]
+    assert (found["auc"], found["accuracy"]) == (1.0, 1.0)
+    none = zero_shot_metrics(rule, scores, {"b": np.zeros(4)})
+    assert none["auc"] is None
+
+
+def test_a_mean_of_embeddings_is_not_made_of_scores():
+    prompts, vectors = prompt_set()
+    rule = load_preset("chexzero").zero_shot
+    with pytest.raises(ValueError, match="side_vectors"):
+        zero_shot_scores(rule, vectors @ vectors.T, prompts)
+
+
+def test_several_models_are_averaged_by_their_probabilities():
+    parts = [{"a": np.array([0.2, 0.6])}, {"a": np.array([0.4, 0.2])}]
+    assert ensemble(parts)["a"] == pytest.approx([0.3, 0.4])
+
+
+# --------------------------------------------------------------------------------- grounding
+
+
+def grounded(name, inputs, size, input_size, fit):
+    rule = load_preset(name).grounding
+    phrases = inputs["phrases"]
+    if name == "ours":  # the fixture's phrases are all to be grounded
+        rule = rule.model_copy(update={"phrases": "all"})
+    grid = RegionGrid.patches(5, 5, input_size)
+    chosen = merge_phrases(
+        rule,
+        [p["image"] for p in phrases],
+        [p["text"] for p in phrases],
+        [p["boxes"] for p in phrases],
+    )
+    scores = []
+    for number, boxes in chosen:
+        height, width = inputs["sizes"][phrases[number]["image"]]
+        geometry = SquareGeometry(height, width, size, input_size, fit)
+        values = np.array(phrases[number]["map"]).reshape(5, 5)
+        scores.append(score_map(rule, values, boxes, geometry, grid))
+    return summarise_maps(rule, scores, [phrases[number]["category"] for number, _ in chosen])
+
+
+@pytest.mark.parametrize("name", EXPECTED["grounding"])
+def test_grounding_is_the_published_definition(name):
+    inputs = INPUTS["grounding"]
+    if name == "radzero":
+        kept = [p for p in inputs["phrases"] if p["text"] in inputs["alone"]]
+        inputs = {**inputs, "phrases": kept}
+    shape = (80, 64, "crop") if name == "biovil" else (80, 80, "pad")
+    found = grounded(name, inputs, *shape)
+    for key, value in EXPECTED["grounding"][name].items():
+        assert found[key] == pytest.approx(value, **SAME), key
+
+
+def test_images_with_several_boxes_and_merged_phrases():
+    inputs = INPUTS["grounding"]["phrases"]
+    lists = [[p[key] for p in inputs] for key in ("image", "text", "boxes")]
+    alone = merge_phrases(GroundingRule(images="one_box"), *lists)
+    assert [inputs[number]["text"] for number, _ in alone] == ["small nodule"]
+    merged = merge_phrases(GroundingRule(merge="lower_case"), *lists)
+    assert [(number, len(boxes)) for number, boxes in merged] == [
+        *((0, 2), (2, 1), (3, 2), (4, 1), (5, 1), (6, 1)),
+    ]
+    assert len(inputs[0]["boxes"]) == 1  # what was given is left as it was
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sides=st.tuples(st.integers(20, 70), st.integers(20, 70)),
+    boxes=st.lists(
+        st.tuples(*(st.floats(0, 40) for _ in "xy"), *(st.floats(2, 30) for _ in "wh")),
+        min_size=1,
+        max_size=3,
+    ),
+    truth=st.sampled_from(["counts", "left_out"]),
+    scale=st.sampled_from(["none", "min_max"]),
+    fit=st.sampled_from(["pad", "crop"]),
+    seed=st.integers(0, 10**6),
+)
+def test_counts_without_the_map_are_those_of_its_pixels(sides, boxes, truth, scale, fit, seed):
+    """Also of pixels that the model did not see; `medclip_debias.evaluation.upsampled`."""
+    rng = np.random.default_rng(seed)
+    grid, geometry = RegionGrid(4, 5, 14.0, 0.5), SquareGeometry(*sides, 72, 64, fit)
+    values = rng.uniform(-0.3, 0.6, (4, 5))
+    rule = GroundingRule(
+        thresholds=(0.1, 0.3),
+        unseen_truth=truth,
+        scale=scale,
+        cnr="signed",
+        dice="best_on_test",
+        above="above",
+    )
+    exact = score_map(rule, values, boxes, geometry, grid)
+    # Rounded as the map's pixels are: a score near a threshold would decide by its last bits.
+    heatmap = upsample_to_original(values, geometry, grid, dtype=np.float64).astype(np.float32)
+    y, x = np.mgrid[: sides[0], : sides[1]] + 0.5
+    depth = sum(
+        ((x >= bx) & (x < bx + w) & (y >= by) & (y < by + h)).astype(int) for bx, by, w, h in boxes
+    )
+    pixels = score_pixels(rule, heatmap, depth)
+    assert exact.iou == pytest.approx(pixels.iou, abs=1e-6)
+    assert exact.cnr == pytest.approx(pixels.cnr, abs=1e-6, nan_ok=True)
+    assert exact.dice == pytest.approx(pixels.dice, abs=1e-6)
+
+
+def test_our_own_rule_gives_our_own_metrics():
+    rng = np.random.default_rng(6)
+    heatmap, depth = rng.uniform(-1, 1, (20, 30)), np.zeros((20, 30), dtype=int)
+    depth[4:12, 5:20] = 1
+    heatmap[:, :2] = np.nan
+    found = score_pixels(load_preset(OURS).grounding, heatmap, depth)
+    assert found.iou.mean() == pytest.approx(miou(heatmap, depth > 0), abs=1e-12)
+    assert found.cnr == pytest.approx(cnr(heatmap, depth > 0), abs=1e-12)
+    assert found.pointing == pointing_game(heatmap, depth > 0)
+
+
+def test_pointing_takes_the_first_highest_pixel_and_a_boxs_far_edge():
+    rule = load_preset("radzero").grounding
+    heatmap, none = np.zeros((6, 8)), np.zeros((6, 8), dtype=int)
+    heatmap[2, 5] = heatmap[4, 1] = 1.0  # row 2 comes first
+    for boxes, hit in (([[3, 1, 2, 1]], 1), ([[3, 1, 1.9, 1]], 0), ([[0, 4, 3, 1]], 0)):
+        assert score_pixels(rule, heatmap, none, boxes).pointing == hit
+
+
+def test_a_map_that_is_the_same_everywhere_is_skipped_by_afloc_and_counted():
+    rule = load_preset("afloc").grounding
+    geometry, grid = SquareGeometry(60, 60, 64, 64), RegionGrid.patches(4, 4, 64)
+    flat = score_map(rule, np.full((4, 4), 0.25), [[10, 10, 20, 20]], geometry, grid)
+    assert np.isnan(flat.iou).all()
+    assert math.isnan(flat.cnr)
+    found = summarise_maps(rule, [flat], ["Opacity"])
+    assert (found["skipped"], found["without_cnr"]) == (5, 1)
+
+
+def test_boxes_come_to_the_square_in_whole_pixels():
+    wide = SquareGeometry(100, 200, 224, 224)
+    assert square_boxes([[0, 0, 200, 100]], wide, 224).tolist() == [[0, 56, 224, 112]]
+    tall = SquareGeometry(200, 101, 224, 224)
+    assert square_boxes([[0.0, 10.0, 101.0, 33.0]], tall, 224).tolist() == [[55, 11, 113, 36]]
+    cut = SquareGeometry(100, 200, 224, 224, "crop")
+    assert square_boxes([[50, 0, 100, 100]], cut, 224).tolist() == [[0, 0, 224, 224]]
+
+
+# --------------------------------------------------------------------------------- retrieval
+
+
+@pytest.mark.parametrize("name", EXPECTED["retrieval"])
+def test_retrieval_is_the_published_definition(name):
+    inputs = INPUTS["retrieval"]
+    rule = load_preset(name).retrieval
+    if rule.precisions:
+        rule = rule.model_copy(update={"precisions": tuple(inputs["precisions"])})
+    found = retrieval_metrics(
+        rule, np.array(inputs["scores"]), inputs["texts"], np.array(inputs["classes"])
+    )
+    for key, value in EXPECTED["retrieval"][name].items():
+        assert found[key] == pytest.approx(value, **SAME), key
+
+
+def test_equal_scores_share_their_rank_and_the_own_report_can_stand_aside():
+    assert own_ranks(np.array([[1.0, 1.0, 0.5]]), np.array([1])) == pytest.approx([1.5])
+    scores, classes = np.array([[3.0, 2, 1], [0, 5, 1], [2, 1, 0]]), np.array([0, 0, 1])
+    rule = RetrievalRule(precisions=(1,), own_counts=False)
+    found = retrieval_metrics(rule, scores, ["a", "b", "c"], classes)
+    assert found["precision_at_1"] == pytest.approx(1 / 3)
+    few = retrieval_metrics(RetrievalRule(precisions=(5,)), scores, ["a", "b", "c"], classes)
+    assert few["precision_at_5"] is None

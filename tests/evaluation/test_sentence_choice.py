@@ -1,0 +1,106 @@
+"""What an image is asked: true, denied and foreign sentences, the same at every call."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.evaluation.phrase_selection import select_phrases
+from medclip_debias.evaluation.sentence_choice import choose
+from medclip_debias.grounding.counterparts import Reader
+
+
+def hand_made(reports, labels=None, marks=None):
+    """As much of a prepared set as is read: one frontal image a study."""
+    names = list(reports)
+    rows = [(n, text) for n, texts in reports.items() for text in texts]
+    table = pd.DataFrame(marks or [], columns=["text", "abnormal"])
+    return SimpleNamespace(
+        images=pd.DataFrame({"image_id": names, "study_id": names, "split": "validate"}),
+        sentences=pd.DataFrame(rows, columns=["study_id", "text"]),
+        studies=pd.DataFrame({"study_id": names, **(labels or {})}),
+        frontal=np.ones(len(names), dtype=bool),
+        annotation_names=("grounded_sentences",) if marks else (),
+        annotations=lambda name: table,
+    )
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return Reader()
+
+
+def asked(data, reader, per_image=9):
+    found = choose(data, "validate", per_image, reader)
+    names = data.images["image_id"]
+    return found, {(names.iloc[q.row], q.kind, q.text) for q in found.queries}
+
+
+REPORTS = {
+    "a": ["Small left pleural effusion.", "No pneumothorax.", "Comparison is made."],
+    "b": ["Right pneumothorax.", "No pleural effusion.", "Possible edema."],
+    "c": [],
+}
+
+
+def test_a_foreign_sentence_is_one_whose_findings_are_denied_here(reader):
+    found, kinds = asked(hand_made(REPORTS), reader)
+    assert kinds == {
+        ("a", "said", "Small left pleural effusion."),
+        ("a", "denial", "No pneumothorax."),
+        ("a", "elsewhere", "Right pneumothorax."),
+        ("b", "said", "Right pneumothorax."),
+        ("b", "denial", "No pleural effusion."),
+        ("b", "elsewhere", "Small left pleural effusion."),
+    }
+    assert found.counts["images"] == 3
+    assert found.counts["images_without_report"] == 1
+
+
+def test_labels_deny_too_and_a_label_that_is_not_0_speaks_against_foreign(reader):
+    labels = {"Pneumothorax": [1.0, 1.0, 0.0], "Pleural Effusion": [1.0, -1.0, np.nan]}
+    _, kinds = asked(hand_made(REPORTS, labels), reader)
+    foreign = {one for one in kinds if one[1] == "elsewhere"}
+    # a's label says pneumothorax, b's that an effusion is possible; c is denied one of the two.
+    assert foreign == {("c", "elsewhere", "Right pneumothorax.")}
+
+
+def test_the_readers_mark_goes_before_the_words(reader):
+    marks = [("Comparison is made", False), ("No pneumothorax.", True)]
+    _, kinds = asked(hand_made(REPORTS, marks=marks), reader)
+    assert {text for name, kind, text in kinds if (name, kind) == ("a", "denial")} == {
+        "Comparison is made."
+    }
+
+
+def test_the_choice_is_reproducible_and_no_larger_than_asked(reader):
+    many = {f"i{n}": ["No edema.", "No fracture.", "No pneumothorax."] for n in range(6)}
+    many["x"] = ["Mild edema.", "Rib fracture.", "Left pneumothorax.", "Severe edema."]
+    first, kinds = asked(hand_made(many), reader, per_image=2)
+    turned = dict(reversed([(name, texts[::-1]) for name, texts in many.items()]))
+    assert asked(hand_made(turned), reader, per_image=2)[1] == kinds
+    assert first.counts["elsewhere"] == 12
+    assert first.counts["elsewhere_found"] == 24
+    chosen = [{t for n, k, t in kinds if (n, k) == (f"i{i}", "elsewhere")} for i in range(6)]
+    assert len({frozenset(own) for own in chosen}) > 1  # not the same two of every image
+
+
+def test_an_image_with_boxes_is_asked_all_of_them_and_nothing_that_they_show(
+    small_prepared, reader
+):
+    phrases = select_phrases(small_prepared, "test", 40)
+    found = choose(small_prepared, "test", 3, reader, phrases=phrases)
+    boxed = [query for query in found.queries if query.kind == "boxed"]
+    assert sorted(query.phrase for query in boxed) == list(range(len(phrases.phrases)))
+    shown = {}
+    for phrase in phrases.phrases:
+        shown.setdefault(phrase.row, set()).update(reader.asserted(phrase.text))
+    foreign = [query for query in found.queries if query.kind == "elsewhere"]
+    assert foreign
+    assert all(not shown[q.row] & set(reader.asserted(q.text)) for q in foreign)
+    assert {name for query in found.queries for name in [query.kind]} <= {
+        *("boxed", "denial", "elsewhere")
+    }

@@ -1,0 +1,191 @@
+"""Which parts train, how fast, and what becomes of the rest; a ViT all the way to its results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from medclip_debias.cli import run as command
+from medclip_debias.config import ImageEncoderSettings
+from medclip_debias.errors import UserError
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.load import load_model
+from medclip_debias.training.resolve import load_run
+from medclip_debias.training.run import train
+from medclip_debias.training.settings import TrainSettings
+from medclip_debias.training.trainer import Trainer
+
+
+@pytest.fixture
+def vit(run):
+    """Settings with a small ViT, as ``run`` makes them."""
+
+    def make(blocks=0, **given):
+        settings = run(**given)
+        image = ImageEncoderSettings(arch="vit_tiny_scratch", blocks=blocks)
+        model = settings.model.model_copy(update={"image": image})
+        return settings.model_copy(update={"model": model})
+
+    return make
+
+
+def moved(settings, steps=2):
+    """Names of the parameters and buffers that some steps change, and the trainer."""
+    trainer = Trainer(settings)
+    before = {k: v.clone() for k, v in trainer.model.state_dict().items()}
+    for step in range(steps):
+        trainer.step(step)
+    after = trainer.model.state_dict()
+    return {k for k in after if not torch.equal(after[k], before[k])}, trainer
+
+
+def test_two_blocks_on_a_frozen_trunk(vit):
+    found, trainer = moved(vit(trainable={"image": {"last_blocks": 2}, "text": "frozen"}))
+    image = {k for k in found if k.startswith("image_encoder.")}
+    parts = ("image_encoder.trunk.encoder.layer.2.", "image_encoder.trunk.encoder.layer.3.")
+    assert image
+    assert all(k.startswith((*parts, "image_encoder.trunk.layernorm.")) for k in image)
+    assert {k.split(".")[4] for k in image if ".layer." in k} == {"2", "3"}
+    assert not any(k.startswith("text_encoder.") for k in found)
+    # What is frozen computes no gradients and has no dropout.
+    blocks = trainer.model.image_encoder.layers
+    assert [b.training for b in blocks] == [False, False, True, True]
+    assert all(p.grad is None for p in blocks[1].parameters())
+    assert trainer.counts["image"]["trained"] == sum(
+        p.numel() for b in (*blocks[2:], *trainer.model.image_encoder.above) for p in b.parameters()
+    )
+    assert trainer.counts["text"]["trained"] == 0
+    assert not trainer.model.text_encoder.training
+
+
+def test_new_blocks_on_a_frozen_trunk(vit):
+    found, trainer = moved(vit(blocks=2, trainable={"image": "frozen", "text": "frozen"}))
+    assert found
+    assert all(
+        k.startswith(("image_projection.", "text_projection.", "similarity.")) for k in found
+    )
+    assert any(k.startswith("image_projection.blocks.1.") for k in found)
+    assert trainer.counts["image"]["trained"] == 0
+
+
+def test_statistics_of_frozen_batch_norms_stay(run):
+    found, _ = moved(run(trainable={"image": {"last_blocks": 1}}))
+    image = {k for k in found if k.startswith("image_encoder.")}
+    assert any("running_mean" in k for k in image)
+    assert all(k.startswith("image_encoder.layer3.") for k in image)
+    frozen, _ = moved(run(trainable={"image": "frozen"}))
+    assert not any(k.startswith("image_encoder.") for k in frozen)
+
+
+def test_adapters_alone_train_and_are_merged_into_the_saved_model(vit, tmp_path):
+    lora = {"lora": {"rank": 2, "targets": "linear"}}
+    found, trainer = moved(vit(trainable={"image": lora, "text": lora}))
+    encoders = {k for k in found if "_encoder." in k}
+    assert any(k.startswith("text_encoder.") for k in encoders)
+    assert all(k.endswith((".0.up", ".0.down")) for k in encoders)
+    trainer.model.eval().save(tmp_path / "model")
+    plain = DualEncoder.load(tmp_path / "model")
+    assert plain.self_test["status"] == "passed"
+    images = torch.randint(0, 256, (2, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        for model in (trainer.model.eval(), plain):
+            model.features = model.encode_images(images).regions
+            model.sentences = model.encode_sentences(["No effusion.", "Clear."])
+    torch.testing.assert_close(plain.features, trainer.model.features, rtol=0, atol=1e-5)
+    torch.testing.assert_close(plain.sentences, trainer.model.sentences, rtol=0, atol=1e-5)
+
+
+def test_rates_fall_from_layer_to_layer(vit):
+    settings = vit(lr_factors={"image": 2.0, "text": 3.0, "layer_decay": 0.5})
+    trainer = Trainer(settings)
+    factor = {p: g["lr_factor"] for g in trainer.optimizer.param_groups for p in g["params"]}
+    image, text = trainer.model.image_encoder, trainer.model.text_encoder
+    for encoder, base in ((image, 2.0), (text, 3.0)):
+        layers = encoder.layers
+        for depth, layer in enumerate(layers, start=1):
+            expected = base * 0.5 ** (len(layers) - depth)
+            assert {factor[p] for p in layer.parameters()} == {expected}
+    assert factor[image.trunk.embeddings.position_embeddings] == 2.0 * 0.5**4
+    assert factor[image.trunk.layernorm.weight] == 2.0
+    assert factor[text.bert.embeddings.word_embeddings.weight] == 3.0 * 0.5**2
+    assert factor[trainer.model.image_projection.weight] == 1.0
+
+
+def test_what_cannot_be_chosen_is_refused(run, vit):
+    with pytest.raises(ValueError, match="both say what trains"):
+        TrainSettings(freeze={"image": "stem"}, trainable={"image": "frozen"})
+    with pytest.raises(ValueError, match="write all, frozen"):
+        TrainSettings(trainable={"image": "most"})
+    with pytest.raises(ValueError, match="choose one of"):
+        TrainSettings(trainable={"image": {"frozen": True, "last_blocks": 1}})
+    with pytest.raises(UserError, match="image encoder has 4 layers"):
+        Trainer(vit(trainable={"image": {"last_blocks": 5}}))
+    with pytest.raises(UserError, match="finds no linear map"):
+        Trainer(run(trainable={"image": {"lora": {}}}))
+
+
+def test_settings_from_before_keep_their_content():
+    assert "trainable" not in TrainSettings().model_dump(mode="json")
+    assert ImageEncoderSettings().model_dump(mode="json") == {"arch": "resnet18", "weights": None}
+
+
+def test_a_vit_is_trained_saved_loaded_evaluated_and_shown(vit, tmp_path, phantom_tree):
+    said = []
+    settings = vit(blocks=1, steps=3, trainable={"image": {"lora": {"rank": 2}}}, ema=0.5)
+    result = train(settings, say=said.append)
+    counts = json.loads((settings.out / "parameters.json").read_text())
+    assert f"training {counts['image']['trained']:,} of " in said[0]
+    model = load_model(result.model)
+    assert isinstance(model, DualEncoder)
+    assert model.self_test["status"] == "passed"
+    assert model.provenance["parameters"] == counts
+    assert model.grid.shape == (4, 4)
+    assert not any("parametrizations" in name for name in model.state_dict())
+    config = json.loads((result.model / "config.json").read_text())
+    assert config["image_config"]["patch_size"] == 8
+    assert train(settings).finished_before
+    out = tmp_path / "results"
+    evaluate = ["evaluate", str(result.model), str(settings.prepared), "--out", str(out)]
+    assert command([*evaluate, "--bootstrap", "0"]) == 0
+    assert json.loads((out / "results.json").read_text())["model"]["grid"] == [4, 4]
+    image = next(phantom_tree.rglob("*.dcm"))
+    show = [
+        "ground",
+        str(result.model),
+        str(image),
+        "--text",
+        "Clear.",
+        "--out",
+        f"{tmp_path}/maps",
+    ]
+    assert command(show) == 0
+
+
+def test_radzeros_recipe_trains_with_small_folders(run, tmp_path, prepared_phantom):
+    from transformers import Dinov2Config, Dinov2Model
+
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+    Dinov2Model(Dinov2Config(**small)).save_pretrained(tmp_path / "dino")
+    like = run()
+    recipe = Path(__file__).parents[2] / "configs" / "mimic_cxr" / "radzero_recipe.yaml"
+    settings = load_run(
+        recipe,
+        [
+            f"prepared={prepared_phantom}",
+            f"preprocessing.prepare.size={like.preprocessing.prepare.size}",
+            "preprocessing.input_size=28",
+            f"model.image.weights={tmp_path / 'dino'}",
+            f"model.text.folder={like.model.text.folder}",
+            "model.text.max_tokens=32",
+            "model.text.use_projection_head=false",
+            "model.dim=16",
+            "train.batch_size=8",
+        ],
+    )
+    found, trainer = moved(settings)
+    assert {k.split(".")[0] for k in found} >= {"image_projection", "text_encoder"}
+    assert trainer.counts["image"]["trained"] == 0
+    assert trainer.model.text_encoder.pooling == "mean"
