@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,26 @@ def prepared_phantom(phantom_tree: Path, tmp_path_factory: pytest.TempPathFactor
     out = tmp_path_factory.mktemp("prepared") / "phantom"
     prepare(phantom_tree, out, PrepareSettings(size=PHANTOM_SIZE), workers=1)
     return out
+
+
+@pytest.fixture
+def dicomweb() -> Iterator[Callable[[list[Path]], Any]]:
+    """A function that serves DICOM files on loopback: `tests/dicomweb_server.py`."""
+    place = Path(__file__).with_name("dicomweb_server.py")
+    spec = importlib.util.spec_from_file_location("dicomweb_server", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    servers = []
+
+    def serve(files: list[Path]) -> Any:
+        servers.append(module.DicomWebServer(files))
+        return servers[-1]
+
+    yield serve
+    for server in servers:
+        server.close()
 
 
 WriteDicom = Callable[..., Path]

@@ -18,6 +18,7 @@ from medclip_debias.cli.common import (
     progress,
     show,
     warn,
+    words,
 )
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
@@ -26,10 +27,11 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 @app.command(rich_help_panel=LOOKING)
 def ground(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
-    images: Annotated[
-        list[Path], typer.Argument(help="DICOM, JPG or PNG files, folders, or lists (.txt).")
-    ],
     out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(help="DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt)."),
+    ] = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", help="A sentence; may be repeated.")
     ] = None,
@@ -82,11 +84,37 @@ def ground(
     local: Annotated[
         bool, typer.Option("--local", help="GLoRIA's attention of words instead of cosines.")
     ] = False,
+    dicomweb: Annotated[
+        str | None,
+        typer.Option(
+            help="Fetch radiographs from this DICOMweb server, as https://HOST/dicom-web."
+        ),
+    ] = None,
+    study: Annotated[
+        list[str] | None, typer.Option(help="Study instance UID to fetch; may be repeated.")
+    ] = None,
+    query: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What studies to fetch must match, as StudyDate=20260101; may be repeated."
+        ),
+    ] = None,
+    dicom_out: Annotated[
+        Path | None, typer.Option(help="Folder for results that go to a PACS or clinical system.")
+    ] = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            "--as", help="Kinds of them, of sr, seg, gsps, pm, json, fhir; default sr,json."
+        ),
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Show where in an image each sentence is seen."""
     from medclip_debias.config import validate
+    from medclip_debias.data.dicomweb.receive import fetch
+    from medclip_debias.grounding.dicom_out.deliver import deliver_to
     from medclip_debias.grounding.files import GroundOptions, ground_files
     from medclip_debias.grounding.find import find_images
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
@@ -101,7 +129,10 @@ def ground(
     content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
     options = validate(GroundOptions, content, "the command line")
     texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
-    files = find_images(images, note)
+    deliver = deliver_to(dicom_out, words(kinds), suppress or options.finds_boxes)
+    files = fetch(dicomweb, out / "received", study or (), query or (), note)
+    if images or not files:
+        files += find_images(images or (), note)
     encoder = load_model(model, best_device(device))
     rule = read_rule(model, encoder) if suppress else None
     if local:
@@ -111,14 +142,17 @@ def ground(
     for line in cut_notes(encoder, texts):
         note(line)
     with progress("Images") as advance:
+        drawn: dict[str, Any] = {"boxes": boxes, "progress": advance}
         result = ground_files(
-            encoder, files, texts, out, options, boxes=boxes, rule=rule, progress=advance
+            encoder, files, texts, out, options, rule=rule, deliver=deliver, **drawn
         )
     warn(result["warning"])
     for entry in result["rejected"]:
         note(f"left out: {entry['reason']}")
     for line in result["boxes_left_aside"]:
         note(line)
+    for reason, count in (result["delivered"] or {}).get("left_out", {}).items():
+        note(f"{reason} ({count} images).")
     if as_json:
         show(result, as_json)
     elif len(result["images"]) == 1:

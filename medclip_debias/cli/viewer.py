@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import LOOKING, app, warn
+from medclip_debias.cli.common import LOOKING, app, note, warn
 
 
 @app.command(rich_help_panel=LOOKING)
@@ -62,7 +62,7 @@ def view(
     token = None if no_token else given or new_token()
     from medclip_debias.viewer.answers import Answers
 
-    answers = Answers.open(model, index, images, device)
+    answers = Answers.open(model, index, images, device, note)
     warn(answers.warning)
     serve(
         answers,

@@ -17,6 +17,7 @@ from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.absent import AbsentFindings
+from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
 from medclip_debias.grounding.ground import Grounding, ground_images, highest_pixel, region_grid
 from medclip_debias.grounding.overlay import OverlayStyle, slug, value_range, write_overlay
 from medclip_debias.grounding.reference import ReferenceBoxes
@@ -87,6 +88,11 @@ class GroundOptions(Settings):
         return self
 
     @property
+    def finds_boxes(self) -> bool:
+        """Whether boxes are cut from the maps, also without a rule of suppression."""
+        return self.threshold is not None or self.share is not None
+
+    @property
     def needs_reference(self) -> bool:
         """Whether colours begin at the reference score of absent findings."""
         return self.limits is None and self.scale == "one"
@@ -100,6 +106,7 @@ def ground_files(
     options: GroundOptions | None = None,
     *,
     boxes: Path | None = None,
+    deliver: DeliverTo | None = None,
     rule: SuppressionRule | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -117,6 +124,7 @@ def ground_files(
         out: folder; created when missing.
         options: what is drawn and written.
         boxes: MS-CXR or COCO file of reference boxes to draw.
+        deliver: where the results of each image are written for other systems, too.
         rule: by which sentences that are not in an image get no box; None for no such question.
         progress: called with images done and images in total.
 
@@ -124,9 +132,10 @@ def ground_files(
         The content of ``groundings.json``: ``images``, each with its ``sentences`` (``text``,
         ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``in_image`` (the
         verdict of ``rule``), ``reference`` boxes, ``picture``, ``map``) and ``absent`` (the
-        reference score of its colours), ``rejected``, ``boxes_left_aside``: sentences on reference
-        boxes that could not be used, and ``warning``: a sentence where the model was trained on
-        synthetic images and these are not a phantom's, else None.
+        reference score of its colours), ``rejected``, ``delivered`` (how many files of each kind,
+        and what was left out, with its reason; None without ``deliver``), ``boxes_left_aside``:
+        sentences on reference boxes that could not be used, and ``warning``: a sentence where the
+        model was trained on synthetic images and these are not a phantom's, else None.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,
@@ -141,6 +150,9 @@ def ground_files(
     reader = _Reader(model, images)
     found = []
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
+    delivery = None
+    if deliver is not None:
+        delivery = Delivery(deliver, model, warning or "")
     for groundings in ground_images(
         model,
         reader,
@@ -167,6 +179,9 @@ def ground_files(
                 "sentences": rows,
             }
         )
+        if delivery is not None:
+            place = delivery.folder / folders[path].relative_to(out)
+            found[-1]["delivered"] = delivery.write(path, place, groundings, rows)
         if progress:
             progress(len(found) + len(reader.rejected), len(images))
     if not found:
@@ -183,6 +198,7 @@ def ground_files(
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
         "images": found,
         "rejected": reader.rejected,
+        "delivered": delivery.counts() if delivery is not None else None,
         "boxes_left_aside": references.left_aside() if references is not None else [],
     }
     write_json(out / RESULTS, result)

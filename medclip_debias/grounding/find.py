@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from medclip_debias.data.images.dicom import header_start
+from medclip_debias.data.images.contents import (
+    files_of_directory,
+    is_dicom_directory,
+    why_no_radiograph,
+)
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
 
-SUFFIXES = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz", ".jpg", ".jpeg", ".png")
-_RASTER = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
-_GZIP = b"\x1f\x8b"
-_SHOWN = 5
+_SHOWN = 8
 
 Say = Callable[[str], None]
 
 
 def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
-    """Image files: those given, those in given folders, those listed in given text files.
+    """Image files: those given, those in given folders, those listed in given files.
 
-    A folder stands for every DICOM, JPG and PNG file below it, in the order of their names, also
-    behind links to other folders; each folder is entered once. A file without one of `SUFFIXES`
-    is one of them when its first bytes say so: DICOM files of an archive often have no suffix. A
-    ``.txt`` file stands for the paths in it, one a line, relative to its folder.
+    A folder stands for every radiograph below it, in the order of their names, also behind links
+    to other folders; each folder is entered once. The content of a file decides, not its name:
+    exports of a PACS have names without suffix, and reports, presentation states and images of
+    other modalities beside the radiographs (`why_no_radiograph`). A DICOMDIR stands for the images
+    that it lists, a ``.txt`` file for the paths in it, one a line, relative to its folder.
 
     Args:
         places: files, folders, lists.
@@ -41,6 +41,8 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
             found += _inside(place, say)
         elif place.suffix.lower() == ".txt":
             found += _listed(place)
+        elif is_dicom_directory(place):
+            found += _of_directory(place, say)
         else:
             found.append(place)
     if not found:
@@ -50,51 +52,50 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
 
 def _inside(folder: Path, say: Say | None) -> list[Path]:
     closed: list[Path] = []
-    aside: Counter[str] = Counter()
-    inside = []
-    for file in walk_files(folder, closed.append):
-        kind = _kind(file)
-        if kind:
-            aside[kind] += 1
-        else:
-            inside.append(file)
+    inside, aside = _sorted_out(list(walk_files(folder, closed.append)))
     if closed:
         aside["folders that cannot be listed"] = len(closed)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in aside.most_common(_SHOWN))
-    if len(aside) > _SHOWN:
-        kinds += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
+    kinds = _tell(folder, aside, say if inside else None)
     if not inside:
         raise UserError(
             f"{folder}: holds no DICOM, JPG or PNG file{f' (there are: {kinds})' if kinds else ''}."
         )
-    if kinds and say is not None:
-        say(f"{folder}: no DICOM, JPG or PNG and left aside: {kinds}.")
     return sorted(inside)
 
 
-def _kind(file: Path) -> str:
-    """Return ``""`` for an image, else what to call the file when it is counted."""
-    if file.name.lower().endswith(SUFFIXES):
-        return "" if file.exists() else "links that lead nowhere"
+def _of_directory(directory: Path, say: Say | None) -> list[Path]:
     try:
-        if not file.exists():
-            return "links that lead nowhere"
-        if not file.is_file():
-            return "that are no files"
-        with file.open("rb") as stream:
-            start = stream.read(132)
-        if start.startswith(_GZIP) and file.suffix.lower() == ".gz":
-            with gzip.open(file) as packed:
-                start = packed.read(132)
-    except (OSError, EOFError, zlib.error):
-        return "that cannot be read"
-    if start[128:] == b"DICM" or start.startswith(_RASTER):
-        return ""
-    # Without preamble, the start of a file says little: a name that says otherwise counts more.
-    if not file.suffix.strip(".0123456789") and header_start(start) is not None:
-        return ""
-    suffix = file.suffix.lower()
-    return suffix if 1 < len(suffix) <= 8 else "without suffix"
+        listed, outside = files_of_directory(directory)
+    except Exception as error:  # damaged records surface as any of a dozen exception types
+        raise UserError(
+            f"{directory}: the DICOMDIR is damaged ({type(error).__name__}); give its folder."
+        ) from None
+    inside, aside = _sorted_out(listed)
+    if outside:
+        aside["listed outside its folder"] = outside
+    kinds = _tell(directory, aside, say if inside else None)
+    if not inside:
+        raise UserError(
+            f"{directory}: lists no radiograph{f' (it lists: {kinds})' if kinds else ''}; give its"
+            " folder."
+        )
+    return inside
+
+
+def _sorted_out(files: Sequence[Path]) -> tuple[list[Path], Counter[str]]:
+    """The files that may be radiographs, and how many others there are of each kind."""
+    kinds = [(file, why_no_radiograph(file)) for file in files]
+    return [file for file, kind in kinds if not kind], Counter(kind for _, kind in kinds if kind)
+
+
+def _tell(place: Path, aside: Counter[str], say: Say | None) -> str:
+    """Say what was left aside; return it in words."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in aside.most_common(_SHOWN))
+    if len(aside) > _SHOWN:
+        kinds += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
+    if kinds and say is not None:
+        say(f"{place}: no radiographs and left aside: {kinds}.")
+    return kinds
 
 
 def _listed(path: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.prompt_scores import class_scores
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.files import GroundOptions, write_groundings
-from medclip_debias.grounding.find import find_images
+from medclip_debias.grounding.find import Say, find_images
 from medclip_debias.grounding.ground import ground_features, region_grid
 from medclip_debias.grounding.overlay import thinned
 from medclip_debias.grounding.search.query import Hit, SearchIndex
@@ -143,6 +143,7 @@ class Answers:
         index: Path | None = None,
         images: Path | None = None,
         device: str = "auto",
+        say: Say | None = None,
     ) -> Answers:
         """Read everything that the page needs.
 
@@ -151,11 +152,12 @@ class Answers:
             index: folder of a search index of this model.
             images: folder of DICOM, JPG and PNG files to choose from.
             device: cpu, cuda, or auto.
+            say: called with a sentence on files of ``images`` that are left aside.
 
         Raises:
             UserError: any of them is missing, damaged or does not fit the others.
         """
-        listed = listed_images(images) if images is not None else {}
+        listed = listed_images(images, say) if images is not None else {}
         found = SearchIndex.open(index) if index is not None else None
         loaded = load_model(model, best_device(device))
         if found is not None:
@@ -348,8 +350,8 @@ def sentence_lines(text: str) -> list[str]:
     return sentences
 
 
-def listed_images(folder: Path) -> dict[str, Path]:
-    """Image files below a folder, by their path in it.
+def listed_images(folder: Path, say: Say | None = None) -> dict[str, Path]:
+    """Image files below a folder, by their path in it; ``say`` as for `find_images`.
 
     Raises:
         UserError: there is no such folder, no image in it, or more than `MOST_IMAGES`.
@@ -357,7 +359,7 @@ def listed_images(folder: Path) -> dict[str, Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; check the path.")
-    files = find_images([folder])
+    files = find_images([folder], say)
     if len(files) > MOST_IMAGES:
         raise UserError(
             f"{folder}: holds {len(files):,} images, but the page lists {MOST_IMAGES:,} at most;"

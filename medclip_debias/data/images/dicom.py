@@ -248,16 +248,22 @@ def _check_kind(path: Path, dataset: Any) -> None:
 
 def _check_modality(path: Path, dataset: Any) -> None:
     """Refuse the slices and pictures of other devices: they read well and are no radiographs."""
-    modality = str(dataset.get("Modality") or "").strip().upper()
-    kind = str(dataset.get("SOPClassUID") or "").strip()
-    known = kind in _RADIOGRAPHS or kind in _OLDER_RADIOGRAPHS
-    other = kind.startswith(_STORAGE) and not known
-    if other or (modality and modality not in _MODALITIES):
-        what = _OTHERS.get(modality, "an image of another kind")
+    what = other_modality(dataset.get("Modality"), dataset.get("SOPClassUID"))
+    if what:
         raise UserError(
             f"{path}: its header (Modality, SOPClassUID) says {what}, not a radiograph;"
             " leave it out."
         )
+
+
+def other_modality(modality: Any, storage_class: Any) -> str:
+    """What an image is by ``Modality`` and ``SOPClassUID``, ``""`` for a radiograph."""
+    modality, kind = str(modality or "").strip().upper(), str(storage_class or "").strip()
+    known = kind in _RADIOGRAPHS or kind in _OLDER_RADIOGRAPHS
+    other = kind.startswith(_STORAGE) and not known
+    if other or (modality and modality not in _MODALITIES):
+        return _OTHERS.get(modality, "an image of another kind")
+    return ""
 
 
 def _check_bits(path: Path, dataset: Any) -> None:

@@ -38,13 +38,13 @@ def view_position(path: Path) -> str:
     A file that cannot be read gives ``""``, too: `prepare` rejects it with its reason, or counts
     it among the blank views.
     """
-    header = _header(path, ["ViewPosition"])
+    header = read_header(path, ["ViewPosition"])
     return _view(header) if header is not None else ""
 
 
 def identity(path: Path) -> Identity:
     """Return whose image a DICOM file is; what its header does not say, or hold well, is blank."""
-    header = _header(path, ["ViewPosition", "PatientID", *_SIZE])
+    header = read_header(path, ["ViewPosition", "PatientID", *_SIZE])
     if header is None:
         return Identity()
     try:
@@ -75,15 +75,20 @@ def image_size(path: Path) -> tuple[int, int] | None:
             with Image.open(path, formats=("JPEG", "PNG")) as image:
                 turned = image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
                 return (image.height, image.width) if turned else (image.width, image.height)
-        header = _header(path, _SIZE)
+        header = read_header(path, _SIZE)
         height, width = (header.get(name) for name in _SIZE) if header is not None else (0, 0)
         return (int(width), int(height)) if width and height else None
     except Exception:  # as above
         return None
 
 
-def _header(path: Path, tags: list[str]) -> Any:
-    """Return a pydicom dataset with these elements; ``None`` of a file that cannot be read."""
+def read_header(path: Path, tags: list[str]) -> Any:
+    """Return a pydicom data set with these elements; ``None`` of a file that cannot be read.
+
+    Args:
+        path: a DICOM file, also packed (``.gz``) or without preamble.
+        tags: keywords of the elements, at least one.
+    """
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():

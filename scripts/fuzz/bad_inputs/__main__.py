@@ -25,6 +25,7 @@ import archive_cases  # noqa: F401
 import bench_cases  # noqa: F401
 import calibration_cases  # noqa: F401
 import claim_cases  # noqa: F401
+import export_cases  # noqa: F401
 import folder_cases
 import hub_cases  # noqa: F401
 import openi_cases  # noqa: F401

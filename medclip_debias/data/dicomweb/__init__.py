@@ -1,0 +1,1 @@
+"""Radiographs from a DICOMweb server (DICOM PS3.18): search by QIDO-RS, retrieve by WADO-RS."""

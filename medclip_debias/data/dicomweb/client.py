@@ -1,0 +1,238 @@
+"""Requests to one DICOMweb server: the address that the user gave, and no other.
+
+No proxy of the environment and no redirect is followed, certificates are verified, answers have a
+size limit and a time limit. Credentials come from the environment alone, and are sent over TLS or
+to this machine only. Nothing that the server says is quoted in messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from medclip_debias.data.dicomweb.multipart import media_type, parts_of
+from medclip_debias.data.images.files import MAX_BYTES
+from medclip_debias.errors import UserError
+
+TOKEN = "MEDCLIP_DICOMWEB_TOKEN"
+USER, PASSWORD = "MEDCLIP_DICOMWEB_USER", "MEDCLIP_DICOMWEB_PASSWORD"
+PAGE = 200
+"""Matches asked for at a time; a server may give fewer."""
+MOST_JSON = 64 << 20
+"""Bytes of a list of matches."""
+_ANY_SYNTAX = 'multipart/related; type="application/dicom"; transfer-syntax=*'
+
+Match = dict[str, Any]
+"""An object of the DICOM JSON model (PS3.18, F): elements by tag."""
+
+
+class DicomWeb:
+    """One server.
+
+    Args:
+        url: base of its services, as ``https://pacs.example/dicom-web``.
+        timeout: seconds that a connection, or the next bytes of an answer, may take.
+        environment: where credentials are looked for: `TOKEN` (sent as a bearer token), or `USER`
+            and `PASSWORD` (HTTP basic).
+
+    Raises:
+        UserError: the address is none, holds credentials, or credentials would travel unencrypted.
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float = 30.0, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = _checked(url)
+        self._timeout = timeout
+        self._secret = _secret(os.environ if environment is None else environment)
+        if self._secret and not (self.is_local or self.url.startswith("https://")):
+            raise UserError(
+                f"{self.url}: credentials are not sent without encryption; use https, or remove"
+                f" {TOKEN}, {USER} and {PASSWORD} from the environment."
+            )
+        # Neither a proxy of the environment nor a redirect may carry a request elsewhere.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine, by a loopback address given as a number."""
+        try:
+            return ipaddress.ip_address(urlsplit(self.url).hostname or "").is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what it sends cannot be read on the way."""
+        return self.url.startswith("https://") or self.is_local
+
+    def search(self, path: str, query: Mapping[str, str], most: int) -> Iterator[Match]:
+        """Yield the matches of a QIDO-RS search, page by page, ``most`` at most.
+
+        Args:
+            path: below the base, as ``studies`` or ``studies/1.2.3/instances``.
+            query: attributes and the values that they must match.
+            most: matches.
+
+        Raises:
+            UserError: the server does not answer, or not with a list of matches.
+        """
+        seen: set[str] = set()
+        offset = 0
+        while offset < most:
+            # A query's own limit and offset would break the paging.
+            asked = {**query, "limit": str(min(PAGE, most - offset)), "offset": str(offset)}
+            page = self._matches(f"{path}?{urlencode(asked, quote_via=quote)}")
+            # Servers without paging send the first page again and again.
+            fresh = [match for match in page if not _known(match, seen)]
+            yield from fresh[: most - offset]
+            if not fresh:
+                return
+            offset += len(page)
+
+    def retrieve(self, path: str) -> bytes:
+        """One instance by WADO-RS, as the bytes of a DICOM file, in the syntax it is stored in.
+
+        Raises:
+            UserError: the server does not answer, or not with exactly one DICOM file.
+        """
+        content_type, body = self._get(path, _ANY_SYNTAX, MAX_BYTES)
+        kind, parameters = media_type(content_type)
+        if kind == "application/dicom":
+            return body
+        try:
+            if kind != "multipart/related":
+                raise ValueError(kind)
+            parts = parts_of(body, parameters.get("boundary", ""))
+        except (ValueError, UnicodeError):
+            raise UserError(
+                f"{self.url}: the answer to a request for an image is no DICOM file, or was cut"
+                " off; check the address, or try again."
+            ) from None
+        if len(parts) != 1:
+            raise UserError(
+                f"{self.url}: answered a request for one image with {len(parts)} files; check the"
+                " address."
+            )
+        return parts[0]
+
+    def _matches(self, path: str) -> list[Match]:
+        _, body = self._get(path, "application/dicom+json", MOST_JSON)
+        if not body:  # 204: no match
+            return []
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(match, dict) for match in found):
+            raise UserError(
+                f"{self.url}: the answer to a search is no list of DICOM matches; check that the"
+                " address is the base of QIDO-RS, as https://HOST/dicom-web."
+            )
+        return found
+
+    def _get(self, path: str, accept: str, most: int) -> tuple[str, bytes]:
+        request = urllib.request.Request(f"{self.url}/{path}", headers={"Accept": accept})
+        if self._secret:
+            request.add_unredirected_header("Authorization", self._secret)
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                body = answer.read(most + 1)
+                content_type = answer.headers.get("Content-Type") or ""
+        except urllib.error.HTTPError as error:
+            raise UserError(f"{self.url}: {_of_status(error.code)}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            name = type(reason if isinstance(reason, Exception) else error).__name__
+            raise UserError(
+                f"{self.url}: does not answer ({name}); check the address, the network and the"
+                " server's certificate."
+            ) from None
+        if len(body) > most:
+            raise UserError(f"{self.url}: sent more than {most >> 20} MiB at once; ask for less.")
+        return content_type, body
+
+
+def values(match: Match, tag: str) -> list[Any]:
+    """The values of an element of a match, by its tag as ``0020000D``; none when it is blank."""
+    element = match.get(tag)
+    found = element.get("Value") if isinstance(element, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def first(match: Match, tag: str) -> str:
+    """The first value of an element of a match as text, ``""`` when it is blank."""
+    found = values(match, tag)
+    return str(found[0]).strip() if found and isinstance(found[0], str | int | float) else ""
+
+
+def _known(match: Match, seen: set[str]) -> bool:
+    """Whether this very study, series or instance was in an earlier match; remembers it."""
+    ids = [first(match, tag) for tag in ("0020000D", "0020000E", "00080018")]
+    key = "|".join(ids) if any(ids) else json.dumps(match, sort_keys=True)
+    if key in seen:
+        return True
+    seen.add(key)
+    return False
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: it may lead to another machine."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+        return None
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.username or parts.password:
+        raise UserError(
+            "a DICOMweb address must not hold a user or password: it is shown in lists of"
+            f" processes; set {USER} and {PASSWORD}, or {TOKEN}, in the environment."
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise UserError(
+            "this is no DICOMweb address; give the base of the services, as"
+            " https://HOST/dicom-web or http://127.0.0.1:8042/dicom-web."
+        )
+    return url.strip().rstrip("/")
+
+
+def _secret(environment: Mapping[str, str]) -> str:
+    """The value of the header ``Authorization``; ``""`` for none."""
+    token, user = environment.get(TOKEN, ""), environment.get(USER, "")
+    if token and user:
+        raise UserError(f"both {TOKEN} and {USER} are set; keep one of them.")
+    pair = f"{user}:{environment.get(PASSWORD, '')}".encode()
+    value = f"Bearer {token}" if token else f"Basic {base64.b64encode(pair).decode()}"
+    if not (token or user):
+        return ""
+    if not value.isascii() or not value.isprintable():
+        raise UserError(f"{TOKEN} holds what no token holds (line breaks?); set it again.")
+    return value
+
+
+def _of_status(code: int) -> str:
+    if code in (401, 403):
+        return (
+            f"refuses the request (status {code}); set {TOKEN}, or {USER} and {PASSWORD}, in the"
+            " environment."
+        )
+    if 300 <= code < 400:
+        return f"answers with a redirect (status {code}), which is not followed; give that address."
+    if code == 404:
+        return "knows nothing under this address (status 404); check address and identifiers."
+    return f"answers with status {code}; check the address and the query."

@@ -1,0 +1,196 @@
+"""Fetch the radiographs of studies from a DICOMweb server into a folder."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from medclip_debias.data.dicomweb.client import DicomWeb, first
+from medclip_debias.data.images.contents import kind_of_instance
+from medclip_debias.data.images.dicom import header_start
+from medclip_debias.data.images.headers import read_header
+from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_file
+
+MOST_STUDIES = 1000
+MOST_INSTANCES = 10_000
+"""Of a series, and series of a study."""
+_UID = re.compile(r"[0-9.]{1,64}")
+_QUERY = re.compile(r"([A-Za-z0-9]{1,64})=(.*)", re.DOTALL)
+_STUDY, _SERIES, _INSTANCE = "0020000D", "0020000E", "00080018"
+_CLASS, _MODALITY, _FRAMES = "00080016", "00080060", "00280008"
+
+Progress = Callable[[int, int], None]
+Say = Callable[[str], None]
+
+
+@dataclass
+class Received:
+    """What came.
+
+    Attributes:
+        files: the radiographs, numbered in the order of the server's list.
+        left_aside: instances and studies that are none of them, by kind.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    left_aside: Counter[str] = field(default_factory=Counter)
+
+    def told(self) -> str:
+        """A sentence on what was left aside, ``""`` for nothing."""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_aside.most_common())
+        return f"the server's studies: left aside: {kinds}." if kinds else ""
+
+
+def fetch(
+    url: str | None, folder: Path, studies: Sequence[str], query: Sequence[str], say: Say
+) -> list[Path]:
+    """`receive` from the server at ``url``, telling what was left aside; none without a ``url``.
+
+    Raises:
+        UserError: as of `receive` and `DicomWeb`; or studies or a query without a ``url``.
+    """
+    if url is None:
+        if studies or query:
+            raise UserError("--study and --query need the address of a server: --dicomweb URL.")
+        return []
+    server = DicomWeb(url)
+    if not server.is_encrypted:
+        say(f"{server.url}: patients' images travel unencrypted; use https where you can.")
+    found = receive(server, folder, studies, query)
+    if told := found.told():
+        say(told)
+    return found.files
+
+
+def receive(
+    server: DicomWeb,
+    folder: Path,
+    studies: Sequence[str] = (),
+    query: Sequence[str] = (),
+    *,
+    progress: Progress | None = None,
+) -> Received:
+    """Search, retrieve and keep: ``0001.dcm``, ``0002.dcm`` ... in ``folder``.
+
+    What the server's list already shows to be no radiograph (reports, presentation states, other
+    modalities, several frames) is not retrieved. The files hold patients: only their owner may
+    read them, and their names are numbers.
+
+    Args:
+        server: the one that is asked.
+        folder: where files go; created when missing.
+        studies: study instance UIDs.
+        query: ``KEY=VALUE`` that studies must match (QIDO-RS), as ``StudyDate=20260101-20260131``.
+        progress: called with instances done and known.
+
+    Raises:
+        UserError: neither studies nor query, a UID or a pair that is none, a server that does not
+            answer as it should, or no radiograph at all.
+    """
+    if not studies and not query:
+        raise UserError("say which studies to fetch: --study UID, or --query KEY=VALUE.")
+    for uid in studies:
+        _check_uid(uid)
+    found = Received()
+    wanted = list(dict.fromkeys([*studies, *_matching(server, query, found)]))
+    instances: list[tuple[str, str, str]] = []
+    for study in wanted:
+        listed = _instances(server, study, found)
+        instances += listed
+    failed = ""
+    for number, place in enumerate(instances, start=1):
+        path = folder / f"{number:04d}.dcm"
+        try:
+            content = server.retrieve("studies/{}/series/{}/instances/{}".format(*place))
+            _keep(path, content, place[2])
+            found.files.append(path)
+        except UserError as error:
+            failed = failed or str(error)
+            found.left_aside["radiographs that could not be retrieved"] += 1
+        if progress:
+            progress(number, len(instances))
+    if not found.files:
+        raise UserError(
+            failed
+            or f"{server.url}: holds no radiograph of these studies"
+            f" ({found.told() or 'no study matches.'}); check UID or query."
+        )
+    return found
+
+
+def _matching(server: DicomWeb, query: Sequence[str], found: Received) -> list[str]:
+    """UIDs of the studies that match."""
+    if not query:
+        return []
+    pairs = {}
+    for number, text in enumerate(query, start=1):
+        pair = _QUERY.fullmatch(text)
+        if pair is None or pair[1].lower() in ("limit", "offset", "includefield"):
+            raise UserError(
+                f"query {number} is no KEY=VALUE of a study, as StudyDate=20260101-20260131 or"
+                " ModalitiesInStudy=DX."
+            )
+        pairs[pair[1]] = pair[2]
+    uids = []
+    for match in server.search("studies", pairs, MOST_STUDIES + 1):
+        uid = first(match, _STUDY)
+        if _UID.fullmatch(uid):
+            uids.append(uid)
+        else:
+            found.left_aside["studies without a valid UID"] += 1
+    if len(uids) > MOST_STUDIES:
+        raise UserError(
+            f"{server.url}: more than {MOST_STUDIES:,} studies match; make the query narrower."
+        )
+    return uids
+
+
+def _instances(server: DicomWeb, study: str, found: Received) -> list[tuple[str, str, str]]:
+    """Study, series and instance UID of what may be a radiograph in a study.
+
+    Series by series: not every server searches the instances of a whole study.
+    """
+    wanted = {"includefield": ",".join((_CLASS, _MODALITY, _FRAMES))}
+    places = []
+    for listed in server.search(f"studies/{study}/series", {}, MOST_INSTANCES):
+        series = first(listed, _SERIES)
+        if not _UID.fullmatch(series):
+            found.left_aside["series without a valid UID"] += 1
+            continue
+        path = f"studies/{study}/series/{series}/instances"
+        for match in server.search(path, wanted, MOST_INSTANCES):
+            kind = kind_of_instance(
+                first(match, _CLASS),
+                first(match, _MODALITY) or first(listed, _MODALITY),
+                first(match, _FRAMES),
+            )
+            instance = first(match, _INSTANCE)
+            if kind:
+                found.left_aside[kind] += 1
+            elif not _UID.fullmatch(instance):
+                found.left_aside["instances without a valid UID"] += 1
+            else:
+                places.append((study, series, instance))
+    return places
+
+
+def _keep(path: Path, content: bytes, instance: str) -> None:
+    """Write one instance, if it is the one that was asked for."""
+    if header_start(content) is None:
+        raise UserError("the server sent something that is no DICOM file; check the address.")
+    with atomic_file(path, private=True) as temporary:
+        temporary.write_bytes(content)
+        header = read_header(temporary, ["SOPInstanceUID"])
+        if header is None or str(header.get("SOPInstanceUID") or "").strip() != instance:
+            raise UserError("the server sent another image than was asked for; check the address.")
+
+
+def _check_uid(uid: str) -> None:
+    if not _UID.fullmatch(uid):
+        raise UserError(
+            "--study wants a study instance UID: digits and dots, 64 at most, as 1.2.840.1."
+        )

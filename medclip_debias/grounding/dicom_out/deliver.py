@@ -1,0 +1,243 @@
+"""Write what was found on images as files that other systems take, an image at a time."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.files import atomic_file, write_json
+from medclip_debias.grounding.dicom_out.annotations import presentation_state, structured_report
+from medclip_debias.grounding.dicom_out.fhir import bundle
+from medclip_debias.grounding.dicom_out.found import RESEARCH, Algorithm, FoundSentence
+from medclip_debias.grounding.dicom_out.parts import Series, check_installed, quiet
+from medclip_debias.grounding.dicom_out.pixels import parametric_map, segmentation
+from medclip_debias.grounding.dicom_out.source import Source, read_source
+from medclip_debias.grounding.ground import Grounding
+from medclip_debias.models.interface import ImageTextModel
+
+KINDS = ("sr", "seg", "gsps", "pm", "json", "fhir")
+DEFAULT = ("sr", "json")
+_OF_BOXES = ("seg", "gsps")
+_PLAIN = ("json", "fhir")
+_SERIES = {  # number and description of each kind's series
+    "sr": (9701, "Scores"),
+    "seg": (9702, "Boxes, segments"),
+    "gsps": (9703, "Boxes, lines"),
+    "pm": (9704, "Heatmaps"),
+}
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class DeliverTo:
+    """What is written, and where.
+
+    Attributes:
+        folder: where files go; each image has a folder of its own in it where there are several.
+        kinds: of `KINDS`.
+    """
+
+    folder: Path
+    kinds: tuple[str, ...]
+
+
+def deliver_to(
+    folder: Path | None, kinds: Sequence[str] | None, finds_boxes: bool
+) -> DeliverTo | None:
+    """Check what is asked for before any work begins; None when nothing is.
+
+    Args:
+        folder: where files go.
+        kinds: of `KINDS`; `DEFAULT` when None.
+        finds_boxes: whether boxes are looked for.
+
+    Raises:
+        UserError: an unknown kind or none at all, kinds without a folder, boxes that are not
+            looked for, or no highdicom where a kind needs it.
+    """
+    if folder is None:
+        if kinds is not None:
+            raise UserError("--as says what is written into a folder; give it with --dicom-out.")
+        return None
+    return DeliverTo(folder, _checked(DEFAULT if kinds is None else kinds, finds_boxes))
+
+
+class Delivery:
+    """Writes the kinds that were asked for.
+
+    Each image gets ``scores_sr.dcm``, ``boxes_seg.dcm``, ``boxes_gsps.dcm``, ``heatmap_NN_pm.dcm``,
+    ``found.json`` and ``found_fhir.json``, with UIDs of their own and in series of their own. What
+    cannot be written is counted with its reason.
+
+    Args:
+        to: what `deliver_to` gave.
+        model: what scores the sentences.
+        warning: a sentence to mark all results with, or ``""``.
+    """
+
+    def __init__(self, to: DeliverTo, model: ImageTextModel, warning: str = "") -> None:
+        self.kinds, self.folder = to.kinds, to.folder
+        version = importlib.metadata.version("medclip-debias")
+        self.algorithm = Algorithm(
+            version, model.content_hash or "in memory", model.map_kind, warning
+        )
+        self.written: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+
+    def write(
+        self,
+        path: Path,
+        folder: Path,
+        groundings: Sequence[Grounding],
+        rows: Sequence[Mapping[str, Any]],
+    ) -> list[str]:
+        """Write the results of one image; return the files.
+
+        Args:
+            path: the image's file.
+            folder: of the results, below `folder`.
+            groundings: its sentences.
+            rows: their entries in ``groundings.json``.
+        """
+        found = [
+            FoundSentence.of(grounding, row, number)
+            for number, (grounding, row) in enumerate(zip(groundings, rows, strict=True), start=1)
+        ]
+        source = self._source(path, found)
+        files: list[Path] = []
+        for kind in self.kinds:
+            if kind in _PLAIN:
+                files.append(self._plain(kind, folder, source, found))
+            elif source is not None:
+                files += self._objects(kind, folder, source, found)
+        return [str(file) for file in files]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Files written by kind, and what was left out, by reason, in images."""
+        return {"written": dict(self.written), "left_out": dict(self.left_out)}
+
+    def _source(self, path: Path, found: Sequence[FoundSentence]) -> Source | None:
+        """The header that DICOM results refer to; None, and counted, where there is none."""
+        try:
+            source = read_source(path)
+        except UserError as error:
+            # A PNG is complete in JSON; that it has no patient is said only where one is needed.
+            wanted = [kind for kind in self.kinds if kind not in _PLAIN]
+            if wanted:
+                reason = str(error).split(": ", 1)[-1].rstrip(".")
+                self.left_out[f"{', '.join(wanted)} left out: {reason}"] += 1
+            return None
+        if source.shape != found[0].grounding.heatmap.shape:
+            self.left_out["DICOM left out: the image's rows and columns are not the map's"] += 1
+            return None
+        if source.left_blank:
+            names = ", ".join(source.left_blank)
+            self.left_out[f"no valid DICOM value, left blank in the results: {names}"] += 1
+        return source
+
+    def _objects(
+        self, kind: str, folder: Path, source: Source, found: Sequence[FoundSentence]
+    ) -> list[Path]:
+        if kind in _OF_BOXES and not any(one.boxes for one in found):
+            self.left_out[f"{kind} left out: no box was found on the image"] += 1
+            return []
+        series = Series(_SERIES[kind][0], self.algorithm, _SERIES[kind][1])
+        makers: dict[str, Callable[[], Any]] = {}
+        if kind == "sr":
+            makers["scores_sr.dcm"] = partial(structured_report, source, found, series)
+        elif kind == "seg":
+            makers["boxes_seg.dcm"] = partial(segmentation, source, found, series)
+        elif kind == "gsps":
+            makers["boxes_gsps.dcm"] = partial(presentation_state, source, found, series)
+        for one in found if kind == "pm" else ():
+            name = f"heatmap_{one.number:02d}_pm.dcm"
+            makers[name] = partial(parametric_map, source, one, series)
+        return [
+            folder / name for name, make in makers.items() if self._save(folder / name, kind, make)
+        ]
+
+    def _save(self, path: Path, kind: str, make: Callable[[], Any]) -> bool:
+        """Make one object and write it whole; False, and counted, where highdicom refuses."""
+        with quiet():
+            try:
+                made = make()
+            # What a damaged header makes highdicom raise may quote it: the kind of error is said.
+            except Exception as error:
+                name = type(error).__name__
+                self.left_out[
+                    f"{kind} left out: the image's header does not allow it ({name})"
+                ] += 1
+                return False
+            with atomic_file(path) as temporary:
+                made.save_as(temporary, enforce_file_format=True)
+        self.written[kind] += 1
+        return True
+
+    def _plain(
+        self, kind: str, folder: Path, source: Source | None, found: Sequence[FoundSentence]
+    ) -> Path:
+        if kind == "fhir":
+            path, content = folder / "found_fhir.json", bundle(source, found, self.algorithm)
+        else:
+            path, content = folder / "found.json", plain(source, found, self.algorithm)
+        write_json(path, content)
+        self.written[kind] += 1
+        return path
+
+
+def plain(
+    source: Source | None, found: Sequence[FoundSentence], algorithm: Algorithm
+) -> dict[str, Any]:
+    """One image's results as JSON: identifiers of the image, sentences, scores and boxes."""
+    ids = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
+    height, width = found[0].grounding.heatmap.shape
+    return {
+        "format": FORMAT,
+        "notice": RESEARCH,
+        "warning": algorithm.warning or None,
+        "program": f"medclip-debias {algorithm.version}",
+        "model_hash": algorithm.model,
+        "image": {"height": height, "width": width}
+        | ({name: str(source.header.get(name) or "") for name in ids} if source else {}),
+        "coordinates": "x, y, width, height in pixels; (0, 0) is the upper left corner of the"
+        " first pixel",
+        "sentences": [
+            {
+                "text": one.text,
+                "score": one.score,
+                "probability": one.probability,
+                "boxes": [
+                    {"box": list(b.box), "mean": b.mean, "peak": b.peak, "confidence": b.confidence}
+                    for b in one.boxes
+                ],
+            }
+            for one in found
+        ],
+    }
+
+
+def _checked(kinds: Sequence[str], finds_boxes: bool) -> tuple[str, ...]:
+    asked = list(dict.fromkeys(kind.strip().lower() for kind in kinds if kind.strip()))
+    for kind in asked:
+        if kind not in KINDS:
+            raise UserError(
+                f"there is no result of kind '{kind}'{did_you_mean(kind, KINDS)}; choose from"
+                f" {', '.join(KINDS)}."
+            )
+    if not asked:
+        raise UserError(f"no kind of results is named; choose from {', '.join(KINDS)}.")
+    boxed = [kind for kind in asked if kind in _OF_BOXES]
+    if boxed and not finds_boxes:
+        raise UserError(
+            f"there are no boxes to write ({' and '.join(boxed)}), for none are looked for; give"
+            " --threshold, --share or --suppress too."
+        )
+    if any(kind not in _PLAIN for kind in asked):
+        check_installed()
+    return tuple(asked)

@@ -1,0 +1,144 @@
+"""The header of the image that results belong to, cut down to what must go back with them.
+
+Results find their way to patient and study by identifiers alone. Everything else of the header
+(age, weight, comments, device, institution) stays where it is.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.data.images.headers import read_header
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from pydicom.dataset import Dataset
+
+UTF8 = "ISO_IR 192"
+_IDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
+_TEXTS = ("PatientID", "IssuerOfPatientID", "AccessionNumber", "StudyID")
+_NAMES = ("PatientName", "ReferringPhysicianName")
+_DATES = ("PatientBirthDate", "StudyDate", "StudyTime")
+_PIXELS = (
+    *("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation"),
+    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+)
+_SHOWN = (
+    *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence"),
+    *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
+)
+_SPACINGS = ("PixelSpacing", "ImagerPixelSpacing")
+_ORIENTATION = "PatientOrientation"
+_UID = re.compile(r"[0-9.]{1,64}")
+_FORMATS = {"DA": re.compile(r"\d{8}|"), "TM": re.compile(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?|")}
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An image that results refer to.
+
+    Attributes:
+        header: identifiers of patient, study, series and image, the size and the display settings,
+            as a data set in UTF-8; nothing else of the file.
+        left_blank: elements whose values are not of their kind, and were not copied.
+        spacing: mm between rows and between columns, 1 where the header says none.
+        orientation: patient directions of rows and columns, as ``("L", "F")``; none unknown.
+    """
+
+    header: Dataset
+    left_blank: tuple[str, ...] = ()
+    spacing: tuple[float, float] = (1.0, 1.0)
+    orientation: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return int(self.header.Rows), int(self.header.Columns)
+
+
+def read_source(path: Path) -> Source:
+    """Read what results on a DICOM image need to know of it.
+
+    Raises:
+        UserError: the file is no DICOM, or lacks an identifier without which no result can be
+            attached to it.
+    """
+    wanted = [*_IDS, *_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality", *_PIXELS, *_SHOWN]
+    header = read_header(path, ["SpecificCharacterSet", *wanted, *_SPACINGS, _ORIENTATION])
+    if header is None:
+        raise UserError(
+            f"{path}: the image is no DICOM file, so no DICOM result can be attached to it."
+        )
+    with warnings.catch_warnings():  # pydicom's warnings quote values
+        warnings.simplefilter("ignore")
+        return _reduced(path, header)
+
+
+def _reduced(path: Path, header: Any) -> Source:
+    from pydicom.dataset import Dataset
+    from pydicom.valuerep import PersonName
+
+    small = Dataset()
+    small.SpecificCharacterSet = UTF8
+    for name in _IDS:
+        value = _value(header, name)
+        if not _UID.fullmatch(value):
+            raise UserError(
+                f"{path}: its header lacks a valid {name}, so no DICOM result can be attached to"
+                " it; export it again."
+            )
+        setattr(small, name, value)
+    blank = []
+    for name in (*_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality"):
+        value = _value(header, name)
+        if not _fits(name, value):
+            blank.append(name)
+            value = ""
+        setattr(small, name, PersonName(value) if name in _NAMES else value)
+    if not small.IssuerOfPatientID:
+        del small.IssuerOfPatientID
+    for name in (*_PIXELS, *_SHOWN):
+        if header.get(name) not in (None, ""):
+            setattr(small, name, header[name].value)
+    return Source(small, tuple(blank), _spacing(header), _orientation(header))
+
+
+def _spacing(header: Any) -> tuple[float, float]:
+    for name in _SPACINGS:
+        try:
+            down, across = (float(value) for value in header.get(name) or ())
+        except (TypeError, ValueError):
+            continue
+        if 0 < down < 1e3 and 0 < across < 1e3:
+            return down, across
+    return 1.0, 1.0
+
+
+def _orientation(header: Any) -> tuple[str, ...]:
+    value = header.get(_ORIENTATION)
+    found = tuple(map(str, value)) if value and not isinstance(value, str) else ()
+    return found if len(found) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", v) for v in found) else ()
+
+
+def _value(header: Any, name: str) -> str:
+    """An element as text; an element that cannot be decoded counts as blank."""
+    try:
+        value = header.get(name)
+    except Exception:  # a value surfaces as wrong when it is looked at
+        return ""
+    return "" if value is None else str(value).strip().strip("\0")
+
+
+def _fits(name: str, value: str) -> bool:
+    """Whether a value is of its element's kind (PS3.5, 6.2)."""
+    if name == "PatientSex":
+        return value in ("M", "F", "O", "")
+    if name in _DATES:
+        return _FORMATS["TM" if name.endswith("Time") else "DA"].fullmatch(value) is not None
+    if name in _NAMES:
+        return len(value) <= 194 and value.isprintable()
+    return len(value) <= 64 and value.isprintable() and "\\" not in value

@@ -1,0 +1,392 @@
+"""Results for a PACS: what goes in comes back to the pixel, with the patient's ids and no more."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.uid import generate_uid
+
+from medclip_debias.cli import run
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.dicom_out.deliver import KINDS, Delivery, deliver_to
+from medclip_debias.grounding.ground import Grounding
+from medclip_debias.models.region_grid import RegionGrid
+
+hd = pytest.importorskip("highdicom")
+
+HEIGHT, WIDTH = 70, 90
+TEXTS = ("Left éffusion.", "No pneumothorax, and a sentence that is longer than 64 characters are.")
+IDS = {
+    "PatientID": "SECRET77",
+    "PatientName": "DOE^JANE",
+    "PatientBirthDate": "19510203",
+    "PatientSex": "F",
+    "StudyInstanceUID": generate_uid(),
+    "SeriesInstanceUID": generate_uid(),
+    "SOPInstanceUID": generate_uid(),
+    "SOPClassUID": "1.2.840.10008.5.1.4.1.1.1.1",
+    "AccessionNumber": "A1",
+    "StudyID": "S1",
+    "StudyDate": "20260101",
+    "StudyTime": "101112",
+    "Modality": "DX",
+}
+KEPT_BACK = {
+    "PatientComments": "fell",
+    "PatientAge": "075Y",
+    "EthnicGroup": "x",
+    "InstitutionName": "Ward",
+    "DeviceSerialNumber": "42",
+    "StudyDescription": "CHEST",
+    "OperatorsName": "ROE^R",
+    "AdmittingDiagnosesDescription": "cough",
+}
+
+
+class Model:
+    content_hash, map_kind = "0123456789abcdef", "cosine"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, write_dicom):
+    """A function that writes a radiograph with a patient's header."""
+
+    def make(name="image", shape=(HEIGHT, WIDTH), **elements):
+        pixels = np.add.outer(np.arange(shape[0]) * 5, np.arange(shape[1]) * 3).astype(np.uint16)
+        return write_dicom(
+            tmp_path_factory.mktemp("source") / name, pixels, **(IDS | KEPT_BACK | elements)
+        )
+
+    return make
+
+
+def groundings(shape=(HEIGHT, WIDTH)):
+    rng = np.random.default_rng(1)
+    places = RegionGrid.patches(4, 4, 48.0)
+    return [
+        # cut at both sides, so that some pixels were not seen
+        Grounding(text, 0.25 * n, grid, SquareGeometry(*shape, 64, 48), places)
+        for n, (text, grid) in enumerate(
+            zip(TEXTS, rng.normal(0, 0.3, (2, 4, 4)).astype(np.float32), strict=True), start=1
+        )
+    ]
+
+
+def boxes_of(rng, count, shape=(HEIGHT, WIDTH)):
+    """Random boxes, among them one pixel, a border, and the whole image."""
+    height, width = shape
+    fixed = [(0, 0, 1, 1), (width - 1, height - 1, 1, 1), (0, 0, width, height)]
+    for _ in range(count - len(fixed)):
+        x, y = rng.integers(0, width), rng.integers(0, height)
+        fixed.append((x, y, rng.integers(1, width - x + 1), rng.integers(1, height - y + 1)))
+    return [tuple(float(v) for v in box) for box in fixed]
+
+
+def rows_of(*boxes, confidence=0.5):
+    entry = {"mean": 0.1, "peak": 0.2, "area": 4, "confidence": confidence}
+    return [{"boxes": [{"box": list(box)} | entry for box in some]} for some in boxes]
+
+
+def deliver(path, out, rows, kinds=KINDS, warning="", found=None):
+    delivery = Delivery(deliver_to(out, kinds, True), Model(), warning)
+    files = delivery.write(path, out, found or groundings(), rows)
+    return delivery, {name.rsplit("/", 1)[-1]: name for name in files}
+
+
+@pytest.fixture(scope="module")
+def delivered(source, tmp_path_factory):
+    boxes = boxes_of(np.random.default_rng(0), 9)
+    given = boxes[:5], boxes[5:]
+    delivery, files = deliver(
+        source(), tmp_path_factory.mktemp("out"), rows_of(*given), warning="Made up."
+    )
+    return given, delivery, files
+
+
+def corners(points):
+    (left, top), (right, bottom) = np.min(points, axis=0), np.max(points, axis=0)
+    return (left, top, right - left, bottom - top)
+
+
+def test_every_file_is_written_and_counted(delivered):
+    _, delivery, files = delivered
+    assert sorted(files) == [
+        "boxes_gsps.dcm",
+        "boxes_seg.dcm",
+        "found.json",
+        "found_fhir.json",
+        "heatmap_01_pm.dcm",
+        "heatmap_02_pm.dcm",
+        "scores_sr.dcm",
+    ]
+    assert delivery.counts() == {"written": dict.fromkeys(KINDS, 1) | {"pm": 2}, "left_out": {}}
+
+
+def test_lines_of_the_presentation_state_are_the_boxes_to_0_pixels(delivered):
+    given, _, files = delivered
+    state = pydicom.dcmread(files["boxes_gsps.dcm"])
+    assert state.SOPClassUID.name == "Grayscale Softcopy Presentation State Storage"
+    read = []
+    for annotation, text in zip(state.GraphicAnnotationSequence, TEXTS, strict=True):
+        lines = annotation.GraphicObjectSequence
+        assert {line.GraphicAnnotationUnits for line in lines} == {"PIXEL"}
+        assert {line.GraphicType for line in lines} == {"POLYLINE"}
+        read.append([corners(np.reshape(line.GraphicData, (-1, 2))) for line in lines])
+        assert annotation.TextObjectSequence[0].UnformattedTextValue.startswith(text)
+        reference = annotation.ReferencedImageSequence[0]
+        assert reference.ReferencedSOPInstanceUID == IDS["SOPInstanceUID"]
+    assert read == [list(boxes) for boxes in given]
+    assert state.PresentationLUTShape == "IDENTITY"
+
+
+def test_low_values_of_monochrome1_stay_bright_in_a_presentation_state(source, tmp_path):
+    path = source(PhotometricInterpretation="MONOCHROME1")
+    _, files = deliver(path, tmp_path / "out", rows_of([(1, 2, 3, 4)], []), ["gsps"])
+    assert pydicom.dcmread(files["boxes_gsps.dcm"]).PresentationLUTShape == "INVERSE"
+
+
+def test_segments_are_the_pixels_of_the_boxes(delivered):
+    given, _, files = delivered
+    read = hd.seg.segread(files["boxes_seg.dcm"])
+    boxes = [box for some in given for box in some]
+    assert read.number_of_segments == len(boxes)
+    masks = read.get_pixels_by_source_instance([IDS["SOPInstanceUID"]])[0]
+    for number, (x, y, width, height) in enumerate(map(np.array, boxes)):
+        true = np.zeros((HEIGHT, WIDTH), bool)
+        true[int(y) : int(y + height), int(x) : int(x + width)] = True
+        np.testing.assert_array_equal(masks[..., number].astype(bool), true)
+    described = read.get_segment_description(6)
+    assert described.segment_label.startswith("2.1 No pneumothorax")
+    assert described.algorithm_identification.parameters["note 2"] == "model 0123456789abcdef"
+
+
+def test_a_parametric_map_holds_the_very_values_of_the_heatmap(delivered):
+    _, _, files = delivered
+    for number, grounding in enumerate(groundings(), start=1):
+        read = pydicom.dcmread(files[f"heatmap_{number:02d}_pm.dcm"])
+        heatmap = grounding.heatmap
+        assert np.isnan(heatmap).any()
+        pixels = np.where(read.pixel_array == read.FloatPixelPaddingValue, np.nan, read.pixel_array)
+        assert pixels.dtype == np.float32
+        np.testing.assert_array_equal(pixels, heatmap)
+        mapping = read.SharedFunctionalGroupsSequence[0].get("RealWorldValueMappingSequence")
+        frame = read.PerFrameFunctionalGroupsSequence[0]
+        mapping = (mapping or frame.RealWorldValueMappingSequence)[0]
+        assert (mapping.RealWorldValueSlope, mapping.RealWorldValueIntercept) == (1.0, 0.0)
+        own = hd.pm.sop.pmread(files[f"heatmap_{number:02d}_pm.dcm"])
+        assert own.ContentQualification == "RESEARCH"
+
+
+def test_pixels_of_the_map_lie_where_the_sources_spacing_says(source, tmp_path):
+    path = source(ImagerPixelSpacing=[0.2, 0.1])
+    _, files = deliver(path, tmp_path / "out", rows_of([], []), ["pm"])
+    read = hd.imread(files["heatmap_01_pm.dcm"])
+    affine = read.get_volume_geometry().affine
+    # Pixel (row i, column j): x to the left 0.1 j, z to the head -0.2 i (PS3.3, C.7.6.2.1.1)
+    np.testing.assert_allclose(affine @ [0, 10, 20, 1], [2.0, 0.0, -2.0, 1.0], atol=1e-12)
+
+
+def test_the_report_gives_scores_and_regions_back(delivered):
+    given, _, files = delivered
+    report = hd.sr.srread(files["scores_sr.dcm"])
+    assert report.SOPClassUID.name == "Comprehensive SR Storage"
+    assert (report.CompletionFlag, report.VerificationFlag) == ("PARTIAL", "UNVERIFIED")
+    groups = report.content.get_image_measurement_groups()
+    scores = [group.get_measurements()[0].value for group in groups]
+    assert scores == [0.25, 0.5]
+    assert [group.tracking_identifier for group in groups] == [
+        f"{number}: {text}" for number, text in enumerate(TEXTS, start=1)
+    ]
+    regions = report.content.get_planar_roi_measurement_groups()
+    read = [corners(region.roi.value) for region in regions]
+    assert read == [box for some in given for box in some]
+    values = {m.name.meaning: m.value for m in regions[0].get_measurements()}
+    assert values == {
+        "Mean score of the region": 0.1,
+        "Highest score of the region": 0.2,
+        "Confidence that it shows the finding": 0.5,
+    }
+    text = report.to_json()
+    assert "For research, not for diagnosis" in text
+    assert "model 0123456789abcdef" in text
+    assert "Made up." in text
+
+
+def test_ids_go_back_and_nothing_else_of_the_header(delivered):
+    _, _, files = delivered
+    for name, path in files.items():
+        if not name.endswith(".dcm"):
+            continue
+        read = pydicom.dcmread(path)
+        for element in set(IDS) - {
+            "SeriesInstanceUID",
+            "SOPInstanceUID",
+            "SOPClassUID",
+            "Modality",
+        }:
+            assert str(read[element].value) == IDS[element], (name, element)
+        assert read.SeriesInstanceUID != IDS["SeriesInstanceUID"]
+        assert read.SOPInstanceUID != IDS["SOPInstanceUID"]
+        words = read.to_json()
+        for element, value in KEPT_BACK.items():
+            assert str(read.get(element, "")) != value, (name, element)
+        assert not re.search("fell|075Y|Ward|ROE|cough", words)
+    ids = [pydicom.dcmread(files[name]).SOPInstanceUID for name in files if name.endswith("dcm")]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("charset", "name"),
+    [("ISO_IR 100", "Müller^Jörg"), (["", "ISO 2022 IR 87"], "Yamada^Tarou=山田^太郎")],
+)
+def test_names_in_other_alphabets_survive(source, tmp_path, charset, name, capfd):
+    path = source(SpecificCharacterSet=charset, PatientName=name)
+    _, files = deliver(path, tmp_path / "out", rows_of([(1, 2, 3, 4)], []))
+    for file in files.values():
+        if file.endswith("dcm"):
+            assert str(pydicom.dcmread(file).PatientName) == name
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_values_of_the_wrong_kind_are_left_blank_and_said(source, tmp_path, capfd, recwarn):
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = source(PatientBirthDate="spring", PatientSex="female", PatientName="JANE-ALONE")
+    delivery, files = deliver(path, tmp_path / "out", rows_of([(1, 2, 3, 4)], []))
+    assert len(files) == 7
+    (said,) = delivery.counts()["left_out"]
+    assert "PatientBirthDate, PatientSex" in said
+    assert "spring" not in said
+    assert str(pydicom.dcmread(files["scores_sr.dcm"]).PatientName) == "JANE-ALONE"
+    assert "JANE" not in "".join([*capfd.readouterr(), *(str(w.message) for w in recwarn)])
+
+
+def test_an_image_to_which_no_result_can_be_attached_gives_json_alone(source, tmp_path):
+    path = source(StudyInstanceUID="")
+    delivery, files = deliver(path, tmp_path / "out", rows_of([], []))
+    assert sorted(files) == ["found.json", "found_fhir.json"]
+    (reason,) = delivery.counts()["left_out"]
+    assert "lacks a valid StudyInstanceUID" in reason
+    report = json.loads((tmp_path / "out" / "found_fhir.json").read_text())["entry"][0]["resource"]
+    assert "subject" not in report
+
+
+def test_images_without_a_box_have_no_files_of_boxes(source, tmp_path):
+    delivery, files = deliver(source(), tmp_path / "out", rows_of([], []), ["seg", "gsps", "sr"])
+    assert list(files) == ["scores_sr.dcm"]
+    assert sum("no box was found" in reason for reason in delivery.counts()["left_out"]) == 2
+
+
+def test_the_bundle_holds_what_fhir_r4_requires(delivered):
+    given, _, files = delivered
+    bundle = json.loads(open(files["found_fhir.json"], encoding="utf-8").read())  # noqa: SIM115, PTH123
+    entries = {entry["fullUrl"]: entry["resource"] for entry in bundle["entry"]}
+    assert (bundle["resourceType"], bundle["type"]) == ("Bundle", "collection")
+    kinds = [resource["resourceType"] for resource in entries.values()]
+    assert kinds == ["DiagnosticReport", "Observation", "Observation", "Device"]
+    report, *observations, _ = entries.values()
+    for resource in (report, *observations):  # elements of cardinality 1..1
+        assert resource["status"] == "preliminary"
+        assert resource["code"]
+        assert resource["meta"]["tag"][0]["code"] == "HRESCH"
+        assert resource["subject"]["identifier"]["value"] == "SECRET77"
+    assert [entries[each["reference"]]["code"]["text"] for each in report["result"]] == list(TEXTS)
+    assert report["imagingStudy"][0]["identifier"]["value"] == f"urn:oid:{IDS['StudyInstanceUID']}"
+    assert report["conclusion"].startswith("For research, not for diagnosis")
+    first = observations[0]
+    assert first["valueQuantity"]["value"] == 0.25
+    assert entries[first["device"]["reference"]]["resourceType"] == "Device"
+    boxes = [tuple(map(float, one["valueString"].split(", "))) for one in first["component"][::3]]
+    assert boxes == list(given[0])
+    for resource in entries.values():  # FHIR has no empty elements
+        assert not re.search(r'(\[\]|\{\}|""|null)', json.dumps(resource))
+
+
+def test_plain_json_says_where_and_of_what(delivered):
+    given, _, files = delivered
+    content = json.loads(open(files["found.json"], encoding="utf-8").read())  # noqa: SIM115, PTH123
+    assert content["image"]["SOPInstanceUID"] == IDS["SOPInstanceUID"]
+    read = [[tuple(one["box"]) for one in row["boxes"]] for row in content["sentences"]]
+    assert read == [list(boxes) for boxes in given]
+    assert content["notice"] == "For research, not for diagnosis"
+
+
+@pytest.mark.skipif(not shutil.which("dciodvfy"), reason="dicom3tools is not installed")
+def test_a_validator_of_the_standard_finds_no_error(delivered):
+    for name, path in delivered[2].items():
+        if name.endswith(".dcm"):
+            done = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
+            assert "Error" not in done.stderr, name
+
+
+@pytest.mark.parametrize(
+    ("kinds", "finds_boxes", "words"),
+    [
+        (["srr"], True, "did you mean 'sr'"),
+        ([" "], True, "choose from"),
+        (["seg", "json"], False, "give --threshold, --share"),
+    ],
+)
+def test_kinds_that_cannot_be_written_are_refused_first(tmp_path, kinds, finds_boxes, words):
+    with pytest.raises(UserError, match=words):
+        deliver_to(tmp_path, kinds, finds_boxes)
+
+
+def test_kinds_need_a_folder_and_a_folder_has_default_kinds(tmp_path):
+    assert deliver_to(None, None, False) is None
+    with pytest.raises(UserError, match="--dicom-out"):
+        deliver_to(None, ["sr"], False)
+    assert deliver_to(tmp_path, None, False).kinds == ("sr", "json")
+
+
+def test_the_verb_takes_a_study_from_a_server_and_writes_its_results(
+    model, source, dicomweb, tmp_path, capsys
+):
+    model.save(tmp_path / "model")
+    server = dicomweb([source()])
+    words = ["ground", tmp_path / "model", "--out", tmp_path / "out", "--text", "Left lung."]
+    words += ["--dicomweb", server.url, "--study", IDS["StudyInstanceUID"], "--threshold", "-1"]
+    words += ["--dicom-out", tmp_path / "back", "--as", ",".join(KINDS), "--json"]
+    assert run([str(word) for word in words]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (image,) = shown["images"]
+    assert image["image"] == str(tmp_path / "out" / "received" / "0001.dcm")
+    assert shown["delivered"]["left_out"] == {}
+    assert len(image["delivered"]) == 6
+    report = hd.sr.srread(tmp_path / "back" / "scores_sr.dcm")
+    (group,) = report.content.get_image_measurement_groups()
+    assert group.get_measurements()[0].value == pytest.approx(image["sentences"][0]["score"])
+    heatmap = np.load(image["sentences"][0]["map"])
+    pixels = pydicom.dcmread(tmp_path / "back" / "heatmap_01_pm.dcm").pixel_array
+    np.testing.assert_array_equal(pixels[~np.isnan(heatmap)], heatmap[~np.isnan(heatmap)])
+
+
+def test_real_radiographs_get_every_kind(shared_data, tmp_path):
+    files = sorted((shared_data / "dicom").glob("*.dcm"))
+    if not files:
+        pytest.skip("no DICOM file among the real inputs")
+    shape = (1024, 1024)
+    boxes = boxes_of(np.random.default_rng(0), 4, shape)
+    _, written = deliver(
+        files[0], tmp_path, rows_of(boxes, []), ["seg", "gsps", "sr"], found=groundings(shape)
+    )
+    header = pydicom.dcmread(files[0], stop_before_pixels=True)
+    masks = hd.seg.segread(written["boxes_seg.dcm"]).get_pixels_by_source_instance(
+        [header.SOPInstanceUID]
+    )[0]
+    for number, (x, y, width, height) in enumerate(boxes):
+        rows, columns = np.nonzero(masks[..., number])
+        assert (columns.min(), rows.min()) == (x, y)
+        assert (columns.max() + 1, rows.max() + 1) == (x + width, y + height)
+        assert masks[..., number].sum() == width * height
+    for path in written.values():
+        read = pydicom.dcmread(path)
+        assert str(read.PatientID) == str(header.PatientID)
+        assert str(read.PatientName) == str(header.PatientName)
