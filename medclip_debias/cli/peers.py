@@ -13,7 +13,11 @@ from medclip_debias.cli.common import EVALUATION, AsJson, app, show
 @app.command("import-model", rich_help_panel=EVALUATION)
 def import_model(
     kind: Annotated[
-        str, typer.Argument(help="biovil, biovil_t, chexzero, open_clip, gloria or medclip.")
+        str,
+        typer.Argument(
+            help="biovil, biovil_t, chexzero, open_clip, gloria, medclip, carzero, radzero, conns, "
+            "cxr_clip or mgca."
+        ),
     ],
     weights: Annotated[Path, typer.Argument(help="The published checkpoint.")],
     out: Annotated[Path, typer.Option("--out", help="Model folder to write.")],
@@ -21,7 +25,10 @@ def import_model(
         Path | None, typer.Option(help="BERT folder; for CLIP, its tokenizer's merges file.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="open_clip_config.json, for open_clip models.")
+        Path | None,
+        typer.Option(
+            help="open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns)."
+        ),
     ] = None,
     self_test: Annotated[
         bool,
@@ -38,6 +45,11 @@ def import_model(
         "model": str(out),
         "parameters": sum(p.numel() for p in peer.parameters()),
         "grid": f"{grid.rows} x {grid.columns}",
+        "licence": peer.provenance["licence"],
+        "not used": "; ".join(
+            f"{count} tensors: {why}" for why, count in peer.provenance["unused_tensors"].items()
+        )
+        or "see docs/peers.md",
         "prepare with": peer.preprocessing.prepare.command_line(),
     }
     show(shown, as_json)

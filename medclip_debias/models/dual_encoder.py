@@ -51,6 +51,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
     """
 
     has_whole: ClassVar[bool] = False
+    whole_alone: ClassVar[bool] = False
     map_kind: ClassVar[MapKind] = "cosine"
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
 

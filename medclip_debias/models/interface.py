@@ -74,6 +74,10 @@ class ImageTextModel(Protocol):
         """Whether `encode_images` gives ``whole``, from which `score` is then computed."""
 
     @property
+    def whole_alone(self) -> bool:
+        """Whether `score` reads nothing but ``whole``, so that regions need not be kept for it."""
+
+    @property
     def learned_scale(self) -> float | None:
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
 
@@ -85,7 +89,11 @@ class ImageTextModel(Protocol):
         """Features of prepared images, uint8 ``[B, S, S]``."""
 
     def encode_sentences(self, sentences: str | Sequence[str]) -> Tensor:
-        """Sentences to unit vectors ``[T, D]``; a string is one sentence."""
+        """Sentences to unit vectors ``[T, D]``; a string is one sentence.
+
+        A model that scores a sentence by several vectors gives ``[T, K, D]``, with rows of zeros
+        behind those of a sentence that has fewer than K.
+        """
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""

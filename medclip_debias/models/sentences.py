@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from medclip_debias.errors import UserError
 
@@ -28,6 +32,14 @@ def sentence_list(texts: str | Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is {_kind(text)}, not a text; write it as text.")
     return found
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """One tensor of several models' ``[T, D]``, or of ``[T, K, D]`` with zeros up to the most K."""
+    if parts[0].ndim == 2:
+        return torch.cat(list(parts))
+    most = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts])
 
 
 def _kind(value: object) -> str:

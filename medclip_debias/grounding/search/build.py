@@ -96,7 +96,8 @@ def build_index(
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
     rows, columns = model.grid.shape
-    shape = (len(data), 1 if model.has_whole else rows * columns, model.dim)
+    kept = 1 if model.whole_alone else rows * columns + model.has_whole
+    shape = (len(data), kept, model.dim)
     steps = 2 * len(data)
     _check_room(work, 2 * shape[0] * shape[1] * shape[2])
 

@@ -120,10 +120,14 @@ class ResNetRegions(ImageEncoder):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
+        return self.last_two(images)[1]
+
+    def last_two(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last stage but one, and the last, give for ``[B, 1, H, W]``."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        for name in self._stages:
+        for name in self._stages[:-1]:
             x = getattr(self, name)(x)
-        return x
+        return x, getattr(self, self._stages[-1])(x)
 
 
 def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from medclip_debias.models.peers.checkpoint import (
     shape_of,
     summed_channels,
 )
+from medclip_debias.models.peers.licences import licence_of
 from medclip_debias.models.peers.open_clip import (
     BUFFERS,
     Read,
@@ -27,9 +29,19 @@ from medclip_debias.models.peers.open_clip import (
     read_open_clip,
 )
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.readers import (
+    SWIN,
+    read_carzero,
+    read_conns,
+    read_cxr_clip,
+    read_mgca,
+    read_radzero,
+    swin_config,
+)
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Kind,
+    PeerPreprocessing,
     PeerSettings,
     ResNetSettings,
     SwinSettings,
@@ -72,19 +84,6 @@ MEDCLIP: Names = (
     (r"^text_model\.model\.", "text.bert."),
     (r"^text_model\.projection_head\.", "text.head."),
 )
-# transformers 5 names the parts of Swin's attention otherwise than the published files.
-SWIN: Names = (
-    (r"\.attention\.self\.query\.", ".attention.q_proj."),
-    (r"\.attention\.self\.key\.", ".attention.k_proj."),
-    (r"\.attention\.self\.value\.", ".attention.v_proj."),
-    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
-    (
-        r"\.attention\.self\.relative_position_bias_table$",
-        ".attention.relative_position_bias.relative_position_bias_table",
-    ),
-    (r"\.intermediate\.dense\.", ".mlp.fc1."),
-    (r"(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
-)
 
 
 def import_model(
@@ -103,8 +102,8 @@ def import_model(
         weights: the published image or image-text checkpoint.
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
-        config: ``open_clip_config.json`` or open_clip's model configuration (open_clip only).
-
+        config: ``open_clip_config.json`` or open_clip's model configuration (open_clip), or
+            ``preprocessor_config.json`` (radzero, conns).
         golden: store golden samples, with which every later loading tests the machine.
 
     Returns:
@@ -122,6 +121,8 @@ def import_model(
     state = read_checkpoint(weights)
     where = str(weights)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
+    unused: Counter[str] = Counter()
+    preprocessing: PeerPreprocessing | None = None
     match kind:
         case "biovil" | "biovil_t":
             settings, state, tokenizer = _biovil(kind, state, _folder(text, kind), where)
@@ -131,10 +132,22 @@ def import_model(
             settings, state, tokenizer = _medclip(state, _folder(text, kind), where)
         case "chexzero":
             settings, state, tokenizer = read_chexzero(state, text, where)
+        case "carzero" | "cxr_clip" | "mgca":
+            reader = {"carzero": read_carzero, "cxr_clip": read_cxr_clip, "mgca": read_mgca}[kind]
+            settings, state, tokenizer = reader(state, _folder(text, kind), where, unused)
+        case "radzero" | "conns":
+            other = read_radzero if kind == "radzero" else read_conns
+            read, preprocessing = other(state, _folder(text, kind), config, where, unused)
+            settings, state, tokenizer = read
         case _:
             settings, state, tokenizer = read_open_clip(state, text, config, where)
-    preprocessing = clip_preprocessing(settings, config)
-    provenance = {"imported": {path.name: file_hash(path) for path in files}}
+    if preprocessing is None:
+        preprocessing = clip_preprocessing(settings, config)
+    provenance = {
+        "imported": {path.name: file_hash(path) for path in files},
+        "licence": licence_of(settings.kind),
+        "unused_tensors": dict(unused),
+    }
     bad = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
     with explained(f"{where}: the widths and heads of this model do not fit together", *bad):
         peer = Peer(settings, preprocessing, tokenizer, provenance)
@@ -210,7 +223,7 @@ def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
     if "image.projection_head.weight" in state:
         swin = {key: value for key, value in state.items() if key.startswith("image.")}
         state = {key: state[key] for key in state if key not in swin} | renamed(swin, SWIN)
-        image = SwinSettings(config=_swin_config(state, where))
+        image = SwinSettings(config=swin_config(state, where))
     else:
         state = summed_channels(state, "image.model.conv1.weight")
     settings = PeerSettings(
@@ -225,22 +238,3 @@ def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
         tokenizer, shape_of(state, "text.bert.embeddings.word_embeddings.weight", where)[0], text
     )
     return settings, state, tokenizer
-
-
-def _swin_config(state: Mapping[str, Tensor], where: str) -> dict[str, Any]:
-    """Widths, depths and heads as the tensors tell; window 7 as published."""
-    patches = "image.model.embeddings.patch_embeddings.projection.weight"
-    stages = layers_in(state, r"^image\.model\.encoder\.layers\.(\d+)\.")
-    name = "image.model.encoder.layers.{}.blocks.0.attention."
-    name += "relative_position_bias.relative_position_bias_table"
-    return {
-        "embed_dim": shape_of(state, patches, where)[0],
-        "depths": [
-            layers_in(state, rf"^image\.model\.encoder\.layers\.{n}\.blocks\.(\d+)\.")
-            for n in range(stages)
-        ],
-        "num_heads": [shape_of(state, name.format(n), where)[1] for n in range(stages)],
-        "window_size": 7,
-        "image_size": 224,
-        "patch_size": shape_of(state, patches, where)[-1],
-    }

@@ -15,10 +15,24 @@ Heads = Annotated[int, Field(ge=1, le=1024)]
 Side = Annotated[int, Field(ge=16, le=4096)]
 """Limits far above every published model: a folder of other sizes is no model."""
 
-Kind = Literal["biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip"]
+Kind = Literal[
+    "biovil",
+    "biovil_t",
+    "chexzero",
+    "open_clip",
+    "gloria",
+    "medclip",
+    "carzero",
+    "radzero",
+    "conns",
+    "cxr_clip",
+    "mgca",
+]
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class PeerPreprocessing(Preprocessing):
@@ -114,6 +128,18 @@ class SwinSettings(Settings):
         return self
 
 
+class Dinov2Settings(Settings):
+    """DINOv2 as its ``config`` says, ``blocks`` more of its blocks, and a last norm or map."""
+
+    kind: Literal["dinov2"] = "dinov2"
+    config: dict[str, Any]
+    image_size: Side
+    blocks: Layers
+    block_heads: Heads
+    block_ratio: int = Field(4, ge=1, le=64)
+    head: Literal["norm", "linear"]
+
+
 class ClipTextSettings(Settings):
     """Causal transformer of CLIP."""
 
@@ -134,15 +160,50 @@ class BertSettings(Settings):
     layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP). The text
     towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
     ``mean`` of all, or BERT's ``pooler``, through a two-layer map without biases (``mlp``), one
-    layer (``linear``), or ``none``.
+    layer (``linear``), or ``none``. CXR-CLIP puts the ``last`` token ([SEP]) through a layer with
+    bias (``affine``).
     """
 
     kind: Literal["bert"] = "bert"
     config: dict[str, Any]
-    pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "none"]
-    token: Literal["first", "mean", "pooler"] = "first"
+    pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "affine", "none"]
+    token: Literal["first", "mean", "pooler", "last"] = "first"
     hidden: Hidden = 0
     words_only: bool = False
+
+
+class EncoderTextSettings(Settings):
+    """A text encoder of any family that is read, its pooling, and a last norm or map."""
+
+    kind: Literal["encoder"] = "encoder"
+    config: dict[str, Any]
+    pooling: Literal["cls", "mean"]
+    head: Literal["norm", "linear"]
+
+
+class WordsTextSettings(Settings):
+    """BERT by words: of CARZero (``positions`` they are filled up to), or MGCA (``hidden``)."""
+
+    kind: Literal["words"] = "words"
+    config: dict[str, Any]
+    positions: int = Field(0, ge=0, le=4096)
+    hidden: Hidden = 0
+
+
+class FusionSettings(Settings):
+    """What scores are computed by where they are no plain cosines (`..fusion`).
+
+    ``own_attention``: `SimilarityAttention` has a temperature beside that of the loss. The other
+    sizes are of `QueryAttention`; ``mlp`` are the widths inside its perceptron.
+    """
+
+    kind: Literal["similarity_attention", "query_attention", "two_spaces"]
+    own_attention: bool = False
+    positions: int = Field(0, ge=0, le=4096)
+    layers: int = Field(0, ge=0, le=256)
+    heads: Heads = 1
+    hidden: Hidden = 0
+    mlp: tuple[Width, ...] = Field((), max_length=16)
 
 
 class PeerSettings(Settings):
@@ -151,10 +212,13 @@ class PeerSettings(Settings):
     kind: Kind
     dim: Width
     max_tokens: int = Field(ge=3, le=65_536)
-    image: ResNetSettings | ViTSettings | ClipResNetSettings | SwinSettings = Field(
+    image: ResNetSettings | ViTSettings | ClipResNetSettings | SwinSettings | Dinov2Settings = (
+        Field(discriminator="kind")
+    )
+    text: ClipTextSettings | BertSettings | EncoderTextSettings | WordsTextSettings = Field(
         discriminator="kind"
     )
-    text: ClipTextSettings | BertSettings = Field(discriminator="kind")
+    fusion: FusionSettings | None = None
 
 
 def _whole_range(size: int, **values: Any) -> PrepareSettings:
@@ -162,12 +226,15 @@ def _whole_range(size: int, **values: Any) -> PrepareSettings:
     return PrepareSettings(size=size, clip=(0, 100), window="none", **values)
 
 
-def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocessing:
+def published_preprocessing(
+    kind: Kind, image_size: int = 224, *, resnet: bool = False
+) -> PeerPreprocessing:
     """The preprocessing in the authors' inference code (docs/peers.md names each source).
 
     Args:
         kind: which model.
         image_size: what an open_clip model's configuration says.
+        resnet: whether the image tower is a ResNet, which CXR-CLIP and MGCA prepare otherwise.
     """
     match kind:
         case "biovil" | "biovil_t":
@@ -199,6 +266,29 @@ def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocess
                 channel_std=(83.43944 / 255,) * 3,
                 network_size=None if image_size == 320 else image_size,
                 network_resize="bicubic",
+            )
+        case "mgca" if resnet:
+            return published_preprocessing("gloria")
+        case "mgca" | "carzero":
+            mean, std = (0.5, 0.5) if kind == "mgca" else (0.4978, 0.2449)
+            return PeerPreprocessing(
+                prepare=_whole_range(256),
+                input_size=224,
+                channel_mean=(mean,) * 3,
+                channel_std=(std,) * 3,
+            )
+        case "cxr_clip":
+            return PeerPreprocessing(
+                prepare=_whole_range(224, fit="crop", resample="bilinear"),
+                input_size=224,
+                channel_mean=IMAGENET_MEAN if resnet else (0.5,),
+                channel_std=IMAGENET_STD if resnet else (0.5,),
+            )
+        case "radzero" | "conns":
+            # An import reads filter, mean and deviation from the preprocessor_config.json.
+            return PeerPreprocessing(
+                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                input_size=image_size,
             )
         case "open_clip":
             return PeerPreprocessing(

@@ -93,7 +93,32 @@ class Stack(nn.Module):
         return x
 
 
-class VisionTransformer(nn.Module):
+class ViTTrunk(nn.Module):
+    """Patches and class token through the blocks; `tokens` gives them before the last norm."""
+
+    def __init__(self, settings: ViTSettings) -> None:
+        super().__init__()
+        s = settings
+        self.side = s.image_size // s.patch
+        self.conv1 = nn.Conv2d(3, s.width, s.patch, stride=s.patch, bias=s.patch_bias)
+        self.class_embedding = nn.Parameter(torch.zeros(s.width))
+        self.positional_embedding = nn.Parameter(torch.zeros(self.side**2 + 1, s.width))
+        self.ln_pre = nn.LayerNorm(s.width, eps=s.eps) if s.pre_norm else nn.Identity()
+        self.transformer = Stack(
+            s.layers, s.width, s.heads, s.hidden, s.quick_gelu, s.eps, s.layer_scale
+        )
+        self.ln_post = nn.LayerNorm(s.width, eps=s.eps)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Normalised ``[B, 3, S, S]`` to ``[B, 1 + N, width]``, the class token first."""
+        patches = self.conv1(images).flatten(2).transpose(1, 2)
+        first = self.class_embedding.expand(len(patches), 1, -1)
+        x = torch.cat([first, patches], dim=1) + self.positional_embedding
+        result: Tensor = self.transformer(self.ln_pre(x))
+        return result
+
+
+class VisionTransformer(ViTTrunk):
     """Image to one vector from the class token (or the patches' mean), and one from each patch.
 
     The whole-image vector is the published one. Where it is the class token's, the patch vectors
@@ -103,26 +128,13 @@ class VisionTransformer(nn.Module):
     """
 
     def __init__(self, settings: ViTSettings, dim: int) -> None:
-        super().__init__()
-        s = settings
-        self.side = s.image_size // s.patch
-        self.conv1 = nn.Conv2d(3, s.width, s.patch, stride=s.patch, bias=s.patch_bias)
-        self.class_embedding = nn.Parameter(torch.zeros(s.width))
-        self.positional_embedding = nn.Parameter(torch.zeros(self.side**2 + 1, s.width))
-        self.ln_pre = nn.LayerNorm(s.width, eps=s.eps) if s.pre_norm else nn.Identity()
-        self.pool, self.norm_after_pool = s.pool, s.norm_after_pool
-        self.transformer = Stack(
-            s.layers, s.width, s.heads, s.hidden, s.quick_gelu, s.eps, s.layer_scale
-        )
-        self.ln_post = nn.LayerNorm(s.width, eps=s.eps)
-        self.proj = nn.Parameter(torch.zeros(s.width, dim))
+        super().__init__(settings)
+        self.pool, self.norm_after_pool = settings.pool, settings.norm_after_pool
+        self.proj = nn.Parameter(torch.zeros(settings.width, dim))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised ``[B, 3, S, S]`` to patch vectors ``[B, N, dim]`` and whole ``[B, dim]``."""
-        patches = self.conv1(images).flatten(2).transpose(1, 2)
-        first = self.class_embedding.expand(len(patches), 1, -1)
-        x = torch.cat([first, patches], dim=1) + self.positional_embedding
-        x = self.transformer(self.ln_pre(x))
+        x = self.tokens(images)
         normed = self.ln_post(x)
         source = x if self.norm_after_pool else normed
         whole = source[:, 0] if self.pool == "token" else source[:, 1:].mean(dim=1)
