@@ -13,7 +13,6 @@ from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash
 from medclip_debias.models.peers.checkpoint import (
     Names,
-    layers_in,
     load_strictly,
     read_checkpoint,
     renamed,

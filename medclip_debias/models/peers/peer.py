@@ -218,10 +218,7 @@ class Peer(nn.Module):
             if by_words and isinstance(self.tokenizer, SentenceTokenizer):
                 inputs.append(word_places(self.tokenizer, part))
             parts.append(self.text(*(each.to(self.device) for each in inputs)).float())
-        if by_words:
-            vectors = stacked(parts)
-        else:
-            vectors = F.normalize(torch.cat(parts), dim=-1)
+        vectors = stacked(parts) if by_words else F.normalize(torch.cat(parts), dim=-1)
         place = {sentence: row for row, sentence in enumerate(distinct)}
         return vectors[[place[sentence] for sentence in sentences]]
 

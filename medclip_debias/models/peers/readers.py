@@ -101,12 +101,13 @@ def read_carzero(state: State, text: Path, where: str, unused: Unused) -> Read:
     steps = layers_in(state, r"^fusion_module\.mlp_head\.(\d+)\.") - 1
     numbers = [n for n in range(0, steps + 1, 3) if f"fusion_module.mlp_head.{n}.weight" in state]
     widths = [shape_of(state, f"fusion_module.mlp_head.{n}.weight", where)[0] for n in numbers]
+    config = read_bert_config(text)
     settings = PeerSettings(
         kind="carzero",
         dim=image.width,
-        max_tokens=97,
+        max_tokens=min(97, config.get("max_position_embeddings", 512)),
         image=image,
-        text=WordsTextSettings(config=read_bert_config(text), positions=97),
+        text=WordsTextSettings(config=config, positions=97),
         fusion=FusionSettings(
             kind="query_attention",
             positions=97,
