@@ -219,20 +219,35 @@ class TextEncoderSettings(LaterSettings):
     pooling: Literal["cls", "mean"] | None = None
 
 
-class SimilaritySettings(Settings):
-    """LSE+NL similarity (docs/methods.md, Similarity).
+class SimilaritySettings(LaterSettings):
+    """Similarity of regions and a sentence (docs/methods.md, Similarity).
+
+    ``k``, ``temperature`` and ``local_weight`` are of LSE+NL; ``temperature`` is also where the
+    learned one of ``attention`` and ``local_words`` starts, and ``k`` the sharpness over words.
+    ``attention_value`` is what ``attention`` mixes, ``layers`` and ``heads`` are of
+    ``cross_attention``.
 
     ``chunk``: images whose region scores are held at a time: a number, 0 for the whole batch, or
     none to choose by size. It changes memory and speed, not the result.
     """
 
-    aggregator: Literal["lse_nl", "lse", "nl", "global", "max", "mean"] = "lse_nl"
+    _later: ClassVar = ("attention_value", "layers", "heads")
+
+    # fmt: off
+    aggregator: Literal[
+        "lse_nl", "lse", "nl", "global", "max", "mean",
+        "attention", "cross_attention", "local_words",
+    ] = "lse_nl"
+    # fmt: on
     non_local: Literal["critical_region", "self_attention", "mean"] = "critical_region"
     k: float = Field(10.0, gt=0)
     temperature: float = Field(10.0, gt=0)
     local_weight: float = Field(0.5, ge=0, le=1)
     initial_scale: float = Field(14.0, ge=1, le=100)
     chunk: int | None = Field(None, ge=0)
+    attention_value: Literal["similarity", "region"] = "similarity"
+    layers: int = Field(2, ge=1, le=12)
+    heads: int = Field(4, ge=1, le=64)
 
 
 class ModelSettings(Settings):
@@ -242,6 +257,13 @@ class ModelSettings(Settings):
     text: TextEncoderSettings
     dim: int = Field(128, ge=2, le=16_384)
     similarity: SimilaritySettings = SimilaritySettings()
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelSettings:
+        similarity = self.similarity
+        if similarity.aggregator == "cross_attention" and self.dim % similarity.heads:
+            raise ValueError(f"similarity.heads {similarity.heads} does not divide dim {self.dim}")
+        return self
 
 
 # ------------------------------------------------------------------------------- training
@@ -258,6 +280,30 @@ class AugmentSettings(Settings):
     brightness: float = Field(0.2, ge=0, le=1)
     contrast: float = Field(0.2, ge=0, le=1)
     where: Literal["cpu", "device"] = "cpu"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes images at all."""
+        return self.crop or self.brightness > 0 or self.contrast > 0
+
+
+class FeatureSettings(Settings):
+    """Features of the frozen part of an encoder, computed once (docs/training.md).
+
+    Attributes:
+        cache: read what the frozen part of the image encoder gives from a file.
+        dtype: of the file.
+        augmentations: how many augmentations of each image there are, of which a step takes one
+            at random; 0 augments anew in every step. It holds without ``cache``, too.
+        text: read what the frozen text encoder gives from a file.
+        folder: of the files; by default ``features`` in the prepared set.
+    """
+
+    cache: bool = False
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    augmentations: int = Field(0, ge=0, le=1000)
+    text: bool = False
+    folder: Path | None = None
 
 
 # -------------------------------------------------------------------------------- reading

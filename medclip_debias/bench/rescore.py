@@ -6,6 +6,8 @@ machine alone: it names folders and images.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,8 @@ from medclip_debias.config import validate
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json, write_json
-from medclip_debias.training.lock import locked
+from medclip_debias.files import read_json, write_json, write_text
+from medclip_debias.training.lock import holder_of, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,31 @@ def keep_state(out: Path, run: CardRun, recipe: Recipe) -> None:
         "official": images.official,
     }
     write_json(_state(out, run.name, run.card.folder), content)
+
+
+@contextmanager
+def own(out: Path) -> Iterator[None]:
+    """Hold a folder of results; its cache is nothing to publish, and says so to git.
+
+    Raises:
+        UserError: it cannot be written, or another command works in it.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; give a folder for results.")
+    cache = out / CACHE
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(cache))
+        except UserError:
+            holder = holder_of(cache)
+            if holder is None:
+                raise
+            raise UserError(
+                f"{out}: another 'bench' works in this folder ({holder}); wait for it, or give"
+                " another --out."
+            ) from None
+        write_text(cache / ".gitignore", "*\n")
+        yield
 
 
 def rescore(
@@ -81,7 +108,7 @@ def rescore(
         )
     records: dict[tuple[str, str], Record] = {}
     reasons: dict[tuple[str, str], str] = {}
-    with locked(out / CACHE):
+    with own(out):
         for folder in models:
             rescoring = _Rescoring(out, folder, device)
             for place in sorted(path.parent for path in folder.glob(f"*/{RECORD}")):

@@ -19,16 +19,14 @@ from medclip_debias.bench.find import Archives
 from medclip_debias.bench.lists import check_list
 from medclip_debias.bench.models import CACHE, check_model, keep_model, named_models, record_of
 from medclip_debias.bench.record import Record
-from medclip_debias.bench.rescore import keep_state
+from medclip_debias.bench.rescore import keep_state, own
 from medclip_debias.bench.score import Asked, CardRun, finished
 from medclip_debias.bench.sets import Recipe, card_images
 from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.config import Preprocessing
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.files import write_text
 from medclip_debias.models.finite import NotFiniteError
-from medclip_debias.training.lock import locked
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -115,7 +113,7 @@ def bench(
     there = [card for card in cards if card.full_name in places]
     if not there:
         return outcome
-    with _own(out):
+    with own(out):
         clock = _Clock(len(folders) * len(there), how.say)
         for name, folder in folders.items():
             _Model(name, folder, out, how, outcome, clock).run(there, places)
@@ -252,17 +250,6 @@ class _Clock:
             each = (time.monotonic() - self._began) / self._worked
             left = f", about {each * (self._total - self._over):.0f} s left"
         self._say(f"[{self._over} of {self._total}{left}] {sentence}")
-
-
-@contextmanager
-def _own(out: Path) -> Iterator[None]:
-    """Hold the folder of results; its cache is nothing to publish, and says so to git."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; give a folder for results.")
-    cache = out / CACHE
-    with locked(cache):
-        write_text(cache / ".gitignore", "*\n")
-        yield
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

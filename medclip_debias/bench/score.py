@@ -30,6 +30,7 @@ from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import METRICS, PROTOCOLS, value_at
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
 from medclip_debias.evaluation.provenance import versions
@@ -318,11 +319,8 @@ def _classes_aside(card: Card, request: Request, results: Mapping[str, Any]) -> 
 
 
 def _options(card: Card) -> EvaluationOptions:
-    content = dict(card.options)
-    if "preset" in EvaluationOptions.model_fields:
-        content["preset"] = card.preset
-    elif card.preset != "ours":
-        raise UserError(f"{card.full_name}: this version has no preset '{card.preset}'.")
+    chosen_presets(card.preset)  # refused before any work
+    content = {**card.options, "preset": card.preset}
     return validate(EvaluationOptions, content, f"card {card.full_name}", "options.")
 
 

@@ -131,7 +131,7 @@ class StoredSentences:
         return len(lacking)
 
     def read(self, texts: Sequence[str]) -> Floats:
-        """Vectors ``[len(texts), D]``, or ``[len(texts), K, D]`` of a model with several a sentence.
+        """Vectors ``[len(texts), D]``, or ``[len(texts), K, D]`` where a sentence has several.
 
         Raises:
             UserError: some are not there.

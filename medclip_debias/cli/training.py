@@ -122,6 +122,25 @@ def train(
 
 
 @app.command(rich_help_panel=TRAINING)
+def features(
+    config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, as train.features.dtype=fp16.")
+    ] = None,
+    loss: Loss = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the features of a run's frozen encoders, which `train` then reads (or computes)."""
+    from medclip_debias.training.resolve import load_run
+    from medclip_debias.training.trainer import store_features
+
+    chosen = load_run(config, settings or [], loss)
+    with progress("Rows") as advance:
+        found = store_features(chosen, str(config), note, advance)
+    show(found, as_json)
+
+
+@app.command(rich_help_panel=TRAINING)
 def losses(as_json: AsJson = False) -> None:
     """List objectives and policies (formula, paper, settings), and the presets of `--loss`."""
     from medclip_debias.losses.objective import describe

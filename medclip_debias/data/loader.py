@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
+from medclip_debias.data.frozen_features import StoredAugmentations, StoredFeatures
 from medclip_debias.data.ragged import Ragged
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.workers import ahead
@@ -153,8 +154,9 @@ class Batch:
     """One step's input: B studies, I images, T sentences.
 
     Attributes:
-        images: uint8 ``[I, C, C]``, cropped and augmented; ``[I, S, S]`` with ``draws``. The
-            images of one study lie side by side.
+        images: uint8 ``[I, C, C]``, cropped and augmented; ``[I, S, S]`` with ``draws``; of stored
+            features (`StepBatches.features`) they are those, ``[I, ...]``. The images of one
+            study lie side by side.
         texts: ``[T]`` indices into ``TrainingStudies.texts``.
         owners: ``[T]`` image of each sentence, in 0..I-1.
         studies: ``[I]`` index of each image's study.
@@ -173,7 +175,7 @@ class Batch:
     earlier: Earlier | None = None
 
     def images_on(self, device: torch.device) -> Tensor:
-        """Augmented images on ``device``: uint8 ``[I, C, C]``."""
+        """Augmented images on ``device``, uint8 ``[I, C, C]``, or their stored features."""
         images = self.images.to(device, non_blocking=True)
         return images if self.draws is None else augment_on_device(images, self.draws)
 
@@ -250,6 +252,12 @@ class StepBatches(Dataset[Batch]):
         world: number of processes, each with ``batch_size / world`` studies.
         earlier: also give an image of the earlier study beside each image (`Earlier`); the rest
             of the batch is the same with and without.
+        augmentations: how many augmentations of each image there are, one of which (for two views,
+            two) is taken at random; 0 augments anew in every step.
+
+    Attributes:
+        features: stored features that are read in the place of images, None at first; the rest of
+            the batch is the same with and without.
 
     Raises:
         UserError: the set does not keep earlier studies, too few studies, or a batch that the
@@ -271,6 +279,7 @@ class StepBatches(Dataset[Batch]):
         rank: int = 0,
         world: int = 1,
         earlier: bool = False,
+        augmentations: int = 0,
     ) -> None:
         if batch_size > len(studies):
             raise UserError(
@@ -303,6 +312,10 @@ class StepBatches(Dataset[Batch]):
         self.seed = seed
         self.views_per_study = views_per_study
         self.two_view = two_view
+        self.stored = StoredAugmentations(
+            augmentations, augment, seed, len(pixels), pixels.shape[1], input_size
+        )
+        self.features: StoredFeatures | None = None
         share = batch_size // world
         self._share = range(rank * share, (rank + 1) * share)
         self._rows = Ragged(studies.rows)
@@ -320,8 +333,9 @@ class StepBatches(Dataset[Batch]):
     def least_bytes(self) -> int:
         """Bytes of the pixels of one item, at one image a study (two with two views)."""
         side = self.input_size if self.augment.where == "cpu" else self.pixels.shape[1]
+        image = side**2 if self.features is None else self.features.item_bytes
         images = (2 if self.two_view else 1) * (1 if self._earlier is None else 2)
-        return len(self._share) * images * side**2
+        return len(self._share) * images * image
 
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``, of all processes: ``[B]``."""
@@ -337,7 +351,11 @@ class StepBatches(Dataset[Batch]):
         # Places in 0..B-1: whose image, whose sentence.
         rows, places = self._images(members, rng)
         texts, speakers, owners = self._said(members, places, rng)
-        draws = draw(rng, self.augment, len(rows), self.pixels.shape[1], self.input_size)
+        copies = self.stored.choose(step, len(rows), self.two_view)
+        if copies is None:
+            draws = draw(rng, self.augment, len(rows), self.pixels.shape[1], self.input_size)
+        else:
+            draws = self.stored.draws(rows, copies)
 
         images = self._mine(places)
         said = self._mine(speakers)
@@ -349,6 +367,7 @@ class StepBatches(Dataset[Batch]):
             owners[said] - first,
             draws,
             images,
+            None if copies is None else copies[images],
             None if self._earlier is None else self._before(self._earlier, step, places, images),
         )
 
@@ -413,12 +432,18 @@ class StepBatches(Dataset[Batch]):
         owners: NDArray[np.int64],
         draws: Draws,
         images: NDArray[np.int64],
+        copies: NDArray[np.int64] | None,
         earlier: Earlier | None,
     ) -> Batch:
-        """Read the pixels of ``rows``, whose draws are those at ``images``."""
-        pixels, left = self._pixels(rows, draws, images)
+        """Read the pixels of ``rows``, whose draws are those at ``images``, or their features."""
+        left = None
+        if self.features is None:
+            pixels, left = self._pixels(rows, draws, images)
+            read = torch.from_numpy(pixels)
+        else:
+            read = self.features.of(rows, copies)
         return Batch(
-            torch.from_numpy(pixels),
+            read,
             torch.from_numpy(texts),
             torch.from_numpy(owners),
             torch.from_numpy(studies),

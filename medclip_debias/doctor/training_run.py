@@ -172,6 +172,7 @@ class Measured:
         epochs: that the whole run has.
         checkpoint: bytes of one.
         weights: bytes of the model's weights.
+        features: bytes of stored features that are still to be written.
     """
 
     seconds: float
@@ -179,11 +180,14 @@ class Measured:
     epochs: float
     checkpoint: int
     weights: int
+    features: int = 0
 
 
 def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> Finding:
     """Take real steps on real batches; what they cost goes to ``measured`` too."""
-    trainer = Trainer(run, where)
+    plain = run.train.features.model_copy(update={"cache": False, "text": False})
+    uncached = run.train.model_copy(update={"features": plain})
+    trainer = Trainer(run.model_copy(update={"train": uncached}), where)
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(trainer.device)
@@ -215,7 +219,10 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
     box = io.BytesIO()
     torch.save(trainer.state(), box)
     weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    measured.append(Measured(seconds, peak, whole, box.tell(), weights))
+    features = trainer.features_of(run, list(trainer.cached.tokens)).planned()
+    if run.train.features != plain:
+        text += f"; without stored features, of which {features / GIB:.2f} GiB are to be written"
+    measured.append(Measured(seconds, peak, whole, box.tell(), weights, features))
     return Finding("step", WARNING if starved else OK, text, remedy, numbers)
 
 
@@ -242,9 +249,22 @@ def free_disk(run: RunSettings, step: Measured) -> Finding:
     needed, free = _disk(step), shutil.disk_usage(existing(run.out)).free
     text = f"{free / GIB:.1f} GiB free where checkpoints need {needed / GIB:.2f}"
     if free >= needed:
-        return Finding("free disk", OK, text)
+        return _free_for_features(run, step, text)
     numbers = {"disk_bytes": needed, "free_bytes": free}
     return Finding("free disk", STOPS, text, "free some space, or give another 'out'", numbers)
+
+
+def _free_for_features(run: RunSettings, step: Measured, text: str) -> Finding:
+    """Whether there is room for stored features, which may lie on another disk."""
+    if not step.features:
+        return Finding("free disk", OK, text)
+    free = shutil.disk_usage(existing(run.train.features.folder or run.prepared)).free
+    text += f"; {free / GIB:.1f} GiB free where features need {step.features / GIB:.2f}"
+    if free >= step.features:
+        return Finding("free disk", OK, text)
+    numbers = {"disk_bytes": step.features, "free_bytes": free}
+    remedy = "free some space, or set train.features.folder, fewer augmentations or dtype fp16"
+    return Finding("free disk", STOPS, text, remedy, numbers)
 
 
 def _disk(step: Measured) -> int:

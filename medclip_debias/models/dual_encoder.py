@@ -28,7 +28,7 @@ from medclip_debias.models.interface import MapKind
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
-from medclip_debias.models.similarity import Similarity, region_scores
+from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 
 FORMAT = 1
@@ -52,7 +52,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
     has_whole: ClassVar[bool] = False
     whole_alone: ClassVar[bool] = False
-    map_kind: ClassVar[MapKind] = "cosine"
+    sentence_rows: ClassVar[tuple[int, int] | None] = None
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance",)
 
     def __init__(
@@ -121,6 +121,11 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return self.settings.dim
 
     @property
+    def map_kind(self) -> MapKind:
+        """What `region_scores` gives: cosines, or shares of a sentence's attention."""
+        return self.similarity.map_kind
+
+    @property
     def learned_scale(self) -> float:
         """What `score` is multiplied by in training, in [1, 100]."""
         return float(self.similarity.scale.detach())
@@ -157,18 +162,49 @@ class DualEncoder(nn.Module, ModelHubMixin):
             images: prepared uint8 ``[B, S, S]``, or normalised float ``[B, 1, C, C]``.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        features: Tensor = self.image_encoder(x)
-        regions = self.image_projection(features.flatten(2).transpose(1, 2))
-        return ImageFeatures(F.normalize(regions.float(), dim=-1))
+        return self._projected(self.image_encoder(x))
+
+    def encode_features(self, features: Tensor, depth: int) -> ImageFeatures:
+        """`encode_images` from what ``image_encoder.features_upto(images, depth)`` gave."""
+        return self._projected(self.image_encoder.features_after(features, depth))
+
+    def _projected(self, features: Tensor) -> ImageFeatures:
+        """Unit vectors of regions from the image encoder's ``[B, C, h, w]`` or ``[B, N, C]``."""
+        rows = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
+        return ImageFeatures(F.normalize(self.image_projection(rows).float(), dim=-1))
 
     def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``."""
-        return F.normalize(self.text_projection(self.text_encoder(ids, mask)).float(), dim=-1)
+        """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``.
+
+        For the aggregator ``local_words`` to those of the words ``[T, max_tokens - 1, D]``,
+        padded with zeros: the tokens without [CLS] and [SEP], or [CLS] where there is no other.
+        """
+        if not self._of_words:
+            return self.encode_text_features(self.text_encoder(ids, mask))
+        found = self.encode_text_features(self.text_encoder.words(ids, mask))
+        cls, words = found[:, :1], found[:, 1:]
+        there = mask[:, 1:].bool() & (ids[:, 1:] != self.tokenizer.sep_id)
+        words = words * there[..., None]
+        alone = ~there.any(dim=1)[:, None, None]
+        words = torch.cat([torch.where(alone, cls, words[:, :1]), words[:, 1:]], dim=1)
+        return F.pad(words, (0, 0, 0, max(self.max_tokens - 1 - words.shape[1], 0)))
+
+    @property
+    def _of_words(self) -> bool:
+        return self.settings.similarity.aggregator == "local_words"
+
+    def encode_text_features(self, features: Tensor) -> Tensor:
+        """Unit vectors ``[T, D]`` from what the text encoder gave, ``[T, width]``.
+
+        Or those of words, ``[T, L, D]`` from ``[T, L, width]``.
+        """
+        return F.normalize(self.text_projection(features).float(), dim=-1)
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 256) -> Tensor:
         """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once.
 
-        A string is one sentence.
+        A string is one sentence. With the aggregator ``local_words``, those of words ``[T, L, D]``
+        (`encode_tokens`), L those of the longest sentence.
 
         Raises:
             UserError: something among them is no text.
@@ -176,9 +212,12 @@ class DualEncoder(nn.Module, ModelHubMixin):
         sentences = sentence_list(sentences)
         distinct = list(dict.fromkeys(sentences))
         if not distinct:
-            return torch.zeros(0, self.settings.dim, device=self.device)
+            none = (0, 1) if self._of_words else (0,)
+            return torch.zeros(*none, self.settings.dim, device=self.device)
         ids = self.tokenizer.encode(distinct, self.settings.text.max_tokens)
         vectors = self.encode_ids(ids, batch_size)
+        if self._of_words:
+            vectors = vectors[:, : max(max(len(row) for row in ids) - 2, 1)]
         place = {sentence: row for row, sentence in enumerate(distinct)}
         return vectors[[place[sentence] for sentence in sentences]]
 
@@ -202,8 +241,8 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return scores
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]`` of the images' regions and sentences ``[T, D]``."""
-        return region_scores(features.regions, sentences)
+        """The similarity's map of images and sentences ``[B, T, N]``, of `map_kind`."""
+        return self.similarity.maps(features.regions, sentences)
 
     def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar).

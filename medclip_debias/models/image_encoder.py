@@ -104,6 +104,31 @@ class ImageEncoder(nn.Module):
                 f"{side - left} or {side - left + self.side_multiple}."
             )
 
+    @property
+    def splits(self) -> bool:
+        """Whether `features_upto` can stop at any layer, or at the last alone."""
+        return False
+
+    def features_upto(self, images: Tensor, depth: int) -> Tensor:
+        """What the stem and the first ``depth`` of `layers` give.
+
+        Args:
+            images: ``[B, 1, H, W]``.
+            depth: 0 for the stem alone; more than there are layers for the whole encoder, the
+                only one where it does not `splits`.
+
+        Returns:
+            ``[B, ...]``, region features ``[B, C, rows, columns]`` of the whole.
+        """
+        assert depth > len(self.layers)
+        features: Tensor = self(images)
+        return features
+
+    def features_after(self, features: Tensor, depth: int) -> Tensor:
+        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave."""
+        assert depth > len(self.layers)
+        return features
+
 
 IMAGE_ENCODERS: Registry[type[ImageEncoder]] = Registry(
     "image encoder", "medclip_debias.models.backbones", known="known architectures"

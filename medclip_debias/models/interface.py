@@ -78,6 +78,13 @@ class ImageTextModel(Protocol):
         """Whether `score` reads nothing but ``whole``, so that regions need not be kept for it."""
 
     @property
+    def sentence_rows(self) -> tuple[int, int] | None:
+        """Of a sentence's ``[K, D]``, the row that lies with whole images, and with regions.
+
+        None where a sentence has one vector, or words that all lie with the regions.
+        """
+
+    @property
     def learned_scale(self) -> float | None:
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
 

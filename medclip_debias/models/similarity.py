@@ -1,4 +1,4 @@
-"""LSE+NL similarity between an image's regions and a sentence (docs/methods.md).
+"""Similarity between an image's regions and a sentence: LSE+NL and others (docs/methods.md).
 
 Symbols: ``h_n = <x_n, y>`` cosine of region n and the sentence; ``k`` sharpness of the local
 stream; ``t`` temperature of the non-local one; ``w`` weight of the local stream.
@@ -10,7 +10,7 @@ batches go through `chunked_similarity` instead, which holds those of a few imag
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from medclip_debias.bounds import Bounded, within
 from medclip_debias.config import SimilaritySettings
+from medclip_debias.models.aggregators import build_aggregator, in_chunks
 
 # Bounds of the learned scale g2.
 SCALE_MIN, SCALE_MAX = 1.0, 100.0
@@ -26,6 +27,8 @@ SCALE_MIN, SCALE_MAX = 1.0, 100.0
 # CPU a block that stays in the cache is fastest; an accelerator wants larger ones.
 _ON_CPU = 2**25, 2**23
 _ELSEWHERE = 2**28, 2**28
+# Of all that an aggregator holds, not of h alone.
+_OF_AGGREGATORS = 2**28, 2**26
 # But no more blocks than this: threads wait for each other several times a block.
 _BLOCKS = 16
 
@@ -250,6 +253,7 @@ class Similarity(nn.Module, Bounded):
         self.log_scale = nn.Parameter(torch.tensor(math.log(settings.initial_scale)))
         attends = settings.non_local == "self_attention" and settings.aggregator in ("nl", "lse_nl")
         self.non_local = NonLocalBlock(dim) if attends else None
+        self.aggregator = build_aggregator(settings, dim)
 
     @property
     def scale(self) -> Tensor:
@@ -266,7 +270,8 @@ class Similarity(nn.Module, Bounded):
 
         Args:
             regions: unit vectors ``[B, N, D]``.
-            sentences: unit vectors ``[T, D]``.
+            sentences: unit vectors ``[T, D]``; for ``local_words`` those of the words
+                ``[T, L, D]``, padded with zeros.
 
         Returns:
             ``[B, T]`` in [-1, 1].
@@ -274,6 +279,11 @@ class Similarity(nn.Module, Bounded):
         with torch.autocast(regions.device.type, enabled=False):
             regions, sentences = _at_least_float32(regions), _at_least_float32(sentences)
             s = self.settings
+            if self.aggregator is not None:
+                if chunk := self._chunk(regions, sentences):
+                    return in_chunks(self.aggregator, regions, sentences, chunk)
+                found: Tensor = self.aggregator(regions, sentences)
+                return found
             if s.aggregator == "global":
                 return pooled_cosine(regions, sentences)
             if s.aggregator == "mean":
@@ -292,10 +302,26 @@ class Similarity(nn.Module, Bounded):
             mixed = self._global(regions, sentences, scores)
             return s.local_weight * local + (1 - s.local_weight) * mixed
 
+    def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
+        """The map of every image and sentence ``[B, T, N]``; what it holds says `map_kind`."""
+        if self.aggregator is None:
+            return region_scores(regions, sentences)
+        return self.aggregator.maps(regions, sentences)
+
+    @property
+    def map_kind(self) -> Literal["cosine", "attention"]:
+        """What `maps` holds: cosines, or shares of a sentence's attention."""
+        attends = self.settings.aggregator in ("cross_attention", "local_words")
+        return "attention" if attends else "cosine"
+
     def _chunk(self, regions: Tensor, sentences: Tensor) -> int:
         """Images at a time, or 0 for all at once."""
         if self.settings.chunk is not None:
             return self.settings.chunk
+        if self.aggregator is not None:
+            image = self.aggregator.numbers(regions, sentences) * regions.element_size()
+            at_once, block = _OF_AGGREGATORS
+            return 0 if image * len(regions) <= at_once else max(block // image, 1)
         image = len(sentences) * regions.shape[1] * regions.element_size()
         at_once, block = _ON_CPU if regions.device.type == "cpu" else _ELSEWHERE
         if image * len(regions) <= at_once:

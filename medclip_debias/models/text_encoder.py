@@ -273,6 +273,15 @@ class TextEncoder(nn.Module):
         cls = hidden[:, 0]
         return cls if self.head is None else self.head(cls)
 
+    def words(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to features of the tokens ``[T, L, width]``.
+
+        Those of padding mean nothing. The projection head, which was trained for [CLS], is
+        applied to each token.
+        """
+        hidden: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        return hidden if self.head is None else self.head(hidden)
+
 
 def token_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """Mean of ``hidden`` ``[T, L, D]`` over the tokens whose ``mask`` ``[T, L]`` is 1."""

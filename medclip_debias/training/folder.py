@@ -39,6 +39,7 @@ _FREE = {
     "train.wandb",
     "train.wandb_project",
     "train.augment.where",
+    "train.features.folder",
     "model.similarity.chunk",
 }
 # Settings that change only the order of additions, where blocks are of a fixed size.

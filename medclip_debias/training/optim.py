@@ -50,45 +50,70 @@ def choose_parts(model: DualEncoder, settings: TrainSettings, where: str) -> lis
     """
     frozen: list[nn.Module] = []
     for name, encoder in (("image", model.image_encoder), ("text", model.text_encoder)):
-        upto, parts = getattr(settings.freeze, name), getattr(settings.trainable, name)
-        count = len(encoder.layers)
-        if upto == "all" or parts.frozen or parts.lora:
-            frozen.append(encoder.requires_grad_(False))
-            if parts.lora:
-                _adapt(encoder, parts.lora, name, where)
-            continue
-        if parts.last_blocks:
-            setting, asked = f"train.trainable.{name}.last_blocks", parts.last_blocks
-            lowest = count - parts.last_blocks
-        else:
-            setting, asked = f"train.freeze.{name}", upto
-            lowest = _lowest(upto)
-        if lowest > count or (parts.last_blocks and lowest < 0):
-            known = f"the {name} encoder has {count} layers."
-            if name == "image" and not parts.last_blocks:
-                names = ", ".join(f"layer{number}" for number in range(1, count + 1))
-                known = f"{model.image_encoder.arch} has {names}; choose one of them, stem or all."
-            raise UserError(f"{where}: setting '{setting}' is {asked!r}, but {known}")
-        frozen += _freeze_upto(encoder, lowest)
+        depth = frozen_depth(encoder, name, settings, where)
+        parameters = depths(encoder)
+        for parameter in encoder.parameters():
+            if parameters[parameter] <= depth:
+                parameter.requires_grad_(False)
+        frozen += frozen_part(encoder, depth)
+        lora = getattr(settings.trainable, name).lora
+        if lora:
+            _adapt(encoder, lora, name, where)
     return frozen
 
 
-def _lowest(upto: str | int) -> int:
+def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: str) -> int:
+    """How many of an encoder's layers keep their weights.
+
+    Args:
+        encoder: the ``image`` or ``text`` encoder.
+        name: which of them.
+        settings: say what is frozen and what trains.
+        where: file of the settings, for messages.
+
+    Returns:
+        -1 for nothing, 0 for the stem alone, k for the stem and k layers, one more than there are
+        for the whole encoder.
+
+    Raises:
+        UserError: the encoder has no such layer.
+    """
+    upto, parts = getattr(settings.freeze, name), getattr(settings.trainable, name)
+    count = len(encoder.layers)
+    if upto == "all" or parts.frozen or parts.lora:
+        return count + 1
+    if parts.last_blocks:
+        setting, asked = f"train.trainable.{name}.last_blocks", parts.last_blocks
+        depth = count - parts.last_blocks
+    else:
+        setting, asked, depth = f"train.freeze.{name}", upto, _depth(upto)
+    if depth > count or (parts.last_blocks and depth < 0):
+        known = f"the {name} encoder has {count} layers."
+        if name == "image" and not parts.last_blocks:
+            names = ", ".join(f"layer{number}" for number in range(1, count + 1))
+            arch = getattr(encoder, "arch", name)
+            known = f"{arch} has {names}; choose one of them, stem or all."
+        raise UserError(f"{where}: setting '{setting}' is {asked!r}, but {known}")
+    return depth
+
+
+def frozen_part(encoder: Layered, depth: int) -> list[nn.Module]:
+    """The modules of an encoder that `frozen_depth` means."""
+    assert isinstance(encoder, nn.Module)
+    layers = encoder.layers
+    if depth < 0:
+        return []
+    if depth > len(layers):
+        return [encoder]
+    return [*_stem(encoder, {*layers, *encoder.above}), *layers[:depth]]
+
+
+def _depth(upto: str | int) -> int:
     """Number of layers that ``freeze`` names, -1 for nothing and 0 for the stem alone."""
     if isinstance(upto, int):
         return upto
     words = {"none": -1, "stem": 0, "embeddings": 0}
     return words[upto] if upto in words else int(upto.removeprefix("layer"))
-
-
-def _freeze_upto(encoder: Any, lowest: int) -> list[nn.Module]:
-    if lowest < 0:
-        return []
-    for parameter, depth in depths(encoder).items():
-        if depth <= lowest:
-            parameter.requires_grad_(False)
-    layers = encoder.layers
-    return [*_stem(encoder, {*layers, *encoder.above}), *layers[:lowest]]
 
 
 def _stem(module: nn.Module, upper: set[nn.Module]) -> list[nn.Module]:

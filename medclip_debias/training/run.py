@@ -133,7 +133,7 @@ def train(
         together(place, settings.train.device, watch) as (ranks, device),
     ):
         watch.enter(None)
-        trainer = Trainer(settings, where, ranks, device)
+        trainer = Trainer(settings, where, ranks, device, warn or _log.warning)
         check_sample(trainer.prepared)
         # What follows changes the folder: from here on a signal is an answer to wait for.
         signals.at_once = False

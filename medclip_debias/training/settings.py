@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from medclip_debias.config import (
     AugmentSettings,
+    FeatureSettings,
     LaterSettings,
     ModelSettings,
     Preprocessing,
@@ -129,7 +134,7 @@ class TrainSettings(LaterSettings):
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
-    _later: ClassVar = ("trainable",)
+    _later: ClassVar = ("trainable", "features")
 
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
@@ -167,6 +172,32 @@ class TrainSettings(LaterSettings):
     wandb: Literal["off", "offline", "online"] = "off"
     wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()
+    features: FeatureSettings = FeatureSettings()
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> TrainSettings:
+        features, augment = self.features, self.augment
+        image, text = self.trainable.image, self.trainable.text
+        keeps = self.freeze.image != "none" or image.frozen or image.last_blocks
+        if features.cache and (not keeps or image.lora):
+            raise ValueError(
+                "features.cache keeps what the frozen part of the image encoder gives; set "
+                "freeze.image, to all or to its last frozen layer, or trainable.image to frozen or "
+                "to last_blocks"
+            )
+        if features.text and (text.lora or not (self.freeze.text == "all" or text.frozen)):
+            raise ValueError("features.text needs freeze.text: all or trainable.text: frozen")
+        if features.cache and augment.changes and not features.augmentations:
+            raise ValueError(
+                "features.cache keeps features of images that do not change; set "
+                "features.augmentations to how many augmentations of each image to keep, or "
+                "augment to {crop: false, brightness: 0, contrast: 0}"
+            )
+        if features.augmentations and not augment.changes:
+            raise ValueError("features.augmentations is set, but augment changes no image")
+        if self.task == "two_view" and features.augmentations == 1:
+            raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
+        return self
 
     @field_validator("best_metric")
     @classmethod
@@ -211,6 +242,15 @@ class RunSettings(Settings):
     preprocessing: Preprocessing = Preprocessing()
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
+
+    @model_validator(mode="after")
+    def _text_features_fit(self) -> RunSettings:
+        if self.train.features.text and self.model.similarity.aggregator == "local_words":
+            raise ValueError(
+                "train.features.text keeps one vector a sentence, but the aggregator local_words"
+                " reads its words; leave one of them out"
+            )
+        return self
 
     @field_validator("loss", mode="before")
     @classmethod

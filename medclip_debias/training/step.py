@@ -30,6 +30,7 @@ from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
 from medclip_debias.losses.objective import Objective
 from medclip_debias.models.batch_norm import StepBatchNorm2d
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training.feature_cache import FeatureCache
 from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
 from medclip_debias.training.precision import Precision
@@ -79,6 +80,7 @@ class CachedGradients:
         norms: batch norms whose running statistics move once a step.
         precision: of the encoders.
         ranks: which process this is.
+        stored: what is read in the place of frozen encoders; None where they compute.
     """
 
     settings: TrainSettings
@@ -90,6 +92,7 @@ class CachedGradients:
     norms: Sequence[StepBatchNorm2d]
     precision: Precision
     ranks: Ranks
+    stored: FeatureCache | None = None
 
     def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
         """Add the gradients of this process's part; their mean over the processes is the batch's.
@@ -200,20 +203,31 @@ class CachedGradients:
     ) -> tuple[Embeddings, Tensor | None]:
         model = self.model
         torch.manual_seed(block.seed)
-        images = model.normalise(block.batch.images_on(model.device))
-        if self.settings.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
-            regions = model.encode_images(images).regions
+            regions = self._regions(block.batch)
             if block.batch.two_view:
                 views = F.normalize(regions.mean(dim=1), dim=-1)
                 return Embeddings(*views.chunk(2)), None
-            sentences = model.encode_ids(block.ids)
+            if self.stored is None or self.stored.texts is None:
+                sentences = model.encode_ids(block.ids)
+            else:
+                sentences = self.stored.sentences(model, block.batch.texts)
             masked = None
             if self.masked_lm is not None and block.masked is not None and masked_tokens:
                 mean = self.masked_lm(model, block.masked)
                 masked = mean * (len(block.masked.targets) / masked_tokens)
         return Embeddings(regions, sentences), masked
+
+    def _regions(self, batch: Batch) -> Tensor:
+        """Unit vectors ``[I, N, D]``, of images or of their stored features."""
+        model, last = self.model, self.settings.channels_last
+        given = batch.images_on(model.device)
+        if self.stored is not None and self.stored.images is not None:
+            return self.stored.regions(model, given)
+        images = model.normalise(given)
+        if last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return model.encode_images(images).regions
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:

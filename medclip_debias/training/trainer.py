@@ -8,8 +8,10 @@ machine alike. What comes out is a function of the settings, the data and the st
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
+from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, spares_own_study
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
@@ -40,6 +43,8 @@ from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import CachedGradients
 
+_log = logging.getLogger(__name__)
+
 
 class Trainer:
     """Model, objective, optimiser and data of one run, in one of its processes.
@@ -49,6 +54,8 @@ class Trainer:
         where: file the settings came from, for messages.
         ranks: which process this is.
         device: where to compute; by default what the settings say.
+        say: called with a sentence about what takes long or much room; by default it is logged.
+        progress: called with rows of stored features done and to do, while they are written.
 
     Attributes:
         model: being trained.
@@ -69,8 +76,11 @@ class Trainer:
         where: str = "the settings",
         ranks: Ranks | None = None,
         device: torch.device | None = None,
+        say: Callable[[str], None] = _log.info,
+        progress: Progress | None = None,
     ) -> None:
         train = settings.train
+        self.say, self.progress = say, progress
         self.settings = settings
         self.where = where
         self.ranks = ranks or Ranks()
@@ -118,6 +128,7 @@ class Trainer:
             two_view=two_view,
             rank=self.ranks.rank,
             world=self.ranks.world,
+            augmentations=train.features.augmentations,
         )
 
     def _build(self) -> None:
@@ -157,8 +168,26 @@ class Trainer:
             norms=norms,
             precision=self.precision,
             ranks=self.ranks,
+            stored=self._stored(tokens),
         )
         self.train_mode()
+
+    def _stored(self, tokens: list[list[int]]) -> FeatureCache | None:
+        """Features of frozen encoders, written first where they are missing."""
+        wanted, self._features = self.settings.train.features, None
+        if not (wanted.cache or wanted.text):
+            return None
+        self._features = self.features_of(self.settings, tokens)
+        found = self._features.ready()
+        self.batches.features = found.images
+        return found
+
+    def features_of(self, settings: RunSettings, tokens: list[list[int]]) -> Features:
+        """The files of features that ``settings`` ask for, which may be others than the run's."""
+        for part in self.frozen:
+            part.eval()
+        run = (settings, self.model, self.prepared, self.batches, tokens)
+        return Features(*run, self.ranks, self.say, self.progress)
 
     def _check_task(self) -> None:
         self._check_views()
@@ -316,6 +345,8 @@ class Trainer:
             UserError: it is of another architecture.
         """
         load_state(self.model, state["model"], where)
+        if self._features is not None:
+            self._features.check_weights(where)
         # Not load_state: tables of per-sample state take the size that they had.
         with explained(f"{where}: its objective's state does not fit", RuntimeError):
             self.objective.load_state_dict(state["objective"])
@@ -329,3 +360,35 @@ class Trainer:
         with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
             self.optimizer.load_state_dict(state["optimizer"])
             self.precision.scaler.load_state_dict(state["scaler"])
+
+
+def store_features(
+    settings: RunSettings, where: str, say: Callable[[str], None], progress: Progress
+) -> dict[str, Any]:
+    """Write the features that a run reads, as its first start would; nothing of what is there.
+
+    Returns:
+        Folder, rows, shape and bytes of each file.
+
+    Raises:
+        UserError: the settings ask for none, or as `Trainer`.
+    """
+    wanted = settings.train.features
+    if not (wanted.cache or wanted.text):
+        raise UserError(
+            f"{where}: asks for no stored features; set train.features.cache=true (with "
+            "train.freeze.image) or train.features.text=true (with train.freeze.text=all)."
+        )
+    stored = Trainer(settings, where, say=say, progress=progress).cached.stored
+    assert stored is not None
+    found = {"image": stored.images, "text": stored.texts}
+    return {
+        what: {
+            "folder": str(file.folder),
+            "rows": file.layout.rows,
+            "shape": " x ".join(map(str, file.layout.shape)),
+            "bytes": file.layout.size,
+        }
+        for what, file in found.items()
+        if file is not None
+    }

@@ -1,6 +1,7 @@
 """Memory and time of the similarity in its two forms, and what objectives and policies cost.
 
     python scripts/bench/losses.py memory
+    python scripts/bench/losses.py memory --aggregator cross_attention --sizes 128
     python scripts/bench/losses.py objectives
     python scripts/bench/losses.py step
 
@@ -32,25 +33,27 @@ from medclip_debias.losses.policy import policies
 from medclip_debias.models.image_encoder import build_image_encoder
 from medclip_debias.models.similarity import Similarity
 
-REGIONS, DIM, INPUT = 225, 128, 480
+REGIONS, DIM, INPUT, WORDS = 225, 128, 480, 16
 FORMS = {"direct": 0, "chunked": None}
 
 
-def vectors(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Regions of ``batch`` images and as many sentences, as leaves."""
+def vectors(batch: int, words: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Regions of ``batch`` images and as many sentences, or so many words of each, as leaves."""
     torch.manual_seed(0)
     x = F.normalize(torch.randn(batch, REGIONS, DIM), dim=-1)
-    y = F.normalize(torch.randn(batch, DIM), dim=-1)
+    y = F.normalize(torch.randn((batch, words, DIM) if words else (batch, DIM)), dim=-1)
     return x.requires_grad_(), y.requires_grad_()
 
 
-def one_case(batch: int, form: str, repeats: int) -> None:
+def one_case(batch: int, form: str, repeats: int, aggregator: str) -> None:
     """Forward and backward of similarity and InfoNCE in this process; prints one JSON line."""
-    similarity = Similarity(SimilaritySettings(chunk=FORMS[form]), DIM)
+    settings = SimilaritySettings.model_validate({"aggregator": aggregator, "chunk": FORMS[form]})
+    similarity = Similarity(settings, DIM)
     objective = build_objective(loss_settings({"kind": "clip"}, "bench"))
-    x, y = vectors(batch)
+    x, y = vectors(batch, WORDS if aggregator == "local_words" else 0)
     # Everything that a first call loads or allocates once, on a batch too small to matter.
-    few = Similarity(SimilaritySettings(chunk=FORMS[form] or 2), DIM)(x[:4], y[:4])
+    small = settings.model_copy(update={"chunk": FORMS[form] or 2})
+    few = Similarity(small, DIM)(x[:4], y[:4])
     objective(ContrastiveBatch(few, similarity.scale)).loss.backward()
     x.grad = y.grad = None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -72,12 +75,18 @@ def free_bytes() -> int:
     return int(found) * 1024
 
 
-def direct_bytes(batch: int) -> int:
-    """About what the direct form takes: six ``[B, B, R]`` float32 tensors at its peak."""
-    return 6 * 4 * batch * batch * REGIONS
+def direct_bytes(batch: int, aggregator: str) -> int:
+    """About what the direct form takes: of LSE+NL six ``[B, B, R]`` float32 tensors at its peak."""
+    settings = SimilaritySettings.model_validate({"aggregator": aggregator})
+    part = Similarity(settings, DIM).aggregator
+    if part is None:
+        return 6 * 4 * batch * batch * REGIONS
+    one = (torch.empty(1, *each.shape[1:]) for each in vectors(2, WORDS))
+    x, y = next(one), next(one)
+    return 2 * 4 * batch * part.numbers(x, y.expand(batch, -1, -1))
 
 
-def memory(sizes: list[int], rounds: int, repeats: int) -> None:
+def memory(sizes: list[int], rounds: int, repeats: int, aggregator: str) -> None:
     """Both forms in turn, each in a process of its own, so that peaks do not mix.
 
     The direct form is left out, and that is said, where memory is short.
@@ -85,7 +94,7 @@ def memory(sizes: list[int], rounds: int, repeats: int) -> None:
     print("| B | form | peak bytes | of direct | seconds | of direct |")
     print("| --- | --- | --- | --- | --- | --- |")
     for batch in sizes:
-        needed, free = direct_bytes(batch), free_bytes()
+        needed, free = direct_bytes(batch, aggregator), free_bytes()
         forms = list(FORMS)
         if needed > 0.9 * free:
             forms.remove("direct")
@@ -103,6 +112,7 @@ def memory(sizes: list[int], rounds: int, repeats: int) -> None:
                     str(batch),
                     form,
                     str(repeats),
+                    aggregator,
                 ]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 found = json.loads(done.stdout)
@@ -270,6 +280,7 @@ def main() -> None:
     verb.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024, 2048])
     verb.add_argument("--rounds", type=int, default=3)
     verb.add_argument("--repeats", type=int, default=2)
+    verb.add_argument("--aggregator", default="lse_nl")
     verb = verbs.add_parser("objectives")
     verb.add_argument("--sizes", type=int, nargs="+", default=[64, 256])
     verb.add_argument("--repeats", type=int, default=15)
@@ -281,12 +292,13 @@ def main() -> None:
     verb.add_argument("batch", type=int)
     verb.add_argument("form", choices=FORMS)
     verb.add_argument("repeats", type=int)
+    verb.add_argument("aggregator")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     if given.verb == "case":
-        one_case(given.batch, given.form, given.repeats)
+        one_case(given.batch, given.form, given.repeats, given.aggregator)
     elif given.verb == "memory":
-        memory(given.sizes, given.rounds, given.repeats)
+        memory(given.sizes, given.rounds, given.repeats, given.aggregator)
     elif given.verb == "step":
         real_steps(given.batch, given.micro, given.repeats)
     else:

@@ -32,6 +32,7 @@ from medclip_debias.evaluation.schema import check_results
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.training.lock import locked
 
 SIZE = 72
 HOW = How(Draw(resamples=20), device="cpu", workers=1)
@@ -363,7 +364,7 @@ class TestWhatCannotBeRun:
             "phantom/map",
             "zero_shot",
             ["zero_shot.mean_auc"],
-            label_map="vindr_cxr",
+            label_map="siim",
             prompts="chex5",
         )
         outcome = bench([str(models[0])], [mapped], data, with_sets(done, tmp_path), HOW)
@@ -386,9 +387,20 @@ class TestWhatCannotBeRun:
             bench([str(models[0]), f"one={models[1]}"], CARDS, data, tmp_path / "out", HOW)
         with pytest.raises(UserError, match="cannot name"):
             bench([f"cache={models[0]}"], CARDS, data, tmp_path / "out", HOW)
+        with (
+            locked(tmp_path / "out" / "cache"),
+            pytest.raises(UserError, match="another 'bench' works in this folder"),
+        ):
+            bench([str(models[0])], CARDS, data, tmp_path / "out", HOW)
         (tmp_path / "file").write_text("")
         with pytest.raises(UserError, match="is a file"):
             bench([str(models[0])], CARDS, data, tmp_path / "file", HOW)
+
+    def test_an_unknown_preset_is_named_before_any_work(self, models, data, tmp_path):
+        odd = card("phantom/odd", "zero_shot", ["zero_shot.mean_auc"], preset="carzreo")
+        outcome = bench([str(models[0])], [odd], data, tmp_path / "out", HOW)
+        assert "carzreo" in outcome.not_run["", odd.full_name]
+        assert not (tmp_path / "out").exists()
 
     def test_a_card_of_another_version(self):
         with pytest.raises(UserError, match="is at version 1 here, not 7"):

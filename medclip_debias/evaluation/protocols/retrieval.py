@@ -25,6 +25,7 @@ from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import phrases_of_images
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.models.finite import finite
+from medclip_debias.models.sentences import one_vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,7 +207,8 @@ class BoxRetrieval(Protocol):
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
-        self._grid, self._vectors = model.grid, finite(vectors, self.name)
+        row = None if model.sentence_rows is None else model.sentence_rows[1]
+        self._grid, self._vectors = model.grid, finite(one_vector(vectors, row), self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""

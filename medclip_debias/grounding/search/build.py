@@ -101,8 +101,8 @@ def build_index(
     steps = 2 * len(data)
     _check_room(work, 2 * shape[0] * shape[1] * shape[2])
 
+    queries = _queries(model, texts, settings)  # first: a model that has none is refused at once
     regions = _encode(model, data, work / REGIONS, shape, settings.batch_size, progress)
-    queries = _queries(model, texts, settings)
     learned = learn(
         work,
         regions,
@@ -152,6 +152,12 @@ def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSetting
     chosen = [texts[number] for number in order[: count + settings.queries]]
     with torch.inference_mode():
         vectors = model.encode_sentences(chosen)
+    if vectors.ndim > 2:
+        raise UserError(
+            "this model scores a sentence by several vectors (its words, as local_words and CARZero "
+            "do), which an index cannot hold; index another model, or rank images with 'evaluate' "
+            "or 'ground'."
+        )
     return Queries(vectors[:count], vectors[count:])
 
 

@@ -118,16 +118,27 @@ class ResNetRegions(ImageEncoder):
         """The residual stages, ``layer1`` first."""
         return [self.get_submodule(name) for name in self._stages]
 
+    @property
+    def splits(self) -> bool:
+        """After any stage."""
+        return True
+
     def forward(self, images: Tensor) -> Tensor:
         """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
-        return self.last_two(images)[1]
+        return self.features_upto(images, len(self.layers))
 
-    def last_two(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What the last stage but one, and the last, give for ``[B, 1, H, W]``."""
+    def features_upto(self, images: Tensor, depth: int) -> Tensor:
+        """``[B, C, rows, columns]`` of the stem and the first ``depth`` stages."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
-        for name in self._stages[:-1]:
-            x = getattr(self, name)(x)
-        return x, getattr(self, self._stages[-1])(x)
+        for stage in self.layers[:depth]:
+            x = stage(x)
+        return x
+
+    def features_after(self, features: Tensor, depth: int) -> Tensor:
+        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave."""
+        for stage in self.layers[depth:]:
+            features = stage(features)
+        return features
 
 
 def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -27,10 +28,12 @@ class Fusion(nn.Module):
     Attributes:
         map_kind: what `maps` holds.
         whole_alone: whether `scores` reads the first token alone.
+        sentence_rows: as in `medclip_debias.models.interface.ImageTextModel`.
     """
 
     map_kind: ClassVar[MapKind] = "cosine"
     whole_alone: ClassVar[bool] = False
+    sentence_rows: ClassVar[tuple[int, int] | None] = None
 
     @property
     def scale(self) -> float | None:
@@ -101,6 +104,7 @@ class QueryAttention(Fusion):
     """
 
     map_kind: ClassVar[MapKind] = "attention"
+    sentence_rows: ClassVar[tuple[int, int] | None] = (0, 0)
 
     def __init__(self, settings: FusionSettings, dim: int) -> None:
         super().__init__()
@@ -111,7 +115,7 @@ class QueryAttention(Fusion):
         )
         steps: list[nn.Module] = []
         widths = [dim, *settings.mlp, 1]
-        for before, after in zip(widths[:-1], widths[1:], strict=True):
+        for before, after in pairwise(widths):
             steps += [nn.Linear(before, after), nn.ReLU()]
         self.mlp_head = nn.Sequential(*steps[:-1])
 
@@ -187,6 +191,7 @@ class TwoSpaces(Fusion):
     """
 
     whole_alone: ClassVar[bool] = True
+    sentence_rows: ClassVar[tuple[int, int] | None] = (0, 1)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.scores`."""

@@ -55,6 +55,7 @@ class GloriaLocal:
 
     has_whole: ClassVar[bool] = False
     whole_alone: ClassVar[bool] = False
+    sentence_rows: ClassVar[tuple[int, int] | None] = None
     map_kind: ClassVar[MapKind] = "attention"
     learned_scale: ClassVar[float | None] = None
 

@@ -141,8 +141,8 @@ class GloriaImages(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, 1, 299, 299]`` to regions ``[B, 361, dim]`` and whole ``[B, dim]``."""
-        local, last = self.model.last_two(images)
-        whole = self.global_embedder(last.mean(dim=(2, 3)))
+        local = self.model.features_upto(images, 3)
+        whole = self.global_embedder(self.model.features_after(local, 3).mean(dim=(2, 3)))
         return self.local_embedder(local).flatten(2).transpose(1, 2), whole
 
 

@@ -111,6 +111,11 @@ class Peer(nn.Module):
         return self.fusion is None or self.fusion.whole_alone
 
     @property
+    def sentence_rows(self) -> tuple[int, int] | None:
+        """Of a sentence's several vectors, that of whole images and that of regions."""
+        return None if self.fusion is None else self.fusion.sentence_rows
+
+    @property
     def learned_scale(self) -> float | None:
         """What scores were multiplied by in training, where the fusion knows it."""
         return None if self.fusion is None else self.fusion.scale

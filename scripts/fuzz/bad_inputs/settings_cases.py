@@ -68,6 +68,16 @@ for what, changes in {
     "the language model's scores, which were never computed": {
         "loss": {"kind": "debiased", "eta": {"kind": "language_model"}}
     },
+    "stored features of an encoder that is trained": {"train_features": {"cache": True}},
+    "stored features of images that change": {
+        "train_features": {"cache": True},
+        "train_freeze": {"image": "all"},
+    },
+    "stored sentences of an encoder that is trained": {"train_features": {"text": True}},
+    "stored features in a file's place": {
+        "train_features": {"cache": True, "augmentations": 2, "folder": "/dev/null"},
+        "train_freeze": {"image": "all"},
+    },
 }.items():
     case(AREA, what, "refused")(_setting(**changes))
 
@@ -95,6 +105,14 @@ for what, image in {
 }.items():
     case(AREA, what, "refused")(_image(**image))
 
+for what, words in {
+    "heads that do not divide the dimension": ("aggregator=cross_attention", "heads=7"),
+    "an unknown aggregator": ("aggregator=atention",),
+    "an aggregator of 0 layers": ("aggregator=cross_attention", "layers=0"),
+}.items():
+    case(AREA, what, "refused")(
+        lambda world, words=words: [*world.train(), *(f"model.similarity.{w}" for w in words)]
+    )
 
 for what, name in {"an unknown preset": "fncc", "a path as a preset": "../fnc"}.items():
     case(AREA, what, "refused")(lambda world, name=name: [*world.train(), "--loss", name])

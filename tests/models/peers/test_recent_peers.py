@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -170,7 +171,8 @@ def test_radzero_attends_by_cosine_over_all_tokens_of_dinov2_and_two_blocks(tmp_
     assert sum(peer.provenance["unused_tensors"].values()) >= 2
     # The attention may have a temperature of its own; the scale is that of the loss.
     state["loss_fns.RadZeroLoss.attn_temperature"] = torch.tensor([math.log(0.5)])
-    other = imported("radzero", state, tmp_path / "..", tmp_path / "mpnet", config)
+    (tmp_path / "other").mkdir()
+    other = imported("radzero", state, tmp_path / "other", tmp_path / "mpnet", config)
     check_attention(other, images, tokens, torch.stack(sentences), 0.5)
 
 
@@ -205,10 +207,10 @@ def test_conns_maps_both_sides_and_attends_as_radzero(bert, cxr_bert_folder, tmp
 class Carzero:
     """CARZero from torch's own decoder layer, whose self-attention gives nothing."""
 
-    def __init__(self, bert, width, steps):
+    def __init__(self, bert, steps=()):
+        width = bert.config.hidden_size
         self.bert, self.vit = bert, timm_vit(width)
         self.norm = lively(nn.LayerNorm(width), 7)
-        made = nn.TransformerDecoderLayer(width, 4, 24, norm_first=True, batch_first=True)
         self.layers = nn.ModuleList(
             [
                 lively(
@@ -217,10 +219,9 @@ class Carzero:
                 for n in range(2)
             ]
         )
-        assert made.linear1.out_features == 24
         widths = [width, *steps, 1]
         parts = []
-        for before, after in zip(widths[:-1], widths[1:], strict=True):
+        for before, after in pairwise(widths):
             parts += [lively(nn.Linear(before, after), after), nn.ReLU(), nn.Dropout(0.1)]
         self.head = nn.Sequential(*parts[:-2]).eval()
 
@@ -263,7 +264,7 @@ class Carzero:
 @pytest.mark.parametrize("steps", [(12, 8), ()], ids=["perceptron", "linear"])
 @torch.no_grad()
 def test_carzero_asks_both_ways_with_the_published_padding(steps, bert, bert_folder, tmp_path):
-    reference = Carzero(bert, bert.config.hidden_size, steps)
+    reference = Carzero(bert, steps)
     peer = imported("carzero", reference.state(), tmp_path, bert_folder)
     images = pictures(256)
     x = (images[:, None, 16:240, 16:240].float().expand(-1, 3, -1, -1) / 255 - 0.4978) / 0.2449
@@ -296,7 +297,7 @@ def test_carzero_asks_both_ways_with_the_published_padding(steps, bert, bert_fol
 
 def test_carzero_with_two_different_norms_of_the_decoder_is_refused(bert, bert_folder, tmp_path):
     with torch.no_grad():
-        state = Carzero(bert, bert.config.hidden_size, ()).state()
+        state = Carzero(bert).state()
     state["CARZero.fusion_module.decoder.norm.bias"] += 1
     with pytest.raises(UserError, match="is not its decoder_norm"):
         imported("carzero", state, tmp_path, bert_folder)
@@ -480,7 +481,7 @@ def test_sentences_of_several_vectors_are_stored_side_by_side(tmp_path):
 def test_carzero_prints_its_licence_and_is_grounded(
     bert, bert_folder, radiographs, tmp_path, capsys
 ):
-    state = Carzero(bert, bert.config.hidden_size, ()).state()
+    state = Carzero(bert).state()
     torch.save(state, tmp_path / "carzero.pt")
     words = ["import-model", "carzero", str(tmp_path / "carzero.pt"), "--text", str(bert_folder)]
     assert run([*words, "--out", str(tmp_path / "peer"), "--self-test"]) == 0
@@ -488,7 +489,7 @@ def test_carzero_prints_its_licence_and_is_grounded(
     assert "Apache-2.0" in printed
     assert "--size 256 --clip 0 100" in printed
     model = load_model(tmp_path / "peer")
-    assert model.self_test["status"] in ("passed", "same")
+    assert model.self_test["status"] == "passed"
     ground = ["ground", str(tmp_path / "peer"), str(radiographs[0]), "--text", "left effusion"]
     assert run([*ground, "--out", str(tmp_path / "maps")]) == 0
     heatmap = np.load(next((tmp_path / "maps").glob("*.npy")))

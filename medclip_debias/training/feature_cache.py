@@ -1,0 +1,381 @@
+"""Features of frozen encoders, computed once and read in every step (docs/training.md).
+
+What is kept is whatever the frozen part gives, ``image_encoder.features_upto(images, depth)`` up to
+the last layer that is frozen, so the input of the first layer that is trained; and
+the features of a text encoder that is frozen as a whole. A folder is named by a hash of all that
+the numbers depend on, so other weights, images or settings have another one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from medclip_debias.config import json_hash
+from medclip_debias.data.augment import augment, draw
+from medclip_debias.data.frozen_features import (
+    Layout,
+    StoredFeatures,
+    is_whole,
+    readable,
+    write_features,
+)
+from medclip_debias.data.loader import StepBatches
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError, explained
+from medclip_debias.losses.distributed import Ranks
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training.optim import frozen_depth, frozen_part
+from medclip_debias.training.precision import Precision
+from medclip_debias.training.processes import share_from_first
+from medclip_debias.training.settings import RunSettings
+
+FORMAT = 1
+_LOCK = "lock"
+_HEARTBEAT = 5.0
+"""Seconds after which process 0 tells the others that it is still writing."""
+_TEXTS = 512
+_CLOSE = {"fp32": 1e-3, "fp16": 4e-3, "bf16": 3e-2}
+"""How far stored features may be from those computed now, as a share of the largest."""
+
+Progress = Callable[[int, int], None]
+
+
+class Kind(NamedTuple):
+    """How an encoder gives its features."""
+
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureCache:
+    """What a run reads in the place of its frozen encoders.
+
+    Attributes:
+        depth: how many layers of the image encoder are frozen (`frozen_depth`).
+        images: its features; None where images are encoded.
+        texts: the text encoder's, by the number of the sentence; None where they are encoded.
+        computed: what the two encoders gave: number type, and whether channels lay last.
+    """
+
+    depth: int
+    images: StoredFeatures | None
+    texts: StoredFeatures | None
+    computed: tuple[Kind, Kind]
+
+    def regions(self, model: DualEncoder, features: Tensor) -> Tensor:
+        """Unit vectors ``[I, N, D]`` from stored features of images."""
+        dtype, last = self.computed[0]
+        x = features.to(dtype)
+        if x.ndim == 4:  # as the encoder gives it, for the layout decides on rounding
+            x = x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        return model.encode_features(x, self.depth).regions
+
+    def sentences(self, model: DualEncoder, texts: Tensor) -> Tensor:
+        """Unit vectors ``[T, D]`` of the sentences with these numbers."""
+        assert self.texts is not None
+        stored = self.texts.at(texts.numpy()).to(model.device)
+        return model.encode_text_features(stored.to(self.computed[1].dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """One file that is wanted: what it is of, and how its rows are computed."""
+
+    what: str
+    key: dict[str, Any]
+    rows: int
+    chunk: int
+    compute: Callable[[range], Tensor]
+
+
+class Features:
+    """Finds or writes the features of a run.
+
+    Args:
+        settings: of the run.
+        model: with its starting weights, frozen parts in evaluation mode, laid out as in training.
+        prepared: the run's data.
+        batches: of the run, which say which images can be drawn and how they are augmented.
+        tokens: tokenised sentences of the run.
+        ranks: who takes part; process 0 writes, the others wait.
+        say: called with a sentence about what is written.
+        progress: called with rows done and rows to do.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        model: DualEncoder,
+        prepared: PreparedSet,
+        batches: StepBatches,
+        tokens: Sequence[list[int]],
+        ranks: Ranks,
+        say: Callable[[str], None],
+        progress: Progress | None = None,
+    ) -> None:
+        self.settings = settings
+        self.train = settings.train
+        self.model = model
+        self.prepared = prepared
+        self.batches = batches
+        self.tokens = tokens
+        self.ranks = ranks
+        self.say = say
+        self.progress = progress
+        self.folder = self.train.features.folder or prepared.folder / "features"
+        self.precision = Precision(self.train.precision, model.device)
+        studies = batches.studies
+        found = studies.rows if batches.views_per_study > 1 else studies.frontal or studies.rows
+        self.rows: NDArray[np.int64] = np.unique(np.concatenate(found))
+        self.copies = max(self.train.features.augmentations, 1)
+
+    def ready(self) -> FeatureCache:
+        """The features that the settings ask for, computed first where they are missing.
+
+        Raises:
+            UserError: they cannot be written, or what is there is of something else.
+        """
+        stored: dict[str, StoredFeatures] = {}
+        types: dict[str, Kind] = {}
+        for source in self._sources():
+            folder, layout, types[source.what] = self._found(source)
+            rows = self.rows if source.what == "image" else np.arange(source.rows)
+            stored[source.what] = StoredFeatures(folder, layout, rows, self._copies(source))
+        computed = types.get("image", Kind()), types.get("text", Kind())
+        return FeatureCache(self._depth, stored.get("image"), stored.get("text"), computed)
+
+    def planned(self) -> int:
+        """Bytes that `ready` would still write; nothing is written here."""
+        needed = 0
+        for source in self._sources():
+            folder, layout, _ = self._place(source)
+            needed += 0 if is_whole(folder, source.key, layout) else layout.size
+        return needed
+
+    def check_weights(self, where: str) -> None:
+        """See that the frozen weights are still those that the features are of.
+
+        Raises:
+            UserError: a checkpoint brought others.
+        """
+        for on, what, parts in (
+            (self.train.features.cache, "image", self._trunk),
+            (self.train.features.text, "text", [self.model.text_encoder]),
+        ):
+            if on and state_hash(parts) != self._weights[what]:
+                raise UserError(
+                    f"{where}: its frozen {what} encoder has other weights than the run's settings "
+                    "start from now, so the stored features are not of it; bring back the weights "
+                    "that the run began with, or start over with --fresh."
+                )
+
+    # ------------------------------------------------------------------------ what is wanted
+
+    def _sources(self) -> Iterator[_Source]:
+        if self.train.features.cache:
+            yield self._of_images()
+        if self.train.features.text:
+            yield self._of_texts()
+
+    @property
+    def _trunk(self) -> list[nn.Module]:
+        return frozen_part(self.model.image_encoder, self._depth)
+
+    @cached_property
+    def _depth(self) -> int:
+        encoder = self.model.image_encoder
+        depth = frozen_depth(encoder, "image", self.train, "the settings")
+        if self.train.features.cache and not encoder.splits and depth <= len(encoder.layers):
+            raise UserError(
+                f"features.cache: of {encoder.arch} only the whole encoder's features can be kept;"
+                " set trainable.image to frozen, and model.image.blocks for blocks of its own that"
+                " train."
+            )
+        return depth
+
+    @cached_property
+    def _weights(self) -> dict[str, str]:
+        """What the frozen parts were when they were first asked for."""
+        text = [self.model.text_encoder]
+        return {"image": state_hash(self._trunk), "text": state_hash(text)}
+
+    def _key(self, what: str, **more: Any) -> dict[str, Any]:
+        train = self.train
+        common = {"format": FORMAT, "what": what, "weights": self._weights[what]}
+        return common | more | {"dtype": train.features.dtype, "precision": train.precision}
+
+    def _of_images(self) -> _Source:
+        train, settings = self.train, self.settings
+        k = train.features.augmentations
+        key = self._key(
+            "image",
+            arch=settings.model.image.model_dump(mode="json", exclude={"weights"}),
+            depth=self._depth,
+            preprocessing=settings.preprocessing.model_dump(mode="json"),
+            set=self.prepared.content_hash,
+            rows=hashlib.sha256(self.rows.astype("<i8").tobytes()).hexdigest()[:16],
+            augment=train.augment.model_dump(mode="json", exclude={"where"}) if k else None,
+            augmentations=k,
+            seed=train.seed if k else None,
+            channels_last=train.channels_last,
+        )
+        share = train.batch_size // (train.accumulate * self.ranks.world)
+        chunk = max(2, min(64, share))
+        return _Source("image", key, len(self.rows) * self.copies, chunk, self._encode_images)
+
+    def _of_texts(self) -> _Source:
+        said = hashlib.sha256(json.dumps(self.tokens).encode()).hexdigest()[:16]
+        key = self._key("text", tokens=said)
+        return _Source("text", key, len(self.tokens), _TEXTS, self._encode_texts)
+
+    # --------------------------------------------------------------------------- computing
+
+    @torch.no_grad()
+    def _encode_images(self, part: range) -> Tensor:
+        # Libraries compute a batch of one image in another way, with other rounding.
+        places = np.array(part if len(part) > 1 else [*part, *part])
+        rows, copies = self.rows[places // self.copies], places % self.copies
+        stored, batches = self.batches.stored, self.batches
+        if stored.count:
+            draws = stored.draws(rows, copies)
+        else:  # nothing is left to chance
+            size = self.prepared.settings.size
+            rng = np.random.default_rng(0)
+            draws = draw(rng, self.train.augment, len(rows), size, batches.input_size)
+        pixels = torch.from_numpy(augment(self.prepared.pixels, rows, draws))
+        images = self.model.normalise(pixels.to(self.model.device))
+        if self.train.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with self.precision.autocast():
+            found: Tensor = self.model.image_encoder.features_upto(images, self._depth)
+        return found[: len(part)]
+
+    @torch.no_grad()
+    def _encode_texts(self, part: range) -> Tensor:
+        """Sentences of equal length together: no padding, so no sentence depends on another."""
+        model = self.model
+        by_length: dict[int, list[int]] = {}
+        for number in part:
+            by_length.setdefault(len(self.tokens[number]), []).append(number)
+        found: Tensor | None = None
+        for numbers in by_length.values():
+            ids, mask = model.tokenizer.pad([self.tokens[number] for number in numbers])
+            with self.precision.autocast():
+                values = model.text_encoder(ids.to(model.device), mask.to(model.device))
+            if found is None:
+                found = values.new_empty(len(part), *values.shape[1:])
+            found[[number - part.start for number in numbers]] = values
+        assert found is not None
+        return found
+
+    # ----------------------------------------------------------------------------- the file
+
+    def _place(self, source: _Source) -> tuple[Path, Layout, Kind]:
+        """Folder and layout of the file, and how the encoder gives its features."""
+        sample = source.compute(range(min(2, source.rows)))
+        layout = Layout.of(sample, source.rows, self.train.features.dtype)
+        kind = Kind(sample.dtype, sample.ndim == 4 and not sample.is_contiguous())
+        return self.folder / f"{source.what}-{json_hash(source.key)}", layout, kind
+
+    def _found(self, source: _Source) -> tuple[Path, Layout, Kind]:
+        folder, layout, computed = self._place(source)
+        if self.ranks.rank:
+            while not share_from_first(None, self.ranks):
+                pass
+        else:
+            told = time.monotonic()
+            for done in self._written(source, folder, layout):
+                if self.progress:
+                    self.progress(done, layout.rows)
+                if time.monotonic() - told > _HEARTBEAT:
+                    share_from_first(False, self.ranks)
+                    told = time.monotonic()
+            share_from_first(True, self.ranks)
+        return folder, layout, computed
+
+    def _written(self, source: _Source, folder: Path, layout: Layout) -> Iterator[int]:
+        if is_whole(folder, source.key, layout):
+            self._compare(source, folder, layout)
+            return
+        with explained(f"{folder}: cannot be written; set train.features.folder", OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        for waits in _alone(folder / _LOCK):
+            if waits is not None:
+                if not waits:
+                    self.say(f"{folder}: another process writes these features; waits for it.")
+                yield 0
+                continue
+            if is_whole(folder, source.key, layout):  # written while this one waited
+                return
+            augmented = f" x {self.copies} augmentations" if self._copies(source) > 1 else ""
+            what = "images" if source.what == "image" else "sentences"
+            count, size = source.rows // self._copies(source), readable(layout.size)
+            self.say(
+                f"{folder}: computes features of {count} {what}{augmented}, {size} in "
+                f"{layout.dtype}{self._others(folder)}."
+            )
+            yield from write_features(folder, source.key, layout, source.compute, source.chunk)
+
+    def _copies(self, source: _Source) -> int:
+        return self.copies if source.what == "image" else 1
+
+    def _others(self, folder: Path) -> str:
+        """What earlier runs left beside it, for nobody else looks there."""
+        beside = [p for p in self.folder.iterdir() if p.is_dir() and p != folder]
+        size = sum(f.stat().st_size for p in beside for f in p.iterdir() if f.is_file())
+        what = f"{len(beside)} other folder{'s' if len(beside) > 1 else ''} of features"
+        return f" ({what} beside it: {readable(size)})" if beside else ""
+
+    def _compare(self, source: _Source, folder: Path, layout: Layout) -> None:
+        """Compute a few rows again: a damaged file, or another library, is seen at once."""
+        stored = StoredFeatures(folder, layout, np.arange(source.rows))
+        for start in {0, max(source.rows - 2, 0)}:
+            part = range(start, min(start + 2, source.rows))
+            fresh, kept = source.compute(part).float().cpu(), stored.at(np.array(part)).float()
+            limit = _CLOSE["bf16" if self.precision.half else layout.dtype]
+            if not (fresh - kept).abs().max() <= limit * fresh.abs().max():
+                raise UserError(
+                    f"{folder}: row {start} of the stored features is not what the encoder gives "
+                    "now, so the file is damaged; remove the folder, and it is computed again."
+                )
+
+
+def _alone(path: Path) -> Iterator[int | None]:
+    """Hold the lock ``path`` while the last item, None, is worked on; before it a number a wait."""
+    with path.open("a") as file:
+        for number in count():
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                yield number
+                time.sleep(1)
+            except OSError:  # a disk without locks
+                break
+        yield None
+
+
+def state_hash(modules: Iterable[nn.Module]) -> str:
+    """16 hex digits that name the weights and buffers of ``modules``, in order."""
+    digest = hashlib.sha256()
+    for module in modules:
+        for name, value in module.state_dict().items():
+            value = value.detach().cpu().contiguous()
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

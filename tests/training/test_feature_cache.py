@@ -1,0 +1,353 @@
+"""Training from stored features is the training it stands for, and the file is whole or said so."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import shutil
+import time
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from medclip_debias.config import ImageEncoderSettings
+from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.training.feature_cache import _alone
+from medclip_debias.training.place import Place
+from medclip_debias.training.processes import together
+from medclip_debias.training.run import train
+from medclip_debias.training.settings import TrainSettings
+from medclip_debias.training.trainer import Trainer
+from tests.training.conftest import in_processes, largest_difference
+
+STILL = {"crop": False, "brightness": 0, "contrast": 0}
+FROZEN = {"freeze": {"image": "all"}, "augment": STILL}
+
+
+def after(settings, steps=3):
+    trainer = Trainer(settings)
+    losses = [float(trainer.step(step)["loss"]) for step in range(steps)]
+    return trainer.model.state_dict(), losses
+
+
+def same(a, b):
+    return all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        FROZEN,
+        FROZEN | {"channels_last": True, "accumulate": 2, "norm_batch": 4},
+        {"freeze": {"image": "layer1"}, "augment": STILL, "views_per_study": 2},
+        {"freeze": {"image": "all"}, "augmentations": 3},
+        {"freeze": {"image": "layer2"}, "augmentations": 2, "task": "two_view"},
+    ],
+    ids=["plain", "micro-batches", "part of the trunk", "augmented", "two views"],
+)
+def test_in_float32_the_weights_are_those_of_the_uncached_run_to_the_last_bit(run, tmp_path, train):
+    k = train.get("augmentations", 0)
+    train = {name: value for name, value in train.items() if name != "augmentations"}
+    loss = {"kind": "clip"} if train.get("task") else {"kind": "biovil"}
+    uncached = after(run(loss=loss, **train, features={"augmentations": k}))
+    features = {"cache": True, "augmentations": k, "folder": tmp_path}
+    settings = run(loss=loss, **train, features=features)
+    written = after(settings)
+    read = after(settings)
+    assert same(uncached[0], written[0])
+    assert same(uncached[0], read[0])
+    assert uncached[1] == written[1] == read[1]
+
+
+def test_images_are_not_read_and_batches_are_the_same(run, tmp_path):
+    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path})
+    plain, cached = Trainer(run(**FROZEN)), Trainer(settings)
+    cached.batches.pixels = np.zeros((0, 72, 72), np.uint8)  # reading an image would fail
+    for step in (0, 7, 30):  # of several epochs
+        a, b = plain.batches[step], cached.batches[step]
+        for name in ("texts", "owners", "studies"):
+            assert torch.equal(getattr(a, name), getattr(b, name))
+        with torch.no_grad():
+            images = plain.model.normalise(a.images)
+            assert torch.equal(plain.model.eval().image_encoder(images), b.images)
+
+
+def test_a_frozen_vision_transformer_with_a_block_of_its_own_is_kept_as_a_whole(run, tmp_path):
+    image = ImageEncoderSettings(arch="vit_tiny_scratch", blocks=1)
+
+    def settings(parts, features=None):
+        train = {"trainable": {"image": parts}, "augment": STILL}
+        made = run(**train, **({"features": features} if features else {}))
+        return made.model_copy(update={"model": made.model.model_copy(update={"image": image})})
+
+    wanted = {"cache": True, "folder": tmp_path}
+    plain, cached = after(settings("frozen")), after(settings("frozen", wanted))
+    assert same(plain[0], cached[0])
+    assert plain[1] == cached[1]
+    with pytest.raises(UserError, match="only the whole encoder's features"):
+        after(settings({"last_blocks": 1}, wanted))
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("fp16", 2e-3), ("bf16", 2e-2)])
+def test_half_precision_stays_near_the_uncached_run(run, tmp_path, dtype, limit):
+    exact, losses = after(run(**FROZEN))
+    features = {"cache": True, "dtype": dtype, "folder": tmp_path}
+    near, found = after(run(**FROZEN, features=features))
+    assert found == pytest.approx(losses, rel=limit)
+    assert 0 < largest_difference(exact, near) < limit
+    (folder,) = tmp_path.glob("image-*")
+    layout = json.loads((folder / "features.json").read_text())["layout"]
+    assert (folder / "features.bin").stat().st_size == 2 * layout["rows"] * np.prod(layout["shape"])
+
+
+def test_frozen_sentences_are_encoded_once_too(run, tmp_path):
+    frozen = FROZEN | {"freeze": {"image": "all", "text": "all"}}
+    exact, losses = after(run(**frozen))
+    settings = run(**frozen, features={"cache": True, "text": True, "folder": tmp_path})
+    near, found = after(settings)
+    assert found == pytest.approx(losses, rel=1e-5)
+    assert largest_difference(exact, near) < 1e-5
+    trainer = Trainer(settings)
+    trainer.model.text_encoder.bert = None  # computing would fail
+    trainer.step(0)
+
+
+def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp_path):
+    features = {"cache": True, "augmentations": 2, "folder": tmp_path / "features"}
+    frozen = {"freeze": {"image": "all"}, "features": features}
+    said: list[str] = []
+    whole = train(run("whole", **frozen), warn=said.append)
+    assert len(said) == 1
+    assert "x 2 augmentations" in said[0]
+    assert "MiB in fp32" in said[0]
+    cut = run("cut", **frozen)
+
+    def stop(done, *_):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(cut, progress=stop, warn=said.append)
+    again = train(cut, warn=said.append)
+    assert again.resumed_at == 4
+    assert len(said) == 1
+    files = [folder.model / "model.safetensors" for folder in (whole, again)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
+    settings = run(**FROZEN, norm_batch=4, features={"cache": True, "folder": tmp_path / "f"})
+    alone, _ = after(run(**FROZEN, norm_batch=4))
+
+    def work():
+        place = Place.from_environment()
+        with together(place, "cpu") as (ranks, device):
+            trainer = Trainer(settings, ranks=ranks, device=device)
+            for step in range(3):
+                trainer.step(step)
+            if place.rank == 0:
+                torch.save(trainer.model.state_dict(), tmp_path / "two.pt")
+
+    assert in_processes(2, work) == [0, 0]
+    assert largest_difference(alone, torch.load(tmp_path / "two.pt")) < 1e-5
+
+
+def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):
+    features = {"cache": True, "folder": tmp_path}
+    changes = [
+        {},
+        {"seed": 1},  # random weights of the trunk
+        {"freeze": {"image": "layer2"}},
+        {"features": features | {"dtype": "fp16"}},
+        {"augment": {}, "features": features | {"augmentations": 1}},
+    ]
+    for change in changes:
+        Trainer(run(**(FROZEN | {"features": features} | change)))
+    Trainer(run(**FROZEN, features=features, lr=0.5))  # changes nothing that is stored
+    assert len(list(tmp_path.iterdir())) == len(changes)
+
+
+def layout_and_key():
+    return Layout(7, (3, 2), "fp32"), {"weights": "a"}
+
+
+def rows(part):
+    return torch.stack([torch.full((3, 2), float(number)) for number in part])
+
+
+def test_an_interrupted_writer_goes_on_where_it_stopped(tmp_path):
+    layout, key = layout_and_key()
+    asked: list[int] = []
+
+    def compute(part):
+        asked.extend(part)
+        return rows(part)
+
+    writer = write_features(tmp_path, key, layout, compute, 2)
+    assert [next(writer) for _ in range(3)] == [0, 2, 4]
+    writer.close()
+    assert not (tmp_path / "features.json").exists()
+    assert list(write_features(tmp_path, key, layout, compute, 2)) == [4, 6, 7]
+    assert asked == list(range(7))
+    found = StoredFeatures(tmp_path, layout, np.arange(7)).of(np.array([6, 0, 3]))
+    assert torch.equal(found, rows([6, 0, 3]))
+    # Of another key nothing is taken over.
+    assert next(write_features(tmp_path, {"weights": "b"}, layout, compute, 2)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_rows_come_back_in_shape_layout_and_type(tmp_path, dtype):
+    values = torch.randn(4, 5, 3, 2).contiguous(memory_format=torch.channels_last)
+    layout = Layout.of(values, 4, dtype)
+    assert layout.channels_last
+    list(write_features(tmp_path, {}, layout, lambda part: values[list(part)], 3))
+    found = StoredFeatures(tmp_path, layout, np.array([10, 20]), copies=2)
+    some = found.of(np.array([20, 10]), np.array([0, 1]))
+    half = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    assert torch.equal(some, values.to(half)[[2, 1]])
+    assert (tmp_path / "features.bin").stat().st_size == layout.size
+
+
+def test_a_full_disk_is_one_sentence_before_anything_is_written(tmp_path, monkeypatch):
+    layout, key = layout_and_key()
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(UserError, match="are still to be written, but the disk has only"):
+        next(write_features(tmp_path, key, layout, rows, 2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_is_one_sentence_and_what_was_written_is_not_taken_for_whole(tmp_path):
+    layout, key = layout_and_key()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = write_features(tmp_path, key, layout, rows, 2)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # 168 bytes are needed
+        with pytest.raises(UserError, match=r"is the disk full\?\); free some space"):
+            list(writer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(write_features(tmp_path, key, layout, rows, 2))[-1] == 7
+    assert torch.equal(
+        StoredFeatures(tmp_path, layout, np.arange(7)).at(np.arange(7)), rows(range(7))
+    )
+
+
+def test_a_number_too_large_for_half_precision_is_refused(tmp_path):
+    layout = Layout(2, (1,), "fp16")
+    writer = write_features(tmp_path, {}, layout, lambda part: torch.full((2, 1), 1e6), 2)
+    with pytest.raises(UserError, match="that fp16 cannot hold"):
+        list(writer)
+
+
+@pytest.mark.parametrize("damage", ["bytes", "short", "copied"])
+def test_a_file_that_is_not_what_it_should_be_is_refused(run, tmp_path, damage):
+    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path})
+    Trainer(settings)
+    (folder,) = tmp_path.iterdir()
+    data = folder / "features.bin"
+    if damage == "bytes":
+        data.write_bytes(bytes(len(data.read_bytes())))
+    elif damage == "short":
+        data.write_bytes(data.read_bytes()[:-4])
+    else:
+        Trainer(run(**FROZEN, seed=1, features={"cache": True, "folder": tmp_path}))
+        (other,) = (each for each in tmp_path.iterdir() if each != folder)
+        shutil.copytree(other, folder, dirs_exist_ok=True)
+    with pytest.raises(UserError, match=r"it is computed again\.") as error:
+        Trainer(settings)
+    assert str(folder) in str(error.value)
+
+
+def test_a_checkpoint_with_another_trunk_is_not_continued_on_these_features(run, tmp_path):
+    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path})
+    trainer = Trainer(settings)
+    state = trainer.state()
+    state["model"] = dict(state["model"]) | {
+        "image_encoder.conv1.weight": state["model"]["image_encoder.conv1.weight"] + 1
+    }
+    with pytest.raises(UserError, match="other weights than the run's settings"):
+        trainer.restore(state, "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"features": {"cache": True}}, "freeze.image"),
+        ({"features": {"text": True}}, "freeze.text"),
+        ({"freeze": {"image": "all"}, "features": {"cache": True}}, "features.augmentations"),
+        ({"augment": STILL, "features": {"augmentations": 2}}, "augment changes no image"),
+        ({"task": "two_view", "features": {"augmentations": 1}}, "2 or more"),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_sentence(settings, words):
+    with pytest.raises(ValidationError, match=words):
+        TrainSettings(**settings)
+
+
+def test_runs_from_before_these_settings_resume():
+    assert "features" not in TrainSettings().model_dump()
+    assert TrainSettings(features={"augmentations": 1}).model_dump()["features"]
+
+
+def test_by_default_the_files_lie_in_the_prepared_set(run, prepared_phantom, tmp_path):
+    copied = tmp_path / "set"
+    shutil.copytree(prepared_phantom, copied)
+    settings = run(**FROZEN, features={"cache": True}).model_copy(update={"prepared": copied})
+    Trainer(settings)
+    assert list((copied / "features").glob("image-*/features.bin"))
+    PreparedSet.open(copied)
+
+
+def test_the_verb_writes_what_the_run_then_reads(run, tmp_path, capsys):
+    import yaml
+
+    from medclip_debias.cli import run as command
+
+    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "f"})
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    assert command(["features", str(config), "--json"]) == 0
+    heard = capsys.readouterr()
+    shown = json.loads(heard.out)["image"]
+    assert "MiB in fp32" in heard.err
+    assert shown["bytes"] == 4 * shown["rows"] * np.prod(
+        [int(n) for n in shown["shape"].split(" x ")]
+    )
+    said: list[str] = []
+    Trainer(settings, say=said.append)
+    assert said == []
+    assert command(["features", str(config), "train.features.cache=false"]) == 2
+    assert "asks for no stored features" in capsys.readouterr().err
+
+
+def test_what_is_still_to_be_written_is_known_beforehand(run, tmp_path):
+    settings = run(**FROZEN, features={"cache": True, "dtype": "bf16", "folder": tmp_path})
+    plain = Trainer(run(**FROZEN))
+    tokens = list(plain.cached.tokens)
+    planned = plain.features_of(settings, tokens).planned()
+    assert not list(tmp_path.iterdir())
+    Trainer(settings)
+    (file,) = tmp_path.glob("*/features.bin")
+    assert file.stat().st_size == planned > 0
+    assert plain.features_of(settings, tokens).planned() == 0
+
+
+def test_a_second_writer_waits_for_the_first(tmp_path):
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        with (tmp_path / "lock").open("a") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            (tmp_path / "held").touch()
+            time.sleep(0.5)
+            os._exit(0)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    assert list(_alone(tmp_path / "lock")) == [0, None]
+    os.waitpid(child, 0)
