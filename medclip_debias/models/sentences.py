@@ -10,9 +10,6 @@ from torch import Tensor
 
 from medclip_debias.errors import UserError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def sentence_list(texts: str | Iterable[str]) -> list[str]:
     """Return the sentences of ``texts``; a string is one sentence, not a list of letters.

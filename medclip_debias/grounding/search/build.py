@@ -154,9 +154,9 @@ def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSetting
         vectors = model.encode_sentences(chosen)
     if vectors.ndim > 2:
         raise UserError(
-            "this model scores a sentence by several vectors (its words, as local_words and CARZero "
-            "do), which an index cannot hold; index another model, or rank images with 'evaluate' "
-            "or 'ground'."
+            "this model scores a sentence by several vectors (as local_words and CARZero by its "
+            "words), which an index cannot hold; index another model, or rank images with "
+            "'evaluate' or 'ground'."
         )
     return Queries(vectors[:count], vectors[count:])
 
