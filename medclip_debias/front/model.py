@@ -37,6 +37,7 @@ from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import MapKind
 from medclip_debias.models.load import load_model
+from medclip_debias.models.sentences import one_vector
 from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
@@ -365,12 +366,17 @@ class Model:
             texts: T texts, none of them empty.
 
         Returns:
-            ``[T, D]`` float32, rows of length 1.
+            ``[T, D]`` float32, rows of length 1; of a model with several vectors a sentence, the
+            one that lies with whole images.
 
         Raises:
             UserError: there is no text, an empty one, or what is no text.
         """
-        return finite(self._sentence_vectors(checked_sentences(texts)), "encode_texts")
+        rows = self.network.sentence_rows
+        found = one_vector(
+            self._sentence_vectors(checked_sentences(texts)), None if rows is None else rows[0]
+        )
+        return finite(found, "encode_texts")
 
     # -------------------------------------------------------------------------- grounding
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medclip_debias.config import PrepareSettings, Resample
+from medclip_debias.config import Resample, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
@@ -423,8 +423,9 @@ def processor(path: Path | None, multiple: int = 1) -> PeerPreprocessing:
     numbers = isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) == 3
     if not isinstance(size, dict) or not numbers:
         raise UserError(f"{path}: holds no size, image_mean and image_std of three channels.")
-    known = abs(float(content.get("rescale_factor", 1 / 255)) - 1 / 255) < 1e-6
-    if content.get("resample", 3) not in _FILTERS or not known:
+    factor, resample = content.get("rescale_factor", 1 / 255), content.get("resample", 3)
+    known = isinstance(factor, float) and abs(factor - 1 / 255) < 1e-6
+    if not isinstance(resample, int) or resample not in _FILTERS or not known:
         raise UserError(f"{path}: its filter or rescaling is not offered here.")
     cut = "shortest_edge" in size
     side = size["shortest_edge"] if cut else size.get("height")
@@ -435,18 +436,18 @@ def processor(path: Path | None, multiple: int = 1) -> PeerPreprocessing:
     if inside % multiple or inside > side:
         raise UserError(f"{path}: an input of {inside} pixels does not fit patches of {multiple}.")
     fields: dict[str, Any] = {
-        "prepare": PrepareSettings(
-            size=side,
-            clip=(0, 100),
-            window="none",
-            fit="crop" if cut else "pad",
-            resample=_FILTERS[content.get("resample", 3)],
-        ),
+        "prepare": {
+            "size": side,
+            "clip": (0, 100),
+            "window": "none",
+            "fit": "crop" if cut else "pad",
+            "resample": _FILTERS[resample],
+        },
         "input_size": inside,
-        "channel_mean": tuple(mean),
-        "channel_std": tuple(std),
+        "channel_mean": mean,
+        "channel_std": std,
     }
-    return PeerPreprocessing(**fields)
+    return validate(PeerPreprocessing, fields, str(path), "")
 
 
 def swin_config(state: State, where: str) -> dict[str, Any]:

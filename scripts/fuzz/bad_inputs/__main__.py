@@ -27,6 +27,7 @@ import calibration_cases  # noqa: F401
 import claim_cases  # noqa: F401
 import folder_cases
 import openi_cases  # noqa: F401
+import peer_cases  # noqa: F401
 import pixel_cases  # noqa: F401
 import results_cases  # noqa: F401
 import settings_cases  # noqa: F401
