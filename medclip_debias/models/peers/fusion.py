@@ -67,7 +67,7 @@ class SimilarityAttention(Fusion):
     @property
     def scale(self) -> float:
         """One over the learned temperature of the loss, within [1, 100]."""
-        return min(max(float((-self.loss_temperature).exp()), 1.0), 100.0)
+        return min(max(float((-self.loss_temperature.detach()).exp()), 1.0), 100.0)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.scores`; sentences are unit vectors ``[T, D]``."""

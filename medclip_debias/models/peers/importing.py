@@ -121,25 +121,10 @@ def import_model(
     where = str(weights)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
     unused: Counter[str] = Counter()
-    preprocessing: PeerPreprocessing | None = None
-    match kind:
-        case "biovil" | "biovil_t":
-            settings, state, tokenizer = _biovil(kind, state, _folder(text, kind), where)
-        case "gloria":
-            settings, state, tokenizer = _gloria(state, _folder(text, kind), where)
-        case "medclip":
-            settings, state, tokenizer = _medclip(state, _folder(text, kind), where)
-        case "chexzero":
-            settings, state, tokenizer = read_chexzero(state, text, where)
-        case "carzero" | "cxr_clip" | "mgca":
-            reader = {"carzero": read_carzero, "cxr_clip": read_cxr_clip, "mgca": read_mgca}[kind]
-            settings, state, tokenizer = reader(state, _folder(text, kind), where, unused)
-        case "radzero" | "conns":
-            other = read_radzero if kind == "radzero" else read_conns
-            read, preprocessing = other(state, _folder(text, kind), config, where, unused)
-            settings, state, tokenizer = read
-        case _:
-            settings, state, tokenizer = read_open_clip(state, text, config, where)
+    bad = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
+    with explained(f"{where}: a tensor of another shape than this model's", *bad, LookupError):
+        read, preprocessing = _read(kind, state, text, config, where, unused)
+    settings, state, tokenizer = read
     if preprocessing is None:
         preprocessing = clip_preprocessing(settings, config)
     provenance = {
@@ -147,12 +132,39 @@ def import_model(
         "licence": licence_of(settings.kind),
         "unused_tensors": dict(unused),
     }
-    bad = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
     with explained(f"{where}: the widths and heads of this model do not fit together", *bad):
         peer = Peer(settings, preprocessing, tokenizer, provenance)
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)
     return Peer.load(out)
+
+
+def _read(
+    kind: Kind,
+    state: Mapping[str, Tensor],
+    text: Path | None,
+    config: Path | None,
+    where: str,
+    unused: Counter[str],
+) -> tuple[Read, PeerPreprocessing | None]:
+    """Architecture, tensors, tokenizer; and the preprocessing, where a file of its own says it."""
+    match kind:
+        case "biovil" | "biovil_t":
+            return _biovil(kind, state, _folder(text, kind), where), None
+        case "gloria":
+            return _gloria(state, _folder(text, kind), where), None
+        case "medclip":
+            return _medclip(state, _folder(text, kind), where), None
+        case "chexzero":
+            return read_chexzero(state, text, where), None
+        case "carzero" | "cxr_clip" | "mgca":
+            reader = {"carzero": read_carzero, "cxr_clip": read_cxr_clip, "mgca": read_mgca}[kind]
+            return reader(state, _folder(text, kind), where, unused), None
+        case "radzero" | "conns":
+            other = read_radzero if kind == "radzero" else read_conns
+            return other(state, _folder(text, kind), config, where, unused)
+        case _:
+            return read_open_clip(state, text, config, where), None
 
 
 def _folder(text: Path | None, kind: str) -> Path:

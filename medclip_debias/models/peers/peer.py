@@ -352,7 +352,7 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
 
 def _unit(regions: Tensor, whole: Tensor) -> ImageFeatures:
     """What a tower gave, ``[B, N, D]`` and ``[B, D]``, brought to unit length."""
-    return ImageFeatures(*(F.normalize(each.float(), dim=-1) for each in (regions, whole)))
+    return ImageFeatures(F.normalize(regions.float(), dim=-1), F.normalize(whole.float(), dim=-1))
 
 
 def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:

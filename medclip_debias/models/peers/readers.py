@@ -431,9 +431,9 @@ def processor(path: Path | None, multiple: int = 1) -> PeerPreprocessing:
     side = size["shortest_edge"] if cut else size.get("height")
     inside = crop.get("height") if cut and isinstance(crop, dict) else side
     square = cut or size.get("width") == side
-    if not all(isinstance(n, int) and n > 0 for n in (side, inside)) or not square:
+    if not isinstance(side, int) or not isinstance(inside, int) or not square:
         raise UserError(f"{path}: its size is not that of a square.")
-    if inside % multiple or inside > side:
+    if inside % multiple or not 0 < inside <= side:
         raise UserError(f"{path}: an input of {inside} pixels does not fit patches of {multiple}.")
     fields: dict[str, Any] = {
         "prepare": {

@@ -19,14 +19,14 @@ PROCESSOR: dict[str, Any] = {
 }
 
 
-def _weights(path: Path) -> Path:
+def _weights(path: Path, patches: tuple[int, ...]) -> Path:
     """A DINOv2's first tensors as RadZero names them, and nothing else."""
     import torch
 
     trunk = "vision_model."
     torch.save(
         {
-            f"{trunk}embeddings.patch_embeddings.projection.weight": torch.zeros(16, 3, 14, 14),
+            f"{trunk}embeddings.patch_embeddings.projection.weight": torch.zeros(patches),
             f"{trunk}embeddings.position_embeddings": torch.zeros(1, 5, 16),
             f"{trunk}encoder.layer.0.mlp.fc1.weight": torch.zeros(64, 16),
         },
@@ -36,10 +36,12 @@ def _weights(path: Path) -> Path:
 
 
 def _import(
-    kind: str, processor: str | None = json.dumps(PROCESSOR)
+    kind: str,
+    processor: str | None = json.dumps(PROCESSOR),
+    patches: tuple[int, ...] = (16, 3, 14, 14),
 ) -> Callable[[World], list[str]]:
     def build(world: World) -> list[str]:
-        words = ["import-model", kind, str(_weights(world.here / "weights.pt"))]
+        words = ["import-model", kind, str(_weights(world.here / "weights.pt", patches))]
         words += ["--text", str(world.base.language_model), "--out", str(world.out)]
         if processor is not None:
             path = world.here / "preprocessor_config.json"
@@ -53,6 +55,14 @@ def _import(
 for kind in ("carzero", "conns", "cxr_clip", "mgca"):
     case(PEERS, f"{kind} from RadZero's file", "refused")(_import(kind))
 case(PEERS, "radzero without its blocks", "refused")(_import("radzero"))
+for what, patches in {
+    "flat": (16, 588),
+    "empty": (0, 3, 14, 14),
+    "of two colours": (16, 2, 14, 14),
+}.items():
+    case(PEERS, f"radzero whose patches' filters are {what}", "refused")(
+        _import("radzero", patches=patches)
+    )
 case(PEERS, "radzero without its preprocessing", "refused")(_import("radzero", None))
 for what, text in {
     "that is no JSON": "{",
