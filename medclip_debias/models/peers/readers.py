@@ -345,6 +345,8 @@ def _dinov2(
     """A DINOv2 below ``trunk`` and the blocks after it: settings, tensors, preprocessing."""
     patches = shape_of(state, f"{trunk}embeddings.patch_embeddings.projection.weight", where)
     width, channels, _, patch = patches
+    if channels != 3:
+        raise UserError(f"{where}: its DINOv2 reads {channels} channels; one of 3 is wanted.")
     side = round((shape_of(state, f"{trunk}embeddings.position_embeddings", where)[1] - 1) ** 0.5)
     ratio = shape_of(state, f"{trunk}encoder.layer.0.mlp.fc1.weight", where)[0] // width
     fields = Dinov2Fields.model_validate(
