@@ -251,7 +251,9 @@ def _features(
         if written.empty:
             raise UserError(f"{data.folder}: no study of the split has a sentence.")
         texts = list(dict.fromkeys(written["text"]))
-        encoded = finite(one_vector(model.encode_sentences(texts)), "probe").astype(np.float64)
+        row = None if model.sentence_rows is None else model.sentence_rows[0]
+        found = one_vector(model.encode_sentences(texts), row)
+        encoded = finite(found, "probe").astype(np.float64)
     number = {text: n for n, text in enumerate(texts)}
     return vectors, {
         "images": vectors[[of_study[study] for study in written["study_id"]]],

@@ -373,12 +373,17 @@ class Model:
             texts: T texts, none of them empty.
 
         Returns:
-            ``[T, D]`` float32, rows of length 1.
+            ``[T, D]`` float32, rows of length 1; of a model with several vectors a sentence, the
+            one that lies with whole images.
 
         Raises:
             UserError: there is no text, an empty one, or what is no text.
         """
-        return finite(one_vector(self._sentence_vectors(checked_sentences(texts))), "encode_texts")
+        rows = self.network.sentence_rows
+        found = one_vector(
+            self._sentence_vectors(checked_sentences(texts)), None if rows is None else rows[0]
+        )
+        return finite(found, "encode_texts")
 
     # -------------------------------------------------------------------------- grounding
 

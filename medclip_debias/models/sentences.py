@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from medclip_debias.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def sentence_list(texts: str | Iterable[str]) -> list[str]:
@@ -34,16 +34,25 @@ def sentence_list(texts: str | Iterable[str]) -> list[str]:
     return found
 
 
-def one_vector(sentences: Tensor) -> Tensor:
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """One tensor of several models' ``[T, D]``, or of ``[T, K, D]`` with zeros up to the most K."""
+    if parts[0].ndim == 2:
+        return torch.cat(list(parts))
+    most = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts])
+
+
+def one_vector(sentences: Tensor, row: int | None = None) -> Tensor:
     """Unit vectors ``[T, D]`` of what a model encoded: that, or the direction of the mean word.
 
     Args:
         sentences: ``[T, D]``, or words ``[T, L, D]`` of a model that scores by them, padded with
             zeros.
+        row: the one of the L that is wanted, as ``sentence_rows`` of the model names them.
     """
     if sentences.ndim == 2:
         return sentences
-    total = sentences.sum(dim=1)
+    total = sentences.sum(dim=1) if row is None else sentences[:, row]
     return total / total.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
 

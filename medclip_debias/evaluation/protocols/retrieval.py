@@ -207,7 +207,8 @@ class BoxRetrieval(Protocol):
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
-        self._grid, self._vectors = model.grid, finite(one_vector(vectors), self.name)
+        row = None if model.sentence_rows is None else model.sentence_rows[1]
+        self._grid, self._vectors = model.grid, finite(one_vector(vectors, row), self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
