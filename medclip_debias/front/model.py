@@ -379,11 +379,8 @@ class Model:
         Raises:
             UserError: there is no text, an empty one, or what is no text.
         """
-        rows = self.network.sentence_rows
-        found = one_vector(
-            self._sentence_vectors(checked_sentences(texts)), None if rows is None else rows[0]
-        )
-        return finite(found, "encode_texts")
+        vectors = self._sentence_vectors(checked_sentences(texts))
+        return finite(one_vector(vectors, self.network.sentence_rows), "encode_texts")
 
     # -------------------------------------------------------------------------- grounding
 

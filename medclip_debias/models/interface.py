@@ -121,8 +121,13 @@ class ImageTextModel(Protocol):
         """The weights."""
 
 
-def need_vectors(model: ImageTextModel, verb: str) -> None:
+def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> None:
     """Refuse a model of which a sentence has no single vector.
+
+    Args:
+        model: to be asked.
+        verb: what shall be done with it.
+        several: whether ``verb`` can do with the rows that ``sentence_rows`` names.
 
     Raises:
         UserError: saying what ``verb`` would need.
@@ -135,4 +140,9 @@ def need_vectors(model: ImageTextModel, verb: str) -> None:
         raise UserError(
             f"'{verb}' keeps one vector a sentence, and this model scores by words and regions; "
             "import it with --score whole."
+        )
+    if model.sentence_rows is not None and not several:
+        raise UserError(
+            f"'{verb}' needs one vector a sentence, and this model scores a sentence by several; "
+            "leave that out for it."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,17 +43,25 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts])
 
 
-def one_vector(sentences: Tensor, row: int | None = None) -> Tensor:
+def one_vector(
+    sentences: Tensor,
+    rows: tuple[int, int] | None = None,
+    beside: Literal["images", "regions"] = "images",
+) -> Tensor:
     """Unit vectors ``[T, D]`` of what a model encoded: that, or the direction of the mean word.
 
     Args:
         sentences: ``[T, D]``, or words ``[T, L, D]`` of a model that scores by them, padded with
             zeros.
-        row: the one of the L that is wanted, as ``sentence_rows`` of the model names them.
+        rows: ``sentence_rows`` of the model; without, the mean of the L is taken.
+        beside: what the vector shall lie with, and so which of the two rows.
     """
     if sentences.ndim == 2:
         return sentences
-    total = sentences.sum(dim=1) if row is None else sentences[:, row]
+    if rows is None:
+        total = sentences.sum(dim=1)
+    else:
+        total = sentences[:, rows[0] if beside == "images" else rows[1]]
     return total / total.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
 

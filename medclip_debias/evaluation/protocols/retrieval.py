@@ -207,8 +207,8 @@ class BoxRetrieval(Protocol):
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
-        row = None if model.sentence_rows is None else model.sentence_rows[1]
-        self._grid, self._vectors = model.grid, finite(one_vector(vectors, row), self.name)
+        own = one_vector(vectors, model.sentence_rows, "regions")
+        self._grid, self._vectors = model.grid, finite(own, self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""

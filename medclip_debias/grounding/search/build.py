@@ -93,7 +93,7 @@ def build_index(
         raise UserError(f"{prepared}: the set has no image to index.")
     check_sample(data)
     model = load_model(Path(model_folder), best_device(device))
-    need_vectors(model, "index")
+    need_vectors(model, "index", several=True)  # of those `_queries` says more
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])

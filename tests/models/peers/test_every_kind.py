@@ -16,9 +16,11 @@ from medclip_debias.config import (
     Preprocessing,
     TextEncoderSettings,
 )
+from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.ranking import sentence_scores
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.features import ImageFeatures
+from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.piece_tokenizer import read_pieces
 from medclip_debias.models.peers.settings import (
@@ -247,6 +249,17 @@ def test_a_peers_score_is_the_cosine_of_its_whole_image_vector(name, build):
     assert model.learned_scale is None
     with pytest.raises(ValueError, match="of another model"):
         model.score(ImageFeatures(torch.zeros(1, 4, model.dim)), sentences)
+
+
+@pytest.mark.parametrize("name", ["carzero", "mgca", "chexzero"])
+def test_averages_over_prompts_are_refused_where_a_sentence_has_several_vectors(name, build):
+    """Presets average the prompts of a side, which means nothing of the words of two sentences."""
+    model = build(name)
+    need_vectors(model, "bench", several=True)
+    if name not in SEVERAL:
+        return need_vectors(model, "evaluate --preset")
+    with pytest.raises(UserError, match="'evaluate --preset' needs one vector a sentence"):
+        need_vectors(model, "evaluate --preset")
 
 
 @torch.no_grad()
