@@ -257,9 +257,9 @@ def test_averages_over_prompts_are_refused_where_a_sentence_has_several_vectors(
     model = build(name)
     need_vectors(model, "bench", several=True)
     if name not in SEVERAL:
-        return need_vectors(model, "evaluate --preset")
-    with pytest.raises(UserError, match="'evaluate --preset' needs one vector a sentence"):
-        need_vectors(model, "evaluate --preset")
+        return need_vectors(model, "a preset")
+    with pytest.raises(UserError, match="'a preset' needs one vector a sentence"):
+        need_vectors(model, "a preset")
 
 
 @torch.no_grad()
