@@ -137,7 +137,7 @@ class _Model:
 
         try:
             model = load_model(self.folder, best_device(self.how.device))
-            need_vectors(model, "bench")
+            need_vectors(model, "bench", several=True)
         except UserError as error:
             for card in cards:
                 self._not_run(card, error)

@@ -25,6 +25,7 @@ from medclip_debias.evaluation.encoding import Network, Vectors
 from medclip_debias.files import atomic_file, atomic_folder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.finite import finite
+from medclip_debias.models.sentences import stacked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +109,7 @@ class StoredSentences:
             try:
                 with np.load(path, allow_pickle=False) as content:
                     found = content["digests"], content["vectors"]
-                if found[0].shape == (len(found[1]), _DIGEST) and found[1].shape[1:] == (dim,):
+                if found[0].shape == (len(found[1]), _DIGEST) and found[1].shape[-1] == dim:
                     digests, self._vectors = found[0], found[1].astype(np.float32)
             except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
                 pass  # what it lacks is encoded again, or named by `read`
@@ -121,7 +122,8 @@ class StoredSentences:
             part = lacking[start : start + _TEXTS]
             with torch.inference_mode():
                 new = finite(network.sentences(part), "sentences")
-            self._vectors = np.concatenate([self._vectors, new])
+            known = [torch.from_numpy(self._vectors)] if len(self._vectors) else []
+            self._vectors = stacked([*known, torch.from_numpy(new)]).numpy()
             self._rows |= {_digest(text): len(self._rows) + i for i, text in enumerate(part)}
             digests = np.frombuffer(b"".join(self._rows), np.uint8).reshape(-1, _DIGEST)
             with atomic_file(self.path) as temporary, temporary.open("wb") as file:
@@ -129,7 +131,7 @@ class StoredSentences:
         return len(lacking)
 
     def read(self, texts: Sequence[str]) -> Floats:
-        """Vectors ``[len(texts), D]``.
+        """Vectors ``[len(texts), D]``, or ``[len(texts), K, D]`` where a sentence has several.
 
         Raises:
             UserError: some are not there.
@@ -200,7 +202,7 @@ class CachedVectors:
         """
         self._network = Network(self._model, self._data)
         wanted = np.array(sorted(set(rows)), dtype=np.int64)
-        mapped = np.isin(wanted, sorted(set(regions))) | (self._whole is None)
+        mapped = np.isin(wanted, sorted(set(regions))) | (not self._model.whole_alone)
         there = self._regions.written(wanted) | ~mapped
         if self._whole is not None:
             there &= self._whole.written(wanted)
@@ -237,7 +239,7 @@ class CachedVectors:
         whole = None
         if self._whole is not None:
             whole = torch.from_numpy(self._sound(self._whole, rows))
-            if not regions:
+            if not regions and self._model.whole_alone:
                 return ImageFeatures(whole[:, None], whole).to(self._model.device)
         found = torch.from_numpy(self._sound(self._regions, rows))
         shaped = found.reshape(len(rows), self._count, -1)

@@ -15,7 +15,8 @@ def import_model(
     kind: Annotated[
         str,
         typer.Argument(
-            help="biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino."
+            help="biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
+            "carzero, radzero, conns, cxr_clip or mgca."
         ),
     ],
     weights: Annotated[
@@ -26,7 +27,10 @@ def import_model(
         Path | None, typer.Option(help="BERT folder; for CLIP, its tokenizer's merges file.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="open_clip_config.json, for open_clip models.")
+        Path | None,
+        typer.Option(
+            help="open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns)."
+        ),
     ] = None,
     score: Annotated[
         str,
@@ -47,7 +51,11 @@ def import_model(
         "model": str(out),
         "parameters": sum(p.numel() for p in peer.parameters()),
         "grid": f"{grid.rows} x {grid.columns}",
-        "prepare with": peer.preprocessing.prepare.command_line(),
         "licence": peer.provenance["licence"],
+        "not used": "; ".join(
+            f"{count} tensors: {why}" for why, count in peer.provenance["unused_tensors"].items()
+        )
+        or "see docs/peers.md",
+        "prepare with": peer.preprocessing.prepare.command_line(),
     }
     show(shown, as_json)

@@ -175,7 +175,7 @@ def evaluate(
     if model.text_form == "none":
         need_vectors(model, "evaluate")
     if options.preset != OURS:
-        need_vectors(model, "evaluate --preset")
+        need_vectors(model, "evaluate --preset", several=True)
     check_preparation(model.preprocessing, data)
     prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
     prompt_set = prompt_set.only(classes)

@@ -117,7 +117,7 @@ def probe(
     check_preparation(model.preprocessing, data)
     known = Truth(Path(truth)) if truth is not None else None
     if known is not None:
-        need_vectors(model, "probe --truth")
+        need_vectors(model, "probe --truth", several=True)
     rows = {name: _rows(data, name) for name in ("train", split)}
     labels = _labels(data)
     every = np.concatenate(list(rows.values()))
@@ -251,7 +251,8 @@ def _features(
         if written.empty:
             raise UserError(f"{data.folder}: no study of the split has a sentence.")
         texts = list(dict.fromkeys(written["text"]))
-        encoded = finite(one_vector(model.encode_sentences(texts)), "probe").astype(np.float64)
+        found = one_vector(model.encode_sentences(texts), model.sentence_rows)
+        encoded = finite(found, "probe").astype(np.float64)
     number = {text: n for n, text in enumerate(texts)}
     return vectors, {
         "images": vectors[[of_study[study] for study in written["study_id"]]],

@@ -373,12 +373,14 @@ class Model:
             texts: T texts, none of them empty.
 
         Returns:
-            ``[T, D]`` float32, rows of length 1.
+            ``[T, D]`` float32, rows of length 1; of a model with several vectors a sentence, the
+            one that lies with whole images.
 
         Raises:
             UserError: there is no text, an empty one, or what is no text.
         """
-        return finite(one_vector(self._sentence_vectors(checked_sentences(texts))), "encode_texts")
+        vectors = self._sentence_vectors(checked_sentences(texts))
+        return finite(one_vector(vectors, self.network.sentence_rows), "encode_texts")
 
     # -------------------------------------------------------------------------- grounding
 

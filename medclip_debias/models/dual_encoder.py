@@ -54,7 +54,9 @@ class DualEncoder(nn.Module, ModelHubMixin):
     """
 
     has_whole: ClassVar[bool] = False
+    whole_alone: ClassVar[bool] = False
     text_form: ClassVar[TextForm] = "vector"
+    sentence_rows: ClassVar[tuple[int, int] | None] = None
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance", "model_type")
 
     def __init__(

@@ -23,6 +23,7 @@ class ImageFeatures:
         regions: unit vectors ``[B, N, D]``, N = rows x columns in row-major order.
         whole: unit vectors ``[B, D]`` by which the model's authors score a whole image; None where
             the score is computed from the regions.
+        attended: whether the score is computed from ``whole`` and the regions together.
 
     Raises:
         ValueError: the shapes do not fit together.
@@ -38,6 +39,7 @@ class ImageFeatures:
 
     regions: Tensor
     whole: Tensor | None = None
+    attended: bool = False
 
     def __post_init__(self) -> None:
         if self.regions.ndim != 3:
@@ -59,7 +61,7 @@ class ImageFeatures:
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(rows)
         whole = None if self.whole is None else self.whole[rows]
-        return ImageFeatures(self.regions[rows], whole)
+        return ImageFeatures(self.regions[rows], whole, self.attended)
 
     def __iter__(self) -> Iterator[ImageFeatures]:
         """The images one by one, each a batch of one."""
@@ -68,7 +70,7 @@ class ImageFeatures:
     def to(self, device: str | torch.device) -> ImageFeatures:
         """The same on another device."""
         whole = None if self.whole is None else self.whole.to(device)
-        return ImageFeatures(self.regions.to(device), whole)
+        return ImageFeatures(self.regions.to(device), whole, self.attended)
 
     def cpu(self) -> ImageFeatures:
         """The same on the CPU."""
@@ -85,7 +87,7 @@ class ImageFeatures:
         if not parts or len(wholes) not in (0, len(parts)):
             raise ValueError("expected one part or more, and all with 'whole' or all without")
         regions = torch.cat([part.regions for part in parts])
-        return cls(regions, torch.cat(wholes) if wholes else None)
+        return cls(regions, torch.cat(wholes) if wholes else None, parts[0].attended)
 
     @property
     def pooled(self) -> Tensor:
@@ -96,8 +98,11 @@ class ImageFeatures:
     def stored(self) -> Tensor:
         """What a search index keeps ``[B, K, D]``: all that the model's score is computed from.
 
-        K is 1 where there is ``whole``, else the number of regions.
+        K is 1 where the score is computed from ``whole``, else the number of regions, and one more
+        where ``whole`` is attended to with them: it is the first.
         """
+        if self.attended and self.whole is not None:
+            return torch.cat([self.whole[:, None], self.regions], dim=1)
         return self.regions if self.whole is None else self.whole[:, None]
 
     @classmethod

@@ -76,6 +76,17 @@ class ImageTextModel(Protocol):
         """Whether `encode_images` gives ``whole``, from which `score` is then computed."""
 
     @property
+    def whole_alone(self) -> bool:
+        """Whether `score` reads nothing but ``whole``, so that regions need not be kept for it."""
+
+    @property
+    def sentence_rows(self) -> tuple[int, int] | None:
+        """Of a sentence's ``[K, D]``, the row that lies with whole images, and with regions.
+
+        None where a sentence has one vector, or words of which none stands for it.
+        """
+
+    @property
     def learned_scale(self) -> float | None:
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
 
@@ -94,7 +105,11 @@ class ImageTextModel(Protocol):
         """Features of prepared images, uint8 ``[B, S, S]``."""
 
     def encode_sentences(self, sentences: str | Sequence[str]) -> Tensor:
-        """Sentences to unit vectors ``[T, D]``; a string is one sentence."""
+        """Sentences to unit vectors ``[T, D]``; a string is one sentence.
+
+        A model that scores a sentence by several vectors gives ``[T, K, D]``, with rows of zeros
+        behind those of a sentence that has fewer than K.
+        """
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""
@@ -106,8 +121,13 @@ class ImageTextModel(Protocol):
         """The weights."""
 
 
-def need_vectors(model: ImageTextModel, verb: str) -> None:
+def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> None:
     """Refuse a model of which a sentence has no single vector.
+
+    Args:
+        model: to be asked.
+        verb: what shall be done with it.
+        several: whether ``verb`` can do with the rows that ``sentence_rows`` names.
 
     Raises:
         UserError: saying what ``verb`` would need.
@@ -120,4 +140,9 @@ def need_vectors(model: ImageTextModel, verb: str) -> None:
         raise UserError(
             f"'{verb}' keeps one vector a sentence, and this model scores by words and regions; "
             "import it with --score whole."
+        )
+    if model.sentence_rows is not None and not several:
+        raise UserError(
+            f"'{verb}' needs one vector a sentence, and this model scores a sentence by several; "
+            "leave that out for it."
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from medclip_debias.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def sentence_list(texts: str | Iterable[str]) -> list[str]:
@@ -34,16 +35,33 @@ def sentence_list(texts: str | Iterable[str]) -> list[str]:
     return found
 
 
-def one_vector(sentences: Tensor) -> Tensor:
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """One tensor of several models' ``[T, D]``, or of ``[T, K, D]`` with zeros up to the most K."""
+    if parts[0].ndim == 2:
+        return torch.cat(list(parts))
+    most = max(part.shape[1] for part in parts)
+    return torch.cat([F.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts])
+
+
+def one_vector(
+    sentences: Tensor,
+    rows: tuple[int, int] | None = None,
+    beside: Literal["images", "regions"] = "images",
+) -> Tensor:
     """Unit vectors ``[T, D]`` of what a model encoded: that, or the direction of the mean word.
 
     Args:
         sentences: ``[T, D]``, or words ``[T, L, D]`` of a model that scores by them, padded with
             zeros.
+        rows: ``sentence_rows`` of the model; without, the mean of the L is taken.
+        beside: what the vector shall lie with, and so which of the two rows.
     """
     if sentences.ndim == 2:
         return sentences
-    total = sentences.sum(dim=1)
+    if rows is None:
+        total = sentences.sum(dim=1)
+    else:
+        total = sentences[:, rows[0] if beside == "images" else rows[1]]
     return total / total.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
 

@@ -31,7 +31,10 @@ from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.schema import check_results
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.training.lock import locked
 
 SIZE = 72
@@ -74,6 +77,42 @@ def models(tmp_path_factory):
     )
     train_masked_lm(words * 4, root / "lm", small)
     return [save_model(root / name, root / "lm", seed) for seed, name in enumerate(("one", "two"))]
+
+
+def save_peer(folder: Path, language: Path, kind: str) -> Path:
+    """A small CARZero, RadZero or MGCA, untrained, for the same prepared set."""
+    config = json.loads((language / "config.json").read_text())
+    sizes = {"image_size": 64, "patch": 16, "width": 16, "layers": 1, "heads": 2, "hidden": 24}
+    bare = {"kind": "vit", **sizes, "pre_norm": False, "patch_bias": True}
+    dino = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64}
+    dino = {"kind": "dinov2", "config": dino | {"patch_size": 16}, "image_size": 64}
+    queries = {"kind": "query_attention", "positions": 20, "layers": 1, "heads": 2, "hidden": 8}
+    image, text, fusion = {
+        "carzero": (bare, {"kind": "words", "positions": 20}, queries),
+        "mgca": (bare, {"kind": "words", "hidden": 8}, {"kind": "two_spaces"}),
+        "radzero": (
+            dino | {"blocks": 1, "block_heads": 2, "head": "norm"},
+            {"kind": "encoder", "pooling": "mean", "head": "norm"},
+            {"kind": "similarity_attention"},
+        ),
+    }[kind]
+    content = {"kind": kind, "dim": 16, "max_tokens": 16, "image": image, "fusion": fusion}
+    torch.manual_seed(3)
+    peer = Peer(
+        PeerSettings.model_validate(content | {"text": text | {"config": config}}),
+        PeerPreprocessing(
+            prepare=PrepareSettings(size=SIZE),
+            input_size=64,
+            channel_mean=(0.5,) * 3,
+            channel_std=(0.25,) * 3,
+        ),
+        SentenceTokenizer.load(language),
+        {"synthetic": True},
+    )
+    for parameter in peer.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    peer.eval().save(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +210,30 @@ class TestTheWholeRun:
                 assert "/somewhere" not in text
                 assert not any(name in text for name in ids)
         assert (out / "cache" / ".gitignore").read_text() == "*\n"
+
+
+def test_peers_that_attend_have_the_figures_of_evaluate(models, data, tmp_path):
+    """Kept vectors of several rows a sentence, and the whole beside the regions."""
+    language, out = models[0].parent / "lm", tmp_path / "results"
+    peers = [save_peer(tmp_path / kind, language, kind) for kind in ("carzero", "radzero", "mgca")]
+    outcome = bench(list(map(str, peers)), CARDS, data, out, HOW)
+    assert not outcome.not_run
+    (folder,) = prepared_of(out)
+    quick = {"bootstrap": 0, "heatmaps": 0, "prompts": "chex5", "device": "cpu"}
+    for peer in peers:
+        results = evaluate(peer, folder, tmp_path / f"{peer.name}-own", **quick)
+        assert results["retrieval"]["phrases"] > 0
+        for card_, metric, expected in (
+            (ZERO_SHOT, "zero_shot.mean_auc", results["zero_shot"]["mean_auc"]),
+            (GROUNDING, "grounding.cnr", results["grounding"]["cnr"]),
+            (
+                RETRIEVAL,
+                "study_retrieval.report.recall",
+                results["study_retrieval"]["report"]["recall"],
+            ),
+        ):
+            value = outcome.records[peer.name, card_.full_name].metrics[metric].value
+            assert value == pytest.approx(expected, abs=1e-5)
 
 
 class TestOnce:

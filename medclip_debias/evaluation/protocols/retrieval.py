@@ -207,7 +207,8 @@ class BoxRetrieval(Protocol):
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
-        self._grid, self._vectors = model.grid, finite(one_vector(vectors), self.name)
+        own = one_vector(vectors, model.sentence_rows, "regions")
+        self._grid, self._vectors = model.grid, finite(own, self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""

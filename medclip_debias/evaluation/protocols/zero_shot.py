@@ -310,6 +310,9 @@ class ZeroShot(Protocol):
         if self._ensembles:
             import torch
 
+            from medclip_debias.models.interface import need_vectors
+
+            need_vectors(model, "zero-shot classification under a preset")
             means = side_vectors(vectors.detach().cpu().numpy(), self._prompts)
             self._vectors = torch.cat([vectors, torch.from_numpy(means).to(vectors)])
 

@@ -93,12 +93,13 @@ def build_index(
         raise UserError(f"{prepared}: the set has no image to index.")
     check_sample(data)
     model = load_model(Path(model_folder), best_device(device))
-    need_vectors(model, "index")
+    need_vectors(model, "index", several=True)  # of those `_queries` says more
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
     rows, columns = model.grid.shape
-    shape = (len(data), 1 if model.has_whole else rows * columns, model.dim)
+    kept = 1 if model.whole_alone else rows * columns + model.has_whole
+    shape = (len(data), kept, model.dim)
     steps = 2 * len(data)
     _check_room(work, 2 * shape[0] * shape[1] * shape[2])
 
@@ -155,8 +156,9 @@ def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSetting
         vectors = model.encode_sentences(chosen)
     if vectors.ndim > 2:
         raise UserError(
-            "this model scores a sentence by its words (local_words), which an index cannot hold; "
-            "index a model with another aggregator, or rank images with 'evaluate' or 'ground'."
+            "this model scores a sentence by several vectors (as local_words and CARZero by its "
+            "words), which an index cannot hold; index another model, or rank images with "
+            "'evaluate' or 'ground'."
         )
     return Queries(vectors[:count], vectors[count:])
 

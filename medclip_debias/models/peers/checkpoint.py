@@ -18,7 +18,7 @@ Names = Sequence[tuple[str, str | None]]
 CONVERT = (
     "in an environment you trust, with the authors' code, run: import torch; "
     "c = torch.load(FILE, weights_only=False); "
-    "torch.save(c.get('state_dict', c), 'weights.pt'); then give weights.pt"
+    "torch.save(c.get('state_dict', c.get('model', c)), 'weights.pt'); then give weights.pt"
 )
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from medclip_debias.errors import UserError
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.sentence_towers import word_places, word_sums
 from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.text import words_only
 from medclip_debias.models.region_grid import RegionGrid
@@ -60,7 +61,9 @@ class GloriaLocal:
     """
 
     has_whole: ClassVar[bool] = False
+    whole_alone: ClassVar[bool] = False
     text_form: ClassVar[TextForm] = "words"
+    sentence_rows: ClassVar[tuple[int, int] | None] = (0, 0)
     map_kind: ClassVar[MapKind] = "attention"
     learned_scale: ClassVar[float | None] = None
 
@@ -139,25 +142,18 @@ class GloriaLocal:
             states = torch.stack(out.hidden_states[-4:]).sum(dim=0).float()
             # The peer's own vector (`BertTower`), brought to unit length as the peer does.
             whole = F.normalize((states * mask[..., None]).sum(dim=1), dim=-1)
-            for vector, row, own in zip(whole, states, some, strict=True):
-                found.append(torch.cat([vector[None], self._words(row, own)]))
+            places = word_places(self.tokenizer, some)
+            words_of = word_sums(states, places.to(self.device))
+            lasts = places.amax(dim=1).tolist()
+            # Without [CLS], the first word, and [SEP], the last.
+            for vector, own, last in zip(whole, words_of, lasts, strict=True):
+                found.append(torch.cat([vector[None], own[1:last]]))
         if not found:
             return torch.zeros(0, 1, self.dim, device=self.device)
         empty = next((n for n, words in enumerate(found, start=1) if len(words) < 2), None)
         if empty is not None:
             raise UserError(f"Sentence {empty} holds no word of letters or digits; write one.")
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
-
-    def _words(self, states: Tensor, ids: Sequence[int]) -> Tensor:
-        """``[W, D]`` of a sentence's tokens ``[>= len(ids), D]``, [CLS] and [SEP] left out."""
-        tokens = self.tokenizer.tokens(ids)[1:-1]
-        number, place = -1, []
-        for token in tokens:
-            number += number < 0 or not token.startswith("##")
-            place.append(number)
-        words = states.new_zeros(number + 1, states.shape[1])
-        where = torch.tensor(place, dtype=torch.long, device=states.device)
-        return words.index_add_(0, where, states[1 : 1 + len(tokens)])
 
     def attention(self, regions: Tensor, words: Tensor) -> Tensor:
         """How each word spreads over the regions: ``[B, W, N]``, each row sums to one.

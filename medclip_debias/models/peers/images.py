@@ -147,12 +147,9 @@ class GloriaImages(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, 1, 299, 299]`` to regions ``[B, 361, dim]`` and whole ``[B, dim]``."""
-        net = self.model
-        x = net.maxpool(net.relu(net.bn1(net.conv1(images))))
-        for name in ("layer1", "layer2", "layer3"):
-            x = net.get_submodule(name)(x)
-        whole = self.global_embedder(net.get_submodule("layer4")(x).mean(dim=(2, 3)))
-        return self.local_embedder(x).flatten(2).transpose(1, 2), whole
+        local = self.model.features_upto(images, 3)
+        whole = self.global_embedder(self.model.features_after(local, 3).mean(dim=(2, 3)))
+        return self.local_embedder(local).flatten(2).transpose(1, 2), whole
 
 
 class MedClipResNet(nn.Module):

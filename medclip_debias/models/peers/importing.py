@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +14,6 @@ from medclip_debias.files import file_hash
 from medclip_debias.models.image_encoder import weight_file
 from medclip_debias.models.peers.checkpoint import (
     Names,
-    layers_in,
     load_strictly,
     read_checkpoint,
     renamed,
@@ -30,6 +30,15 @@ from medclip_debias.models.peers.open_clip import (
     read_open_clip,
 )
 from medclip_debias.models.peers.peer import Peer, PeerTokenizer
+from medclip_debias.models.peers.readers import (
+    SWIN,
+    read_carzero,
+    read_conns,
+    read_cxr_clip,
+    read_mgca,
+    read_radzero,
+    swin_config,
+)
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Kind,
@@ -47,6 +56,8 @@ from medclip_debias.models.text_encoder import (
     read_bert_state,
 )
 
+BAD = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
+"""What building a model of numbers that do not fit raises, in one library or another."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SIDE_FILES = (
     *("config.json", "preprocessor_config.json", "tokenizer_config.json"),
@@ -83,19 +94,6 @@ MEDCLIP: Names = (
     (r"^text_model\.model\.", "text.bert."),
     (r"^text_model\.projection_head\.", "text.head."),
 )
-# transformers 5 names the parts of Swin's attention otherwise than the published files.
-SWIN: Names = (
-    (r"\.attention\.self\.query\.", ".attention.q_proj."),
-    (r"\.attention\.self\.key\.", ".attention.k_proj."),
-    (r"\.attention\.self\.value\.", ".attention.v_proj."),
-    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
-    (
-        r"\.attention\.self\.relative_position_bias_table$",
-        ".attention.relative_position_bias.relative_position_bias_table",
-    ),
-    (r"\.intermediate\.dense\.", ".mlp.fc1."),
-    (r"(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
-)
 
 
 def import_model(
@@ -116,8 +114,8 @@ def import_model(
             wrote (siglip, clip, rad_dino).
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
-        config: ``open_clip_config.json`` or open_clip's model configuration (open_clip only).
-
+        config: ``open_clip_config.json`` or open_clip's model configuration (open_clip), or
+            ``preprocessor_config.json`` (radzero, conns).
         golden: store golden samples, with which every later loading tests the machine.
         score: by what `medclip_debias.models.load.load_model` shall let it score (GLoRIA).
 
@@ -146,22 +144,18 @@ def import_model(
     state = read_checkpoint(weights)
     where = str(weights)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
-    match kind:
-        case "biovil" | "biovil_t":
-            settings, state, tokenizer = _biovil(kind, state, _folder(text, kind), where)
-        case "gloria":
-            settings, state, tokenizer = _gloria(state, _folder(text, kind), where)
-            settings = settings.model_copy(update={"score": score})
-        case "medclip":
-            settings, state, tokenizer = _medclip(state, _folder(text, kind), where)
-        case "chexzero":
-            settings, state, tokenizer = read_chexzero(state, text, where)
-        case _:
-            settings, state, tokenizer = read_open_clip(state, text, config, where)
-    preprocessing = clip_preprocessing(settings, config)
+    unused: Counter[str] = Counter()
+    with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
+        read, preprocessing = _read(kind, state, text, config, where, unused)
+    settings, state, tokenizer = read
+    if score != "whole":
+        settings = settings.model_copy(update={"score": score})
+    if preprocessing is None:
+        preprocessing = clip_preprocessing(settings, config)
     provenance = {
         "imported": {path.name: file_hash(path) for path in files},
         "licence": licence_line(kind, places),
+        "unused_tensors": dict(unused),
     }
     return _written(settings, state, tokenizer, preprocessing, provenance, out, golden, where)
 
@@ -185,6 +179,7 @@ def _of_folder(
     provenance = {
         "imported": {n: file_hash(folder / n) for n in names if (folder / n).is_file()},
         "licence": licence_line(kind, {"weights": folder}),
+        "unused_tensors": {},
     }
     return _written(settings, state, tokenizer, preprocessing, provenance, out, golden, str(path))
 
@@ -200,12 +195,39 @@ def _written(
     where: str,
 ) -> Peer:
     """Build the model, fill it strictly, write its folder, and read that."""
-    bad = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
-    with explained(f"{where}: the widths and heads of this model do not fit together", *bad):
+    with explained(f"{where}: the widths and heads of this model do not fit together", *BAD):
         peer = Peer(settings, preprocessing, tokenizer, provenance)
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)
     return Peer.load(out)
+
+
+def _read(
+    kind: Kind,
+    state: Mapping[str, Tensor],
+    text: Path | None,
+    config: Path | None,
+    where: str,
+    unused: Counter[str],
+) -> tuple[Read, PeerPreprocessing | None]:
+    """Architecture, tensors, tokenizer; and the preprocessing, where a file of its own says it."""
+    match kind:
+        case "biovil" | "biovil_t":
+            return _biovil(kind, state, _folder(text, kind), where), None
+        case "gloria":
+            return _gloria(state, _folder(text, kind), where), None
+        case "medclip":
+            return _medclip(state, _folder(text, kind), where), None
+        case "chexzero":
+            return read_chexzero(state, text, where), None
+        case "carzero" | "cxr_clip" | "mgca":
+            reader = {"carzero": read_carzero, "cxr_clip": read_cxr_clip, "mgca": read_mgca}[kind]
+            return reader(state, _folder(text, kind), where, unused), None
+        case "radzero" | "conns":
+            other = read_radzero if kind == "radzero" else read_conns
+            return other(state, _folder(text, kind), config, where, unused)
+        case _:
+            return read_open_clip(state, text, config, where), None
 
 
 def _folder(text: Path | None, kind: str) -> Path:
@@ -275,7 +297,7 @@ def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
     if "image.projection_head.weight" in state:
         swin = {key: value for key, value in state.items() if key.startswith("image.")}
         state = {key: state[key] for key in state if key not in swin} | renamed(swin, SWIN)
-        image = SwinSettings(config=_swin_config(state, where))
+        image = SwinSettings(config=swin_config(state, where))
     else:
         state = summed_channels(state, "image.model.conv1.weight")
     settings = PeerSettings(
@@ -290,22 +312,3 @@ def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
         tokenizer, shape_of(state, "text.bert.embeddings.word_embeddings.weight", where)[0], text
     )
     return settings, state, tokenizer
-
-
-def _swin_config(state: Mapping[str, Tensor], where: str) -> dict[str, Any]:
-    """Widths, depths and heads as the tensors tell; window 7 as published."""
-    patches = "image.model.embeddings.patch_embeddings.projection.weight"
-    stages = layers_in(state, r"^image\.model\.encoder\.layers\.(\d+)\.")
-    name = "image.model.encoder.layers.{}.blocks.0.attention."
-    name += "relative_position_bias.relative_position_bias_table"
-    return {
-        "embed_dim": shape_of(state, patches, where)[0],
-        "depths": [
-            layers_in(state, rf"^image\.model\.encoder\.layers\.{n}\.blocks\.(\d+)\.")
-            for n in range(stages)
-        ],
-        "num_heads": [shape_of(state, name.format(n), where)[1] for n in range(stages)],
-        "window_size": 7,
-        "image_size": 224,
-        "patch_size": shape_of(state, patches, where)[-1],
-    }

@@ -23,8 +23,16 @@ KNOWN: dict[str, str] = {
         "not said in the folder. RAD-DINO: MSRLA at first, MIT later, and not meant for clinical "
         "practice; the page you had it from says which"
     ),
+    "carzero": "Apache-2.0 (its repository; the weights carry no statement of their own)",
+    "radzero": "CC BY-NC 4.0: no commercial use",
+    "conns": (
+        "its repository states none; ask the authors before any use but research, and see the "
+        "terms of RAD-DINO-MAIRA-2 (MSRLA: research alone) inside of it"
+    ),
+    "cxr_clip": "CC BY-NC-SA 4.0 (its repository): no commercial use, changes under the same",
+    "mgca": "its repository states none; ask the authors before any use but research",
 }
-"""By kind; other modules add theirs."""
+"""By kind."""
 
 UNKNOWN = "not said in the files; the authors' page says it"
 _LARGEST = 4 << 20

@@ -28,6 +28,7 @@ from medclip_debias.models.peers.settings import (
     Kind,
     PeerPreprocessing,
     PeerSettings,
+    ResNetSettings,
     TimmSettings,
     ViTSettings,
     published_preprocessing,
@@ -55,16 +56,26 @@ POOLED_IMAGE: Names = (
     (r"^visual\.trunk\.attn_pool\.mlp\.fc1\.", "image.attn_pool.mlp.c_fc."),
     (r"^visual\.trunk\.attn_pool\.mlp\.fc2\.", "image.attn_pool.mlp.c_proj."),
 )
+
+
+def timm_names(prefix: str, to: str) -> Names:
+    """Names of timm's plain vision transformer below the pattern ``prefix``, as CLIP's."""
+    block = rf"{to}transformer.resblocks.\1"
+    return (
+        (rf"^{prefix}cls_token$", f"{to}class_embedding"),
+        (rf"^{prefix}pos_embed$", f"{to}positional_embedding"),
+        (rf"^{prefix}patch_embed\.proj\.", f"{to}conv1."),
+        (rf"^{prefix}norm\.", f"{to}ln_post."),
+        (rf"^{prefix}blocks\.(\d+\.)norm(\d)\.", block + r"ln_\2."),
+        (rf"^{prefix}blocks\.(\d+\.attn\.)qkv\.", block + "in_proj_"),
+        (rf"^{prefix}blocks\.(\d+\.attn\.)proj\.", block + "out_proj."),
+        (rf"^{prefix}blocks\.(\d+\.mlp\.)fc1\.", block + "c_fc."),
+        (rf"^{prefix}blocks\.(\d+\.mlp\.)fc2\.", block + "c_proj."),
+    )
+
+
 TIMM_IMAGE: Names = (
-    (r"^visual\.trunk\.cls_token$", "image.class_embedding"),
-    (r"^visual\.trunk\.pos_embed$", "image.positional_embedding"),
-    (r"^visual\.trunk\.patch_embed\.proj\.", "image.conv1."),
-    (r"^visual\.trunk\.norm\.", "image.ln_post."),
-    (r"^visual\.trunk\.blocks\.(\d+\.)norm(\d)\.", r"image.transformer.resblocks.\1ln_\2."),
-    (r"^visual\.trunk\.blocks\.(\d+\.attn\.)qkv\.", r"image.transformer.resblocks.\1in_proj_"),
-    (r"^visual\.trunk\.blocks\.(\d+\.attn\.)proj\.", r"image.transformer.resblocks.\1out_proj."),
-    (r"^visual\.trunk\.blocks\.(\d+\.mlp\.)fc1\.", r"image.transformer.resblocks.\1c_fc."),
-    (r"^visual\.trunk\.blocks\.(\d+\.mlp\.)fc2\.", r"image.transformer.resblocks.\1c_proj."),
+    *timm_names(r"visual\.trunk\.", "image."),
     (r"^visual\.head\.proj\.weight$", "image.proj"),
 )
 BERT_TEXT: Names = (
@@ -145,7 +156,8 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
     image = settings.image
     sized = ViTSettings | ClipResNetSettings | TimmSettings
     size = image.image_size if isinstance(image, sized) else 224
-    found = published_preprocessing(settings.kind, size)
+    resnet = isinstance(image, ResNetSettings)
+    found = published_preprocessing(settings.kind, size, resnet=resnet)
     given = {} if config is None else read_config(config).get("preprocess_cfg") or {}
     modes = ("shortest", "longest", "squash")
     for name, known in (("resize_mode", modes), ("interpolation", ("bicubic", "bilinear"))):

@@ -1,12 +1,14 @@
 """A peer: another group's two towers behind the interface of `DualEncoder`, in one folder.
 
-A peer scores an image by a vector of the whole image, not by its unit regions; `encode_images`
-gives both (`medclip_debias.models.features.ImageFeatures`).
+A peer scores an image by a vector of the whole image, or by attention over that and the regions
+(`medclip_debias.models.peers.fusion`); `encode_images` gives both
+(`medclip_debias.models.features.ImageFeatures`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +27,7 @@ from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import MapKind, TextForm
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
+from medclip_debias.models.peers.fusion import Fusion, build_fusion
 from medclip_debias.models.peers.images import (
     BioViLImages,
     DinoImages,
@@ -33,10 +36,18 @@ from medclip_debias.models.peers.images import (
     MedClipSwin,
 )
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
+from medclip_debias.models.peers.sentence_towers import (
+    CarzeroText,
+    EncoderText,
+    MgcaText,
+    word_places,
+)
 from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipResNetSettings,
     ClipTextSettings,
+    Dinov2Settings,
+    EncoderTextSettings,
     NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
@@ -45,12 +56,22 @@ from medclip_debias.models.peers.settings import (
     SwinSettings,
     TimmSettings,
     ViTSettings,
+    WordsTextSettings,
 )
 from medclip_debias.models.peers.text import BertTower, ClipTokenizer, NoTokenizer, words_only
 from medclip_debias.models.peers.timm_tower import TimmTower
+from medclip_debias.models.peers.trunks import (
+    CarzeroImages,
+    CxrClipResNet,
+    CxrClipSwin,
+    Dinov2Images,
+    MgcaResNet,
+    MgcaViT,
+    class_token_first,
+)
 from medclip_debias.models.peers.vit import ClipText, VisionTransformer
 from medclip_debias.models.region_grid import RegionGrid
-from medclip_debias.models.sentences import sentence_list
+from medclip_debias.models.sentences import sentence_list, stacked
 from medclip_debias.models.similarity import region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
@@ -73,8 +94,6 @@ class Peer(nn.Module):
     """
 
     has_whole: ClassVar[bool] = True
-    learned_scale: ClassVar[float | None] = None
-    map_kind: ClassVar[MapKind] = "cosine"
 
     def __init__(
         self,
@@ -92,6 +111,27 @@ class Peer(nn.Module):
         self.content_hash: str | None = None
         self.self_test: dict[str, Any] | None = None
         self.image, self.text = build_towers(settings)
+        self.fusion: Fusion | None = build_fusion(settings.fusion, settings.dim)
+
+    @property
+    def whole_alone(self) -> bool:
+        """Whether `score` reads ``whole`` and not the regions."""
+        return self.fusion is None or self.fusion.whole_alone
+
+    @property
+    def sentence_rows(self) -> tuple[int, int] | None:
+        """Of a sentence's several vectors, that of whole images and that of regions."""
+        return None if self.fusion is None else self.fusion.sentence_rows
+
+    @property
+    def learned_scale(self) -> float | None:
+        """What scores were multiplied by in training, where the fusion knows it."""
+        return None if self.fusion is None else self.fusion.scale
+
+    @property
+    def map_kind(self) -> MapKind:
+        """What `region_scores` gives: cosines, or shares of a sentence's attention."""
+        return "cosine" if self.fusion is None else self.fusion.map_kind
 
     @property
     def device(self) -> torch.device:
@@ -161,7 +201,8 @@ class Peer(nn.Module):
             images: prepared uint8 ``[B, S, S]``, or what `normalise` gave.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        return _unit(*self.image(x))
+        found = _unit(*self.image(x))
+        return replace(found, attended=not self.whole_alone)
 
     def encode_pairs(self, images: Tensor, previous: Tensor) -> ImageFeatures:
         """As `encode_images`, for images with an earlier one of the same patient (BioViL-T)."""
@@ -173,39 +214,54 @@ class Peer(nn.Module):
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
         """Unit vectors ``[T, D]``; each distinct sentence is encoded once.
 
-        A string is one sentence.
+        A string is one sentence. CARZero and MGCA have several vectors a sentence, ``[T, K, D]``,
+        K the most of any, filled up with zeros (`medclip_debias.models.peers.sentence_towers`).
 
         Raises:
             UserError: something among them is no text, or this model reads images alone.
         """
         sentences = sentence_list(sentences)
         text = self.settings.text
-        if isinstance(text, BertSettings) and text.words_only:
+        by_words = isinstance(text, WordsTextSettings)
+        if by_words or (isinstance(text, BertSettings) and text.words_only):
             sentences = [words_only(sentence) for sentence in sentences]
         distinct = sorted(set(sentences), key=lambda sentence: (len(sentence), sentence))
         if not distinct:
-            return torch.zeros(0, self.dim, device=self.device)
+            return torch.zeros(0, *(2,) * by_words, self.dim, device=self.device)
         ids = self.tokenizer.encode(distinct, self.settings.max_tokens)
         parts = []
         for start in range(0, len(ids), batch_size):
-            padded, mask = self.tokenizer.pad(ids[start : start + batch_size])
-            parts.append(self.text(padded.to(self.device), mask.to(self.device)))
-        vectors = F.normalize(torch.cat(parts).float(), dim=-1)
+            part = ids[start : start + batch_size]
+            inputs = list(self.tokenizer.pad(part))
+            if by_words and isinstance(self.tokenizer, SentenceTokenizer):
+                inputs.append(word_places(self.tokenizer, part))
+            parts.append(self.text(*(each.to(self.device) for each in inputs)).float())
+        vectors = stacked(parts) if by_words else F.normalize(torch.cat(parts), dim=-1)
         place = {sentence: row for row, sentence in enumerate(distinct)}
         return vectors[[place[sentence] for sentence in sentences]]
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """The authors' score ``[B, T]``: cosine of the whole image and the sentence ``[T, D]``.
+        """The authors' score ``[B, T]``.
+
+        The cosine of the whole image and the sentence ``[T, D]``, unless the model has a fusion
+        (`medclip_debias.models.peers.fusion`).
 
         Raises:
             ValueError: the features have no ``whole``, so another model gave them.
         """
+        if self.fusion is not None and not self.whole_alone:
+            tokens = class_token_first(features.regions, features.whole)
+            return self.fusion.scores(tokens, sentences)
         if features.whole is None:
             raise ValueError("expected features with 'whole'; these are of another model")
+        if self.fusion is not None:
+            return self.fusion.scores(features.whole[:, None], sentences)
         return features.whole @ sentences.T
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]`` of the images' regions and sentences ``[T, D]``."""
+        """A map over the regions for every image and sentence ``[B, T, N]``, of `map_kind`."""
+        if self.fusion is not None:
+            return self.fusion.maps(class_token_first(features.regions, features.whole), sentences)
         return region_scores(features.regions, sentences)
 
     # -------------------------------------------------------------------------- the folder
@@ -318,6 +374,9 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
     try:
         with torch.device("meta"):
             towers = nn.ModuleList(build_towers(settings))
+            fusion = build_fusion(settings.fusion, settings.dim)
+        if fusion is not None:
+            towers.append(fusion)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     # Each library's modules have their own words for widths that no head divides, and the like.
@@ -330,15 +389,28 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
 
 def _unit(regions: Tensor, whole: Tensor) -> ImageFeatures:
     """What a tower gave, ``[B, N, D]`` and ``[B, D]``, brought to unit length."""
-    return ImageFeatures(*(F.normalize(each.float(), dim=-1) for each in (regions, whole)))
+    return ImageFeatures(F.normalize(regions.float(), dim=-1), F.normalize(whole.float(), dim=-1))
 
 
 def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
     """The image tower and the text tower, with weights at random."""
     image, dim = settings.image, settings.dim
+    text = settings.text
     match image:
+        case Dinov2Settings():
+            vision: nn.Module = Dinov2Images(image, dim)
+        case ViTSettings() if settings.kind == "carzero":
+            vision = CarzeroImages(image)
+        case ViTSettings() if isinstance(text, WordsTextSettings):
+            vision = MgcaViT(image, dim, text.hidden)
+        case ResNetSettings() if settings.kind == "mgca":
+            vision = MgcaResNet(image, dim)
+        case ResNetSettings() if settings.kind == "cxr_clip":
+            vision = CxrClipResNet(dim)
+        case SwinSettings() if settings.kind == "cxr_clip":
+            vision = CxrClipSwin(image, dim)
         case ViTSettings():
-            vision: nn.Module = VisionTransformer(image, dim)
+            vision = VisionTransformer(image, dim)
         case ClipResNetSettings():
             vision = ClipResNet(image, dim)
         case SwinSettings():
@@ -353,11 +425,14 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
             vision = MedClipResNet(dim)
         case ResNetSettings():
             vision = BioViLImages(image, dim)
-    text = settings.text
     if isinstance(text, ClipTextSettings):
         return vision, ClipText(text, dim)
     if isinstance(text, NoTextSettings):
         return vision, nn.Identity()
+    if isinstance(text, EncoderTextSettings):
+        return vision, EncoderText(text, dim)
+    if isinstance(text, WordsTextSettings):
+        return vision, CarzeroText(text) if text.positions else MgcaText(text, dim)
     if text.pooling == "projection":
         return vision, TextEncoder(text.config, use_projection_head=True)
     return vision, BertTower(text, dim)
@@ -389,7 +464,10 @@ def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> Reg
         # The strided stem centres its first place on the first pixel; each of the four average
         # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
         return RegionGrid(count, count, 32, 15.5)
-    stride = 16 if settings.kind == "gloria" else 32
+    if isinstance(image, Dinov2Settings):
+        count = network // int(image.config.get("patch_size", 14))
+        return RegionGrid.patches(count, count, float(side))
+    stride = 16 if settings.kind in ("gloria", "mgca") else 32
     count = -(-network // stride)
     if network == side:
         return RegionGrid(count, count, stride, 0.5)

@@ -19,6 +19,7 @@ Side = Annotated[int, Field(ge=16, le=4096)]
 Kind = Literal[
     "biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip",
     "siglip", "clip", "rad_dino",
+    "carzero", "radzero", "conns", "cxr_clip", "mgca",
 ]
 # fmt: on
 
@@ -26,6 +27,8 @@ Score = Literal["whole", "local", "both"]
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class PeerPreprocessing(Preprocessing):
@@ -141,6 +144,18 @@ class RadDinoSettings(Settings):
     config: dict[str, Any]
 
 
+class Dinov2Settings(Settings):
+    """DINOv2 as its ``config`` says, ``blocks`` more of its blocks, and a last norm or map."""
+
+    kind: Literal["dinov2"] = "dinov2"
+    config: dict[str, Any]
+    image_size: Side
+    blocks: Layers
+    block_heads: Heads
+    block_ratio: int = Field(4, ge=1, le=64)
+    head: Literal["norm", "linear"]
+
+
 class TimmSettings(Settings):
     """A trunk of timm by timm's name, pooled and mapped as open_clip does (``timm_pool`` ...)."""
 
@@ -193,15 +208,50 @@ class BertSettings(Settings):
     layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP). The text
     towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
     ``mean`` of all, or BERT's ``pooler``, through a two-layer map without biases (``mlp``), one
-    layer (``linear``), or ``none``.
+    layer (``linear``), or ``none``. CXR-CLIP puts the ``last`` token ([SEP]) through a layer with
+    bias (``affine``).
     """
 
     kind: Literal["bert"] = "bert"
     config: dict[str, Any]
-    pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "none"]
-    token: Literal["first", "mean", "pooler"] = "first"
+    pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "affine", "none"]
+    token: Literal["first", "mean", "pooler", "last"] = "first"
     hidden: Hidden = 0
     words_only: bool = False
+
+
+class EncoderTextSettings(Settings):
+    """A text encoder of any family that is read, its pooling, and a last norm or map."""
+
+    kind: Literal["encoder"] = "encoder"
+    config: dict[str, Any]
+    pooling: Literal["cls", "mean"]
+    head: Literal["norm", "linear"]
+
+
+class WordsTextSettings(Settings):
+    """BERT by words: of CARZero (``positions`` they are filled up to), or MGCA (``hidden``)."""
+
+    kind: Literal["words"] = "words"
+    config: dict[str, Any]
+    positions: int = Field(0, ge=0, le=4096)
+    hidden: Hidden = 0
+
+
+class FusionSettings(Settings):
+    """What scores are computed by where they are no plain cosines (`..fusion`).
+
+    ``own_attention``: `SimilarityAttention` has a temperature beside that of the loss. The other
+    sizes are of `QueryAttention`; ``mlp`` are the widths inside its perceptron.
+    """
+
+    kind: Literal["similarity_attention", "query_attention", "two_spaces"]
+    own_attention: bool = False
+    positions: int = Field(0, ge=0, le=4096)
+    layers: int = Field(0, ge=0, le=256)
+    heads: Heads = 1
+    hidden: Hidden = 0
+    mlp: tuple[Width, ...] = Field((), max_length=16)
 
 
 class PeerSettings(LaterSettings):
@@ -210,9 +260,10 @@ class PeerSettings(LaterSettings):
     ``score``: by what an image and a sentence are as alike: ``whole``, their two vectors; of
     GLoRIA also ``local``, words and regions, and ``both``, as its authors combine them
     (`medclip_debias.models.peers.gloria_local`).
+    ``fusion``: what the score is computed by where it is no plain cosine.
     """
 
-    _later: ClassVar = ("score",)
+    _later: ClassVar = ("score", "fusion")
 
     kind: Kind
     dim: Width
@@ -223,9 +274,13 @@ class PeerSettings(LaterSettings):
         | ClipResNetSettings
         | SwinSettings
         | RadDinoSettings
+        | Dinov2Settings
         | TimmSettings
     ) = Field(discriminator="kind")
-    text: ClipTextSettings | BertSettings | NoTextSettings = Field(discriminator="kind")
+    text: (
+        ClipTextSettings | BertSettings | EncoderTextSettings | WordsTextSettings | NoTextSettings
+    ) = Field(discriminator="kind")
+    fusion: FusionSettings | None = None
     score: Score = "whole"
 
     @model_validator(mode="after")
@@ -240,12 +295,15 @@ def _whole_range(size: int, **values: Any) -> PrepareSettings:
     return PrepareSettings(size=size, clip=(0, 100), window="none", **values)
 
 
-def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocessing:
+def published_preprocessing(
+    kind: Kind, image_size: int = 224, *, resnet: bool = False
+) -> PeerPreprocessing:
     """The preprocessing in the authors' inference code (docs/peers.md names each source).
 
     Args:
         kind: which model.
         image_size: what the model's own configuration says, where it says it.
+        resnet: whether the image tower is a ResNet, which CXR-CLIP and MGCA prepare otherwise.
     """
     match kind:
         case "biovil" | "biovil_t":
@@ -291,6 +349,29 @@ def published_preprocessing(kind: Kind, image_size: int = 224) -> PeerPreprocess
                 input_size=image_size,
                 channel_mean=(0.5307,) * 3,
                 channel_std=(0.2583,) * 3,
+            )
+        case "mgca" if resnet:
+            return published_preprocessing("gloria")
+        case "mgca" | "carzero":
+            mean, std = (0.5, 0.5) if kind == "mgca" else (0.4978, 0.2449)
+            return PeerPreprocessing(
+                prepare=_whole_range(256),
+                input_size=224,
+                channel_mean=(mean,) * 3,
+                channel_std=(std,) * 3,
+            )
+        case "cxr_clip":
+            return PeerPreprocessing(
+                prepare=_whole_range(224, fit="crop", resample="bilinear"),
+                input_size=224,
+                channel_mean=IMAGENET_MEAN if resnet else (0.5,),
+                channel_std=IMAGENET_STD if resnet else (0.5,),
+            )
+        case "radzero" | "conns":
+            # An import reads filter, mean and deviation from the preprocessor_config.json.
+            return PeerPreprocessing(
+                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                input_size=image_size,
             )
         case "open_clip" | "clip":
             return PeerPreprocessing(

@@ -49,8 +49,8 @@ class BertTower(nn.Module):
                     nn.GELU(),
                     nn.Linear(settings.hidden, dim, bias=False),
                 )
-            case "linear":
-                self.head = nn.Linear(width, dim, bias=False)
+            case "linear" | "affine":
+                self.head = nn.Linear(width, dim, bias=settings.pooling == "affine")
             case _:
                 self.head = nn.Identity()
 
@@ -65,6 +65,9 @@ class BertTower(nn.Module):
             return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         if "pooler" in (self.pooling, self.token):
             pooled = out.pooler_output
+        elif self.token == "last":
+            rows = torch.arange(len(ids), device=ids.device)
+            pooled = out.last_hidden_state[rows, mask.sum(dim=1) - 1]
         elif self.token == "mean":
             kept = mask[..., None].to(out.last_hidden_state)
             pooled = (out.last_hidden_state * kept).sum(dim=1) / kept.sum(dim=1)

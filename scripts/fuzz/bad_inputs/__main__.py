@@ -29,6 +29,7 @@ import export_cases  # noqa: F401
 import folder_cases
 import hub_cases  # noqa: F401
 import openi_cases  # noqa: F401
+import peer_cases  # noqa: F401
 import pixel_cases  # noqa: F401
 import published_cases  # noqa: F401
 import results_cases  # noqa: F401

@@ -16,15 +16,19 @@ from medclip_debias.config import (
     Preprocessing,
     TextEncoderSettings,
 )
+from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.ranking import sentence_scores
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.features import ImageFeatures
+from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.piece_tokenizer import read_pieces
 from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipResNetSettings,
     ClipTextSettings,
+    Dinov2Settings,
+    EncoderTextSettings,
     Kind,
     NoTextSettings,
     PeerSettings,
@@ -32,6 +36,7 @@ from medclip_debias.models.peers.settings import (
     ResNetSettings,
     SwinSettings,
     ViTSettings,
+    WordsTextSettings,
     published_preprocessing,
 )
 from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer
@@ -60,9 +65,29 @@ SIGLIP_TEXT = CLIP_TEXT.model_copy(
 )
 COCA = VIT.model_copy(update={"pool": "queries", "queries": 3, "pool_heads": 2})
 COCA_TEXT = CLIP_TEXT.model_copy(update={"pool": "appended", "context": 32})
-DINO = RadDinoSettings(
+RAD_DINO = RadDinoSettings(
     config={"hidden_size": DIM, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 16}
 )
+# As wide as the small BERT, which CARZero and RadZero ask for.
+PLAIN = ViTSettings(
+    image_size=224,
+    patch=32,
+    width=16,
+    layers=1,
+    heads=2,
+    hidden=24,
+    pre_norm=False,
+    patch_bias=True,
+)
+DINO = Dinov2Settings(
+    config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
+    image_size=56,
+    blocks=1,
+    block_heads=2,
+    head="norm",
+)
+QUERIES = {"kind": "query_attention", "positions": 9, "layers": 2, "heads": 4, "hidden": 12}
+SIMILARITY = {"kind": "similarity_attention"}
 CASES = {
     OURS: None,
     "biovil": (ResNetSettings(hidden=16), {"pooling": "projection"}),
@@ -76,10 +101,24 @@ CASES = {
     "medclip Swin": (SWIN, {"pooling": "pooler"}),
     "siglip": (SIGLIP, SIGLIP_TEXT),
     "clip": (VIT, CLIP_TEXT),
-    "rad_dino": (DINO, NoTextSettings()),
+    "rad_dino": (RAD_DINO, NoTextSettings()),
     "open_clip CoCa": (COCA, COCA_TEXT),
+    "carzero": (PLAIN, {"kind": "words", "positions": 9}, QUERIES),
+    "radzero": (DINO, {"kind": "encoder", "pooling": "mean", "head": "norm"}, SIMILARITY),
+    "conns": (
+        DINO.model_copy(update={"head": "linear"}),
+        {"kind": "encoder", "pooling": "cls", "head": "linear"},
+        {**SIMILARITY, "own_attention": True},
+    ),
+    "cxr_clip": (ResNetSettings(), {"pooling": "affine", "token": "last"}),
+    "cxr_clip Swin": (SWIN, {"pooling": "affine", "token": "last"}),
+    "mgca": (ResNetSettings(hidden=12), {"kind": "words", "hidden": 12}, {"kind": "two_spaces"}),
+    "mgca ViT": (PLAIN, {"kind": "words", "hidden": 12}, {"kind": "two_spaces"}),
 }
 READERS = [name for name in CASES if name != "rad_dino"]
+TEXTS = {"bert": BertSettings, "encoder": EncoderTextSettings, "words": WordsTextSettings}
+ATTENDED, SEVERAL = ("carzero", "radzero", "conns"), ("carzero", "mgca")
+"""Kinds that score by the whole and the regions, and that have several vectors a sentence."""
 SENTENCES = ["no pleural effusion", "left", "no pleural effusion"]
 
 
@@ -93,7 +132,7 @@ def build(request, shallow, bert_folder, cxr_bert_folder, tmp_path):
 
     def peer(name):
         kind = name.split()[0]
-        image, text = CASES[name]
+        image, text, *fusion = CASES[name]
         dim = DIM
         if isinstance(text, NoTextSettings):
             tokenizer = NoTokenizer()
@@ -103,12 +142,23 @@ def build(request, shallow, bert_folder, cxr_bert_folder, tmp_path):
         elif isinstance(text, ClipTextSettings):
             tokenizer = ClipTokenizer.from_merges(request.getfixturevalue("merges_file"))
         else:
-            folder = cxr_bert_folder if text["pooling"] == "projection" else bert_folder
+            folder = cxr_bert_folder if text.get("pooling") == "projection" else bert_folder
             config = json.loads((folder / "config.json").read_text())
-            dim = config["hidden_size"] if text["pooling"] == "last4" else DIM
-            tokenizer, text = SentenceTokenizer.load(folder), BertSettings(config=config, **text)
-        settings = PeerSettings(kind=kind, dim=dim, max_tokens=32, image=image, text=text)
-        return Peer(settings, published_preprocessing(kind, 64), tokenizer)
+            as_wide = kind in ("carzero", "radzero") or text.get("pooling") == "last4"
+            dim = config["hidden_size"] if as_wide else DIM
+            tokenizer = SentenceTokenizer.load(folder)
+            text = TEXTS[text.get("kind", "bert")](config=config, **text)
+        settings = PeerSettings(
+            kind=kind,
+            dim=dim,
+            max_tokens=32,
+            image=image,
+            text=text,
+            fusion=fusion[0] if fusion else None,
+        )
+        side = 56 if isinstance(image, Dinov2Settings) else 64
+        how = published_preprocessing(kind, side, resnet=isinstance(image, ResNetSettings))
+        return Peer(settings, how, tokenizer)
 
     def ours():
         return DualEncoder.create(
@@ -144,20 +194,24 @@ def cosines(vectors, sentences):
 @pytest.mark.parametrize("name", READERS)
 @torch.no_grad()
 def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
-    model = build(name)
+    model, kind = build(name), name.split()[0]
     images = pictures(model.preprocessing.input_size)
     features, sentences = model.encode_images(images), model.encode_sentences(SENTENCES)
     assert isinstance(features, ImageFeatures)
     regions = model.grid.rows * model.grid.columns
     assert features.regions.shape == (2, regions, model.dim)
-    assert sentences.shape == (3, model.dim)
-    assert model.encode_sentences([]).shape == (0, model.dim)
+    assert sentences.ndim == (3 if kind in SEVERAL else 2)
+    assert (len(sentences), sentences.shape[-1]) == (3, model.dim)
+    none = model.encode_sentences([])
+    assert (len(none), none.ndim, none.shape[-1]) == (0, sentences.ndim, model.dim)
     assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
-    given = [features.regions, sentences]
+    given = [features.regions, *([] if kind in SEVERAL else [sentences])]
     assert model.has_whole == (features.whole is not None) == (name != OURS)
     if model.has_whole:
         assert features.whole.shape == (2, model.dim)
-        assert features.stored.shape == (2, 1, model.dim)
+        kept = 1 + regions * (kind in ATTENDED)
+        assert model.whole_alone == (kept == 1)
+        assert features.stored.shape == (2, kept, model.dim)
         given.append(features.whole)
     else:
         assert features.stored.shape == (2, regions, model.dim)
@@ -167,11 +221,12 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
         torch.testing.assert_close(length, torch.ones_like(length), atol=2e-7, rtol=0)
     assert not torch.allclose(features.regions[0], features.regions[1], atol=1e-5)
 
-    expected = cosines(features.regions, sentences).swapaxes(1, 2)
     found = model.region_scores(features, sentences)
     assert found.shape == (2, 3, regions)
-    np.testing.assert_allclose(found, expected, atol=5e-7)
-    assert model.map_kind == "cosine"
+    if kind not in SEVERAL:
+        expected = cosines(features.regions, sentences).swapaxes(1, 2)
+        np.testing.assert_allclose(found, expected, atol=5e-7)
+    assert model.map_kind == ("attention" if kind == "carzero" else "cosine")
     scores = model.score(features, sentences)
     assert scores.shape == (2, 3)
     # What an index keeps, in half precision, gives the same scores.
@@ -179,7 +234,7 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     np.testing.assert_allclose(kept, scores, atol=2e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name != OURS])
+@pytest.mark.parametrize("name", [n for n in READERS if n != OURS and len(CASES[n]) == 2])
 @torch.no_grad()
 def test_a_peers_score_is_the_cosine_of_its_whole_image_vector(name, build):
     """The tower's own vector, of any length, and the sentence: the authors' definition."""
@@ -194,6 +249,17 @@ def test_a_peers_score_is_the_cosine_of_its_whole_image_vector(name, build):
     assert model.learned_scale is None
     with pytest.raises(ValueError, match="of another model"):
         model.score(ImageFeatures(torch.zeros(1, 4, model.dim)), sentences)
+
+
+@pytest.mark.parametrize("name", ["carzero", "mgca", "chexzero"])
+def test_averages_over_prompts_are_refused_where_a_sentence_has_several_vectors(name, build):
+    """Presets average the prompts of a side, which means nothing of the words of two sentences."""
+    model = build(name)
+    need_vectors(model, "bench", several=True)
+    if name not in SEVERAL:
+        return need_vectors(model, "a preset")
+    with pytest.raises(UserError, match="'a preset' needs one vector a sentence"):
+        need_vectors(model, "a preset")
 
 
 @torch.no_grad()

@@ -55,7 +55,9 @@ def published(kind, path):
         image = T.CenterCrop(224)(T.Resize(224, interpolation=Mode.BICUBIC)(image))
     elif kind == "medclip":
         image = T.Resize((224, 224), interpolation=Mode.BICUBIC)(padded(image))
-    elif kind == "gloria":
+    elif kind == "cxr_clip":
+        image = T.CenterCrop(224)(T.Resize(224)(image))
+    elif kind in ("gloria", "carzero", "mgca"):
         import cv2
 
         scale = 256 / max(image.size)
@@ -71,9 +73,10 @@ def published(kind, path):
 
 
 KINDS = ("biovil", "biovil_t", "open_clip", "medclip", "gloria", "chexzero")
+RECENT = ("carzero", "cxr_clip", "mgca")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + RECENT)
 def test_prepared_images_are_the_published_inputs(kind, radiographs):
     how = published_preprocessing(kind)
     for path in radiographs:
@@ -90,7 +93,7 @@ def test_prepared_images_are_the_published_inputs(kind, radiographs):
         assert difference <= (0.01 if kind == "medclip" else 3.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + RECENT)
 def test_normalisation_is_the_published_one(kind):
     mean_std = {
         "biovil": ([0.0], [1.0]),
@@ -99,6 +102,9 @@ def test_normalisation_is_the_published_one(kind):
         "medclip": ([0.5862785803043838], [0.27950088968644304]),
         "gloria": ([0.5], [0.5]),
         "chexzero": ([101.48761 / 255] * 3, [83.43944 / 255] * 3),
+        "carzero": ([0.4978] * 3, [0.2449] * 3),
+        "cxr_clip": ([0.5], [0.5]),
+        "mgca": ([0.5] * 3, [0.5] * 3),
     }
     how = published_preprocessing(kind)
     g = torch.Generator().manual_seed(0)

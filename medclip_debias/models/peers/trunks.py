@@ -1,0 +1,164 @@
+"""Image towers of RadZero, CoNNS, CARZero, MGCA and CXR-CLIP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
+from medclip_debias.models.backbones.resnet import ResNetRegions
+from medclip_debias.models.bert_config import checked_fields
+from medclip_debias.models.peers.settings import (
+    Dinov2Settings,
+    ResNetSettings,
+    SwinFields,
+    SwinSettings,
+    ViTSettings,
+)
+from medclip_debias.models.peers.vit import ViTTrunk
+
+
+class Dinov2Images(nn.Module):
+    """A DINOv2 whose tokens pass through trained blocks, and a norm or a linear map.
+
+    RadZero ends with a layer norm, which its sentences share; CoNNS with a map without bias.
+    The whole image is the class token.
+    """
+
+    def __init__(self, settings: Dinov2Settings, dim: int) -> None:
+        from transformers import Dinov2Config
+        from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
+
+        super().__init__()
+        fields = checked_fields(Dinov2Fields, settings.config, "peer.yaml", "image.config.")
+        self.encoder = Dinov2Regions("dinov2", fields)
+        width = self.encoder.width
+        made = Dinov2Config(
+            hidden_size=width,
+            num_hidden_layers=settings.blocks,
+            num_attention_heads=settings.block_heads,
+            mlp_ratio=settings.block_ratio,
+        )
+        made._attn_implementation = "sdpa"
+        self.blocks: Any = Dinov2Encoder(made)
+        self.head: nn.Module = (
+            nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 1 or 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
+        x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
+        x = self.head(self.blocks(x).last_hidden_state)
+        return x[:, 1:], x[:, 0]
+
+
+class CarzeroImages(ViTTrunk):
+    """CARZero: a ViT's tokens after the last norm, standardised; the whole is the class token."""
+
+    def __init__(self, settings: ViTSettings) -> None:
+        super().__init__(settings)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, D]`` and whole ``[B, D]``, each of zero mean."""
+        x = self.ln_post(self.tokens(images))
+        x = F.layer_norm(x, x.shape[-1:])
+        return x[:, 1:], x[:, 0]
+
+
+class Embedding(nn.Module):
+    """MGCA's map: two layers with batch norm after each, the second norm without learned part."""
+
+    def __init__(self, width: int, hidden: int, dim: int) -> None:
+        super().__init__()
+        self.head = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, dim),
+            nn.BatchNorm1d(dim, affine=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., width]`` to ``[..., dim]``."""
+        result: Tensor = self.head(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return result
+
+
+class MgcaViT(ViTTrunk):
+    """MGCA on a vision transformer: the class token and the patches, each with a map."""
+
+    def __init__(self, settings: ViTSettings, dim: int, hidden: int) -> None:
+        super().__init__(settings)
+        self.global_embed = Embedding(settings.width, hidden, dim)
+        self.local_embed = Embedding(settings.width, hidden, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
+        x = self.ln_post(self.tokens(images))
+        return self.local_embed(x[:, 1:]), self.global_embed(x[:, 0])
+
+
+class MgcaResNet(nn.Module):
+    """MGCA on a ResNet-50: regions from layer 3, the whole from the pooled layer 4."""
+
+    def __init__(self, settings: ResNetSettings, dim: int) -> None:
+        super().__init__()
+        self.model = ResNetRegions("resnet50")
+        self.global_embed = Embedding(self.model.width, settings.hidden, dim)
+        self.local_embed = Embedding(self.model.width // 2, settings.hidden, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 1, 299, 299]`` to regions ``[B, 361, dim]`` and whole ``[B, dim]``."""
+        local = self.model.features_upto(images, 3)
+        whole = self.global_embed(self.model.features_after(local, 3).mean(dim=(2, 3)))
+        return self.local_embed(local.flatten(2).transpose(1, 2)), whole
+
+
+class CxrClipResNet(nn.Module):
+    """CXR-CLIP (You et al. 2023) on a ResNet-50: the mean region through a linear map.
+
+    Each region through that map has the published vector as its mean, exactly. Three channels,
+    since they are normalised by three means.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.model = ResNetRegions("resnet50")
+        first = self.model.conv1
+        self.model.conv1 = nn.Conv2d(3, first.out_channels, 7, stride=2, padding=3, bias=False)
+        self.projection = nn.Linear(self.model.width, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and their mean."""
+        regions = self.projection(self.model(images).flatten(2).transpose(1, 2))
+        return regions, regions.mean(dim=1)
+
+
+class CxrClipSwin(nn.Module):
+    """CXR-CLIP on a Swin transformer, which has no class token.
+
+    The published code takes the first token all the same, that of the upper left corner, after
+    four stages of attention. So that is the whole image here; other regions go through the same
+    map, which no loss trained them for.
+    """
+
+    def __init__(self, settings: SwinSettings, dim: int) -> None:
+        from transformers import SwinConfig, SwinModel
+
+        super().__init__()
+        made = SwinConfig(**SwinFields(**settings.config).model_dump())
+        self.model = SwinModel(made, add_pooling_layer=False)
+        self.projection = nn.Linear(self.model.num_features, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and the first of them."""
+        regions = self.projection(self.model(images.expand(-1, 3, -1, -1)).last_hidden_state)
+        return regions, regions[:, 0]
+
+
+def class_token_first(regions: Tensor, whole: Tensor | None) -> Tensor:
+    """Tokens ``[B, 1 + N, D]``; without ``whole`` the first of ``regions`` is it already."""
+    return regions if whole is None else torch.cat([whole[:, None], regions], dim=1)
