@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from medclip_debias.config import (
     AugmentSettings,
@@ -13,6 +14,7 @@ from medclip_debias.config import (
     ModelSettings,
     Preprocessing,
     Settings,
+    StartSettings,
 )
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.models.lora import Targets
@@ -202,12 +204,26 @@ class TrainSettings(LaterSettings):
         return self
 
 
+def _begins(model: Any) -> str:
+    """Whether a run builds a model or trains one on, by the name of its settings."""
+    given = model if isinstance(model, Mapping) else vars(model)
+    return "StartSettings" if "start_from" in given else "ModelSettings"
+
+
 class RunSettings(Settings):
-    """One training run. ``loss`` is validated by the objective named in ``loss.kind``."""
+    """One training run. ``loss`` is validated by the objective named in ``loss.kind``.
+
+    ``model`` describes a new model, or names with ``start_from`` one to train on; then
+    ``preprocessing`` is that model's.
+    """
 
     prepared: Path
     out: Path
-    model: ModelSettings
+    model: Annotated[
+        Annotated[ModelSettings, Tag("ModelSettings")]
+        | Annotated[StartSettings, Tag("StartSettings")],
+        Discriminator(_begins),
+    ]
     preprocessing: Preprocessing = Preprocessing()
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
@@ -220,3 +236,9 @@ class RunSettings(Settings):
                 f"a preset is named as --loss {loss}, or in the file as extends: loss:{loss}"
             )
         return loss
+
+    @model_validator(mode="after")
+    def _prepared_as_the_start(self) -> RunSettings:
+        if isinstance(self.model, StartSettings) and "preprocessing" in self.model_fields_set:
+            raise ValueError("with model.start_from, preprocessing is the start's; leave it out")
+        return self

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from medclip_debias.data.loader import Batch
@@ -29,7 +28,7 @@ from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
 from medclip_debias.losses.objective import Objective
 from medclip_debias.models.batch_norm import StepBatchNorm2d
-from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
 from medclip_debias.training.precision import Precision
@@ -41,7 +40,10 @@ _MASK = 3
 
 
 class Embeddings(NamedTuple):
-    """Regions ``[I, N, D]`` and sentences ``[T, D]``; or two views, each ``[n, D]``."""
+    """What images are scored by, and sentences ``[T, D]``; or two views, each ``[n, D]``.
+
+    Images are `ImageFeatures.stored`: their regions ``[I, N, D]``, or the whole as the only one.
+    """
 
     first: Tensor
     second: Tensor
@@ -82,7 +84,7 @@ class CachedGradients:
     """
 
     settings: TrainSettings
-    model: DualEncoder
+    model: TrainableModel
     objective: Objective
     masked_lm: MaskedLMTerm | None
     fields: BatchFields
@@ -204,16 +206,15 @@ class CachedGradients:
         if self.settings.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
-            regions = model.encode_images(images).regions
+            features = model.encode_images(images)
             if block.batch.two_view:
-                views = F.normalize(regions.mean(dim=1), dim=-1)
-                return Embeddings(*views.chunk(2)), None
+                return Embeddings(*features.pooled.chunk(2)), None
             sentences = model.encode_ids(block.ids)
             masked = None
             if self.masked_lm is not None and block.masked is not None and masked_tokens:
                 mean = self.masked_lm(model, block.masked)
                 masked = mean * (len(block.masked.targets) / masked_tokens)
-        return Embeddings(regions, sentences), masked
+        return Embeddings(features.stored, sentences), masked
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:

@@ -340,7 +340,7 @@ def traffic(trainer: Trainer, batch: int, world: int) -> tuple[int, int]:
     of all parameters. All in float32 (`losses/distributed.py`, `training/processes.py`).
     """
     whole = batch * world
-    gathered = 4 * (whole * trainer.settings.model.dim + whole * whole)
+    gathered = 4 * (whole * trainer.model.dim + whole * whole)
     summed = gathered + 4 * sum(p.numel() for p in trainer.parameters)
     return gathered, summed
 
@@ -360,7 +360,7 @@ def predict(folder: Path, scale: Scale, steps: int, world: int, bandwidth: float
         seconds(lambda number=number: trainer.step(2 + number, batch), device)
         for number in range(steps)
     )
-    regions, dim = trainer.model.grid.rows * trainer.model.grid.columns, trainer.settings.model.dim
+    regions, dim = trainer.model.grid.rows * trainer.model.grid.columns, trainer.model.dim
     one, all_of_them = (
         _scores(trainer, scale.batch, scale.batch * n, regions, dim) for n in (1, world)
     )

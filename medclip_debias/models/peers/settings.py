@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from medclip_debias.config import PrepareSettings, Preprocessing, Settings
+from medclip_debias.config import (
+    LaterSettings,
+    PrepareSettings,
+    Preprocessing,
+    Settings,
+    SimilaritySettings,
+)
 
 Width = Annotated[int, Field(ge=1, le=16_384)]
 Hidden = Annotated[int, Field(ge=0, le=131_072)]
@@ -145,8 +151,15 @@ class BertSettings(Settings):
     words_only: bool = False
 
 
-class PeerSettings(Settings):
-    """Architecture of a peer; ``dim`` is the width of the space that its two towers share."""
+class PeerSettings(LaterSettings):
+    """Architecture of a peer; ``dim`` is the width of the space that its two towers share.
+
+    ``scale`` is what cosines were multiplied by in the authors' training, where the published file
+    says it. ``similarity`` is none for a peer as it was published. One that was trained on here
+    says by what: its ``own`` score, or a similarity of its regions.
+    """
+
+    _later: ClassVar = ("scale", "similarity")
 
     kind: Kind
     dim: Width
@@ -155,6 +168,8 @@ class PeerSettings(Settings):
         discriminator="kind"
     )
     text: ClipTextSettings | BertSettings = Field(discriminator="kind")
+    scale: float | None = Field(None, gt=0, le=1e4)
+    similarity: Literal["own"] | SimilaritySettings | None = None
 
 
 def _whole_range(size: int, **values: Any) -> PrepareSettings:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import ClipTextSettings, ViTSettings
 
 
@@ -130,6 +131,21 @@ class VisionTransformer(nn.Module):
             whole = self.ln_post(whole)
         return normed[:, 1:] @ self.proj, whole @ self.proj
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.transformer.resblocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.ln_post]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.proj]
+
 
 class ClipText(nn.Module):
     """CLIP's text tower: causal attention, the vector of the end-of-text token."""
@@ -157,3 +173,18 @@ class ClipText(nn.Module):
         last = mask.sum(dim=1) - 1
         result: Tensor = x[torch.arange(len(x), device=ids.device), last] @ self.text_projection
         return result
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.transformer.resblocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.ln_final]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.text_projection]
