@@ -68,7 +68,7 @@ def add_adapters(
             if targets != "linear" and not _ATTENTION.search(name):
                 continue
             if type(module) is nn.Linear:
-                places = [(module, "weight")]
+                places: list[tuple[nn.Module, str]] = [(module, "weight")]
             elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
                 places = [(module, "in_proj_weight"), (module.out_proj, "weight")]
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 import torch
@@ -42,9 +43,9 @@ from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import largest_difference
 
-SIDE, DIM = 32, 12
+SIDE, DIM = 64, 12
 SENTENCES = ["No pleural effusion.", "Right pneumothorax."]
-CLIP_VIT = ViTSettings(image_size=SIDE, patch=8, width=32, layers=2, heads=2, hidden=48)
+CLIP_VIT = ViTSettings(image_size=SIDE, patch=16, width=32, layers=2, heads=2, hidden=48)
 TIMM_VIT = CLIP_VIT.model_copy(update={"pre_norm": False, "patch_bias": True})
 CLIP_TEXT = ClipTextSettings(context=32, vocabulary=49408, width=16, layers=2, heads=2, hidden=32)
 KINDS = ("chexzero", "biovil", "biomedclip", "ours")
@@ -194,7 +195,7 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     where = region_grid(model)
     maps = model.region_scores(model.encode_images(images), model.encode_sentences(SENTENCES))
     assert maps.shape == (4, 2, where.rows * where.columns)
-    said_of_start = model.provenance["start"]
+    said_of_start = model.provenance["provenance"]["start"]
     assert said_of_start["hash"] == load_model(folder).content_hash
     assert said_of_start["licence"] == model.provenance["licence"] == NON_COMMERCIAL
     assert "non-commercial" in said[0]
@@ -205,7 +206,7 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["biovil", "biomedclip", "ours"])  # CLIP's words take seconds
 def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     folder = start(kind)
     whole = train(run_of(folder, "whole", ema=0.5)).model
@@ -230,8 +231,14 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
         train(moved)
 
 
-@pytest.mark.parametrize("kind", ["chexzero", "biovil", "biomedclip"])
-@pytest.mark.parametrize("parts", ["frozen", {"last_blocks": 1}, {"lora": {"rank": 2}}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("chexzero", {"lora": {"rank": 2}}),
+        *product(["biovil", "biomedclip"], ["frozen", {"last_blocks": 1}, {"lora": {"rank": 2}}]),
+    ],
+    ids=str,
+)
 def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start, run_of):
     folder = start(kind)
     image = "frozen" if kind == "biovil" and "lora" in parts else parts  # a ResNet has no attention
@@ -278,7 +285,7 @@ def test_a_peer_may_train_by_its_regions_instead(start, run_of):
 
 
 def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, run_of, tmp_path):
-    folder = start("chexzero")
+    folder = start("biomedclip")
     settings = run_of(folder)
     content = yaml.safe_load((folder / "peer.yaml").read_text())
     content["preprocessing"]["prepare"] |= {"size": 320, "fit": "crop"}
@@ -298,7 +305,8 @@ def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, ru
     ids=["masked words", "scores", "checkpoints", "blocks"],
 )
 def test_what_a_start_cannot_give_is_refused_in_a_sentence(change, message, start, run_of):
-    settings = run_of(start("chexzero"), loss=change.get("loss"), **change.get("train", {}))
+    kind = "chexzero" if "checkpoint_text" in change.get("train", {}) else "biomedclip"
+    settings = run_of(start(kind), loss=change.get("loss"), **change.get("train", {}))
     with pytest.raises(UserError, match=message):
         Trainer(settings)
 
@@ -322,7 +330,7 @@ def test_settings_that_do_not_go_together_are_named(content, message):
 
 def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, run_of):
     loss = {"kind": "clip", "negatives": [{"kind": "remove_by_text"}]}
-    settings = run_of(start("chexzero"), loss=loss)
+    settings = run_of(start("biomedclip"), loss=loss)
     trainer = Trainer(settings)
     vectors = trainer.cached.fields.values["text_similarity"]
     before = load_model(settings.model.start_from)
