@@ -45,6 +45,7 @@ _FREE = {
 _FREE_WITH_BLOCKS = {
     "train.accumulate",
     "train.checkpoint_text",
+    "train.shard_loss",
     "train.channels_last",
     "train.compile",
     "train.fused",

@@ -118,6 +118,8 @@ class TrainSettings(LaterSettings):
         compile: the encoders, with torch.compile.
         fused: AdamW as one kernel; ``auto`` on a GPU.
         checkpoint_text: compute the text encoder's activations twice instead of keeping them.
+        shard_loss: each of several processes computes the loss of its own anchors alone, where the
+            objective allows it; ``auto`` for large batches (`medclip_debias.training.step`).
         deterministic: only algorithms whose result never varies, on a GPU too.
         validate_every: steps between validations; 0 for none.
         validate_images: most images, and most studies, of a validation.
@@ -131,7 +133,7 @@ class TrainSettings(LaterSettings):
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
-    _later: ClassVar = ("trainable",)
+    _later: ClassVar = ("trainable", "shard_loss")
 
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
@@ -154,6 +156,7 @@ class TrainSettings(LaterSettings):
     compile: bool = False
     fused: bool | Literal["auto"] = "auto"
     checkpoint_text: bool = False
+    shard_loss: Literal["auto", "on", "off"] = "auto"
     deterministic: bool = False
     device: str = "auto"
     seed: int = Field(0, ge=0)

@@ -14,6 +14,7 @@ numbers of its own number; without it a block is all that a process encodes at a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,16 @@ import torch
 from torch import Tensor
 
 from medclip_debias.data.loader import Batch
+from medclip_debias.errors import ReportedWarning
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
 from medclip_debias.losses.objective import Objective
+from medclip_debias.losses.sharded import (
+    ShardedBatch,
+    shard_batch,
+    shard_views,
+    whole_batch_reason,
+)
 from medclip_debias.models.batch_norm import StepBatchNorm2d
 from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.fields import BatchFields
@@ -37,6 +45,9 @@ from medclip_debias.training.settings import TrainSettings
 
 # First word of the seed of what is masked, so that it shares no stream with the batches.
 _MASK = 3
+
+SHARD_FROM = 2**22
+"""Similarities of a batch (2048 images with a sentence each) from which `shares_loss` says yes."""
 
 
 class Embeddings(NamedTuple):
@@ -81,6 +92,7 @@ class CachedGradients:
         norms: batch norms whose running statistics move once a step.
         precision: of the encoders.
         ranks: which process this is.
+        sharded: each process computes the loss of its own anchors (`shares_loss`).
     """
 
     settings: TrainSettings
@@ -92,6 +104,7 @@ class CachedGradients:
     norms: Sequence[StepBatchNorm2d]
     precision: Precision
     ranks: Ranks
+    sharded: bool = False
 
     def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
         """Add the gradients of this process's part; their mean over the processes is the batch's.
@@ -235,7 +248,9 @@ class CachedGradients:
         done = words[-1] / self.settings.steps
         batch_of_all = self._gathered(embeddings, batch, scale, step_seed(words), done)
         output = self.objective(batch_of_all)
-        return output.loss, {"scale": scale.detach(), **output.diagnostics}
+        shared = isinstance(batch_of_all, ShardedBatch)
+        loss = batch_of_all.loss_of(output) if shared else output.loss
+        return loss, {"scale": scale.detach(), **output.diagnostics}
 
     def _gathered(
         self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int, done: float
@@ -243,12 +258,12 @@ class CachedGradients:
         given = self.fields.of(batch, seed, done)
         first, second = embeddings
         if batch.two_view:
-            return gather_views(first, second, scale, self.ranks, **given)
+            views = shard_views if self.sharded else gather_views
+            return views(first, second, scale, self.ranks, **given)
         owners = batch.owners.to(first.device)
         score = self.model.similarity
-        return gather_batch(
-            first, second, score, scale, self.ranks, image_of_sentence=owners, **given
-        )
+        gather = shard_batch if self.sharded else gather_batch
+        return gather(first, second, score, scale, self.ranks, image_of_sentence=owners, **given)
 
     def _with_masked(self, loss: Tensor | None, masked: Tensor | None) -> Tensor:
         """The loss plus the term's share, such that the mean over the processes is its total."""
@@ -269,6 +284,32 @@ class CachedGradients:
             metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
             loss = loss + self.masked_lm.settings.weight * masked
         return {"loss": loss, **metrics}
+
+
+def shares_loss(settings: TrainSettings, objective: Objective, ranks: Ranks, where: str) -> bool:
+    """Whether each process is to compute the loss of its own anchors alone.
+
+    ``auto`` does so from `SHARD_FROM` similarities a batch on, where the objective allows it;
+    ``on`` warns where it does not.
+    """
+    if ranks.world == 1 or settings.shard_loss == "off":
+        return False
+    images = settings.batch_size * settings.views_per_study
+    texts = settings.batch_size * settings.sentences_per_study
+    if settings.task == "two_view":
+        images = texts = 2 * settings.batch_size
+    if settings.shard_loss == "auto" and images * texts < SHARD_FROM:
+        return False
+    reason = whole_batch_reason(objective)
+    if reason is not None and settings.shard_loss == "on":
+        warnings.warn(
+            ReportedWarning(
+                f"{where}: setting 'train.shard_loss' is on, but every process computes the loss "
+                f"of the whole batch, for {reason}."
+            ),
+            stacklevel=2,
+        )
+    return reason is None
 
 
 def step_seed(words: Sequence[int]) -> int:

@@ -46,7 +46,7 @@ from medclip_debias.training.precision import Precision, advice, arrange, be_det
 from medclip_debias.training.processes import average_gradients
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.step import CachedGradients
+from medclip_debias.training.step import CachedGradients, shares_loss
 
 
 class Trainer:
@@ -185,6 +185,7 @@ class Trainer:
             norms=norms,
             precision=self.precision,
             ranks=self.ranks,
+            sharded=shares_loss(train, self.objective, self.ranks, self.where),
         )
         self.train_mode()
 
