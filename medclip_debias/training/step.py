@@ -248,8 +248,9 @@ class CachedGradients:
         done = words[-1] / self.settings.steps
         batch_of_all = self._gathered(embeddings, batch, scale, step_seed(words), done)
         output = self.objective(batch_of_all)
-        shared = isinstance(batch_of_all, ShardedBatch)
-        loss = batch_of_all.loss_of(output) if shared else output.loss
+        loss = output.loss
+        if isinstance(batch_of_all, ShardedBatch):
+            loss = batch_of_all.loss_of(output)
         return loss, {"scale": scale.detach(), **output.diagnostics}
 
     def _gathered(
