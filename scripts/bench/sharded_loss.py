@@ -6,8 +6,8 @@
 ``share`` computes what one process of W computes once its rows and columns of similarities are
 there: in a forked process of its own each, one thread, forward and backward, without any network.
 It also prints the bytes that a process receives and the seconds they take at ``--bandwidth`` GB/s,
-which is a prediction. ``gloo`` runs W processes on this machine, from embeddings to their gradients,
-with everything that travels between them.
+which is a prediction. ``gloo`` runs W processes on this machine, from embeddings to their
+gradients, with everything that travels between them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import socket
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from common import resident
 from torch import Tensor
 
 from medclip_debias.losses.batch import ContrastiveBatch
@@ -67,9 +68,9 @@ def share(given: argparse.Namespace, objective: Objective[Any]) -> None:
     print("| B | W | peak, whole | peak, share | s, whole | s, share | received, whole | share |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for size in given.sizes:
-        whole = [in_fork(lambda: once(objective, size, 1)) for _ in range(given.rounds)]
+        whole = [in_fork(partial(once, objective, size, 1)) for _ in range(given.rounds)]
         for world in given.worlds:
-            parts = [in_fork(lambda: once(objective, size, world)) for _ in range(given.rounds)]
+            parts = [in_fork(partial(once, objective, size, world)) for _ in range(given.rounds)]
             cells = [f"{middle(each, 'bytes') / MIB:.0f} MiB" for each in (whole, parts)]
             cells += [f"{middle(each, 'seconds'):.3f}" for each in (whole, parts)]
             for count in received(size, world):
@@ -112,12 +113,12 @@ def gloo(given: argparse.Namespace, objective: Objective[Any]) -> None:
     print("| B | W | s, whole | s, share |\n| ---: | ---: | ---: | ---: |")
     for size in given.sizes:
         for world in given.worlds:
-            found = in_processes(world, lambda r: step(objective, size, r, given.rounds))
+            found = in_processes(world, partial(step, objective, size, given.rounds))
             times = [statistics.median(found[way]) for way in ("whole", "share")]
             print(f"| {size} | {world} | {times[0]:.3f} | {times[1]:.3f} |", flush=True)
 
 
-def step(objective: Objective[Any], size: int, ranks: Ranks, rounds: int) -> dict[str, list[float]]:
+def step(objective: Objective[Any], size: int, rounds: int, ranks: Ranks) -> dict[str, list[float]]:
     """Seconds of each round of both ways, in turn."""
     torch.manual_seed(ranks.rank)
     count = size // ranks.world
@@ -191,14 +192,6 @@ def in_processes(world: int, work: Callable[[Ranks], dict[str, Any]]) -> dict[st
 def middle(found: list[dict[str, float]], name: str) -> float:
     """Median of one number."""
     return statistics.median(each[name] for each in found)
-
-
-def resident(name: str) -> int:
-    """Bytes of this process: ``VmRSS`` now, ``VmHWM`` at its peak (Linux)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    raise SystemExit("this needs Linux: /proc/self/status says how much memory is held")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import resident
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -163,13 +164,6 @@ def case(folder: Path, scale: Scale, name: str, steps: int) -> None:
     wait_for(trainer.device)
     peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else resident("VmHWM")
     print(json.dumps({"bytes": peak - before}))
-
-
-def resident(name: str) -> int:
-    """Bytes of this process: ``VmRSS`` now, ``VmHWM`` at its peak (Linux)."""
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    (found,) = (line.split()[1] for line in text.splitlines() if line.startswith(f"{name}:"))
-    return int(found) * 1024
 
 
 def fresh_peak() -> int:
