@@ -69,10 +69,11 @@ class RunData:
         text_folder: folder that the text encoder starts from: scores must come from it unless
             the settings name another, and it gives the frozen text embeddings. None for a run that
             trains a model on, whose own sentence vectors at the start are taken.
-        model: before its first step.
+        max_tokens: longest sentence read.
         device: where the fields are to live.
         where: file of the settings, for messages.
         several_views: a batch may hold several images of one study.
+        model: before its first step, where there is no ``text_folder``.
     """
 
     objective: Objective[Any]
@@ -80,10 +81,11 @@ class RunData:
     prepared: PreparedSet
     studies: TrainingStudies
     text_folder: Path | None
-    model: TrainableModel
+    max_tokens: int
     device: torch.device
     where: str
     several_views: bool = False
+    model: TrainableModel | None = None
 
     @property
     def core(self) -> Core:
@@ -230,7 +232,8 @@ def _keywords(run: RunData) -> Tensor | None:
 def _text_vectors(run: RunData) -> Tensor:
     model, texts = run.model, run.studies.texts
     if run.text_folder is not None:
-        return frozen_embeddings(run.text_folder, texts, model.max_tokens, run.device)
+        return frozen_embeddings(run.text_folder, texts, run.max_tokens, run.device)
+    assert model is not None  # of the run that starts from it
     training = model.training
     with torch.no_grad():
         vectors = model.eval().encode_sentences(texts)

@@ -240,9 +240,10 @@ class Trainer:
             prepared=self.prepared,
             studies=self.studies,
             text_folder=self.settings.model.text_folder,
-            model=self.model,
+            max_tokens=self.model.max_tokens,
             device=self.device,
             where=self.where,
+            model=self.model,
             several_views=self.settings.train.views_per_study > 1,
         )
         return BatchFields(run)
