@@ -145,6 +145,7 @@ def import_model(
         return _of_folder(kind, weights, out, (text, config), golden)
     state = read_checkpoint(weights)
     where = str(weights)
+    scale = _learned_scale(state)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
     match kind:
         case "biovil" | "biovil_t":
@@ -158,6 +159,7 @@ def import_model(
             settings, state, tokenizer = read_chexzero(state, text, where)
         case _:
             settings, state, tokenizer = read_open_clip(state, text, config, where)
+    settings = settings.model_copy(update={"scale": scale})
     preprocessing = clip_preprocessing(settings, config)
     provenance = {
         "imported": {path.name: file_hash(path) for path in files},
@@ -206,6 +208,15 @@ def _written(
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)
     return Peer.load(out)
+
+
+def _learned_scale(state: Mapping[str, Tensor]) -> float | None:
+    """What cosines were multiplied by in training: CLIP, open_clip and MedCLIP keep its log."""
+    for name, value in state.items():
+        if name.rpartition(".")[2] == "logit_scale" and value.numel() == 1:
+            scale = float(value.double().exp())
+            return scale if 0 < scale <= 1e4 else None
+    return None
 
 
 def _folder(text: Path | None, kind: str) -> Path:
