@@ -14,6 +14,7 @@ from medclip_debias.config import (
     ModelSettings,
     PrepareSettings,
     Preprocessing,
+    SimilaritySettings,
     StartSettings,
     TextEncoderSettings,
     validate,
@@ -37,7 +38,9 @@ from medclip_debias.models.peers.settings import (
     ViTSettings,
 )
 from medclip_debias.models.peers.text import ClipTokenizer
+from medclip_debias.models.peers.vit import VisionTransformer
 from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.run import train
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.trainer import Trainer
@@ -347,3 +350,66 @@ def test_prepared_settings_without_a_start_are_as_before():
     assert isinstance(settings.model, ModelSettings)
     assert settings.model_dump(mode="json")["model"]["text"]["folder"] == "lm"
     assert settings.preprocessing.prepare == PrepareSettings()
+
+
+# ------------------------------------------------------------------- with stored features
+
+KEPT = {
+    "freeze": {"image": "all"},
+    "features": {"cache": True},
+    "augment": {"crop": False, "brightness": 0, "contrast": 0},
+}
+
+
+def test_stored_features_of_a_start_change_nothing(start, run_of, tmp_path):
+    folder = start("ours")
+    kept = KEPT | {"features": {"cache": True, "folder": tmp_path / "features"}}
+    read, plain = (Trainer(run_of(folder, **values)) for values in (kept, KEPT | {"features": {}}))
+    for step in range(2):
+        assert torch.equal(read.step(step)["loss"], plain.step(step)["loss"])
+    assert largest_difference(read.model.state_dict(), plain.model.state_dict()) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "similarity", "train", "said"),
+    [
+        ("chexzero", "own", KEPT, "'model.start_from' is another group's model"),
+        ("chexzero", {"aggregator": "local_words"}, {}, "none of its words"),
+        ("ours", {"aggregator": "cross_attention", "heads": 5}, {}, "does not divide dim 12"),
+    ],
+)
+def test_what_does_not_go_with_a_start_is_one_sentence(
+    kind, similarity, train, said, start, run_of
+):
+    run = validate(
+        RunSettings,
+        run_of(start(kind), **train).model_dump(mode="json", exclude={"preprocessing"})
+        | {"model": {"start_from": start(kind), "similarity": similarity}},
+        "run.yaml",
+    )
+    with pytest.raises(UserError, match=said):
+        Trainer(run)
+
+
+def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of):
+    words = {"aggregator": "local_words"}
+    model = load_model(start("ours"))
+    model.begin_training(SimilaritySettings(**words))
+    folder = start("ours", name="other").parent / "words"
+    model.save(folder)
+    kept = {"freeze": {"text": "all"}, "features": {"text": True}}
+    with pytest.raises(UserError, match="the aggregator local_words reads its words"):
+        Trainer(run_of(folder, **kept))
+
+
+def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
+    settings = CLIP_VIT.model_copy(
+        update={"pool": "map", "class_token": False, "projection": False, "pool_heads": 2}
+        | {"pool_hidden": 48}
+    )
+    tower = VisionTransformer(settings, settings.width)
+    assert tower.heads == [tower.attn_pool]
+    part = frozen_part(tower, len(tower.layers) + 1, set(tower.heads))
+    inside = {parameter for module in part for parameter in module.parameters()}
+    assert not inside & set(tower.attn_pool.parameters())
+    assert set(tower.layers[0].parameters()) <= inside
