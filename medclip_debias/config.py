@@ -249,6 +249,12 @@ class SimilaritySettings(LaterSettings):
     layers: int = Field(2, ge=1, le=12)
     heads: int = Field(4, ge=1, le=64)
 
+    def misfit(self, dim: int) -> str | None:
+        """Why it cannot compare vectors of width ``dim``; None where it can."""
+        if self.aggregator == "cross_attention" and dim % self.heads:
+            return f"similarity.heads {self.heads} does not divide dim {dim}"
+        return None
+
 
 class ModelSettings(Settings):
     """Architecture of the dual encoder; ``dim`` is the shared embedding's width."""
@@ -260,10 +266,34 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> ModelSettings:
-        similarity = self.similarity
-        if similarity.aggregator == "cross_attention" and self.dim % similarity.heads:
-            raise ValueError(f"similarity.heads {similarity.heads} does not divide dim {self.dim}")
+        if reason := self.similarity.misfit(self.dim):
+            raise ValueError(reason)
         return self
+
+    @property
+    def text_folder(self) -> Path | None:
+        """Folder of the language model that the text encoder starts from."""
+        return self.text.folder
+
+
+class StartSettings(LaterSettings):
+    """A run that trains a model on: another group's, as imported, or one of this project's.
+
+    Encoders, projections, tokenizer, preprocessing and learned scale are those of the folder
+    ``start_from``. ``similarity``: the model's ``own`` score, which is the cosine of the whole
+    image for a peer, or a similarity of its regions (`SimilaritySettings`). ``max_tokens``: none
+    for as many as the model reads.
+    """
+
+    _later: ClassVar = ("max_tokens",)
+
+    start_from: Path
+    similarity: Literal["own"] | SimilaritySettings = "own"
+    max_tokens: int | None = Field(None, ge=8, le=512)
+
+    @property
+    def text_folder(self) -> None:
+        """No language model: what needs one has to name it."""
 
 
 # ------------------------------------------------------------------------------- training
@@ -486,7 +516,7 @@ def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str
     current: list[type[BaseModel]] = [model]
     for part in loc:
         if len(current) > 1:  # a union: this part is its tag
-            current = [m for m in current if m.model_fields["kind"].default == part]
+            current = [m for m in current if part in _tags(m)]
             continue
         place.append(str(part))
         if part == loc[-1]:
@@ -494,6 +524,12 @@ def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str
         field = current[0].model_fields.get(str(part)) if current else None
         current = _models_in(field.annotation) if field else []
     return place, list(current[0].model_fields) if current else []
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    """What stands for ``model`` in pydantic's places, where it is one of a union."""
+    kind = model.model_fields.get("kind")
+    return (model.__name__,) if kind is None else (model.__name__, kind.default)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from medclip_debias.config import AugmentSettings
+from medclip_debias.config import AugmentSettings, ModelSettings
 from medclip_debias.data.augment import augment, draw
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
@@ -41,6 +41,7 @@ class Classifier(nn.Module):
 
     def __init__(self, settings: RunSettings, classes: int) -> None:
         super().__init__()
+        assert isinstance(settings.model, ModelSettings)  # a new model
         self.encoder = build_image_encoder(settings.model.image)
         self.head = nn.Linear(self.encoder.width, classes)
 
@@ -130,6 +131,7 @@ def supervised(
             scores[known, n], judged, patients[known].tolist(), resamples=bootstrap, seed=seed
         )
         classes[name] = found | counts
+    assert isinstance(settings.model, ModelSettings)  # as `Classifier` has seen
     results = {
         "format": FORMAT,
         "split": split,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from medclip_debias.config import StartSettings
 from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
 from medclip_debias.doctor.disks import existing, read_speed, write_speed
@@ -28,6 +29,7 @@ from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.losses.eta import LanguageModelEta
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.objectives.keyword_supervision import KeywordSettings
+from medclip_debias.models.starting import start_training
 from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.lock import holder_of
 from medclip_debias.training.settings import RunSettings
@@ -121,7 +123,10 @@ def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
 
 
 def language_model(run: RunSettings) -> Finding:
-    """The language model's hash."""
+    """The language model's hash, or that of the model which the run starts from."""
+    if isinstance(run.model, StartSettings):
+        _, start = start_training(run.model, "the settings")
+        return Finding("language model", OK, "; ".join(start.sentences()))
     name = language_model_hash(run.model.text.folder)
     numbers = {"language_model_hash": name}
     return Finding("language model", OK, f"hash {name}", numbers=numbers)
@@ -135,13 +140,19 @@ def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
         settings = settings.core
     eta = getattr(settings, "eta", None)
     folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
-    name = language_model_hash(folder or run.model.text.folder)
+    folder = folder or run.model.text_folder
+    if folder is None:
+        if needed:
+            text = "no language model is named; set loss.eta.language_model"
+            return Finding("scores", STOPS, text)
+        return Finding("scores", OK, "the objective reads none")
+    name = language_model_hash(folder)
     try:
         prepared.scores(name)
     except UserError as error:
         if not needed:
             return Finding("scores", OK, f"none of language model {name}; the objective reads none")
-        remedy = f"score {run.prepared} --language-model {folder or run.model.text.folder}"
+        remedy = f"score {run.prepared} --language-model {folder}"
         return Finding("scores", STOPS, str(error), remedy)
     return Finding("scores", OK, f"the set's scores come from language model {name}")
 
@@ -219,8 +230,9 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
     box = io.BytesIO()
     torch.save(trainer.state(), box)
     weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    features = trainer.features_of(run, list(trainer.cached.tokens)).planned()
+    features = 0
     if run.train.features != plain:
+        features = trainer.features_of(run, list(trainer.cached.tokens)).planned()
         text += f"; without stored features, of which {features / GIB:.2f} GiB are to be written"
     measured.append(Measured(seconds, peak, whole, box.tell(), weights, features))
     return Finding("step", WARNING if starved else OK, text, remedy, numbers)

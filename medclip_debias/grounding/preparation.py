@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
 
 
+def differences(preprocessing: Preprocessing, data: PreparedSet) -> list[str]:
+    """How a set was prepared otherwise than a model expects, as ``size 512 instead of 224``."""
+    wanted, found = preprocessing.prepare, data.settings
+    return [
+        f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
+        for name in type(wanted).model_fields
+        if getattr(wanted, name) != getattr(found, name)
+    ]
+
+
 def check_preparation(preprocessing: Preprocessing, data: PreparedSet) -> None:
     """Refuse a set that was prepared otherwise than the model's images were.
 
@@ -21,14 +31,10 @@ def check_preparation(preprocessing: Preprocessing, data: PreparedSet) -> None:
     Raises:
         UserError: names every setting that differs, and the command that mends it.
     """
-    wanted, found = preprocessing.prepare, data.settings
-    if wanted == found:
+    differ = differences(preprocessing, data)
+    if not differ:
         return
-    differ = [
-        f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
-        for name in type(wanted).model_fields
-        if getattr(wanted, name) != getattr(found, name)
-    ]
+    wanted = preprocessing.prepare
     raise UserError(
         f"{data.folder}: was prepared otherwise than the model expects ({', '.join(differ)}); "
         "prepare it again with the model's settings: medclip-debias prepare SOURCE OUT "

@@ -140,12 +140,22 @@ def _first_equal(values: Tensor) -> Tensor:
 def text_anchors(batch: Scores) -> Anchors:
     """Each sentence against the batch's images; its own image is the positive."""
     logits = (batch.similarity * batch.scale).T
+    return text_rows(logits, torch.arange(len(logits), device=logits.device), batch)
+
+
+def text_rows(logits: Tensor, rows: Tensor, batch: Scores) -> Anchors:
+    """Some of the batch's sentences as anchors.
+
+    Args:
+        logits: ``[A, I]`` of them and all images.
+        rows: ``[A]`` which sentences they are.
+        batch: of ``rows``.
+    """
     candidates = torch.arange(logits.shape[1], device=logits.device)
-    sentences = torch.arange(logits.shape[0], device=logits.device)
-    negatives = candidates[None, :] != batch.owners[:, None]
-    positive = logits.gather(1, batch.owners[:, None]).squeeze(1)
-    own = batch.owners
-    return Anchors(logits, positive, negatives, batch.scale, own, sentences, candidates, "text")
+    own = batch.owners[rows]
+    negatives = candidates[None, :] != own[:, None]
+    positive = logits.gather(1, own[:, None]).squeeze(1)
+    return Anchors(logits, positive, negatives, batch.scale, own, rows, candidates, "text")
 
 
 def image_anchors(batch: Scores) -> Anchors:
@@ -155,20 +165,37 @@ def image_anchors(batch: Scores) -> Anchors:
     neither positive nor negative.
     """
     logits = (batch.similarity * batch.scale)[batch.owners]
-    negatives = batch.owners[None, :] != batch.owners[:, None]
-    pairs = torch.arange(len(logits), device=logits.device)
-    positive = logits.diagonal()
-    return Anchors(logits, positive, negatives, batch.scale, pairs, pairs, pairs, "image")
+    return image_rows(logits, torch.arange(len(logits), device=logits.device), batch)
+
+
+def image_rows(logits: Tensor, rows: Tensor, batch: Scores) -> Anchors:
+    """The images of some of the batch's sentences as anchors.
+
+    Args:
+        logits: ``[A, T]`` of them and all sentences.
+        rows: ``[A]`` which sentences they are.
+        batch: of ``rows``.
+    """
+    negatives = batch.owners[None, :] != batch.owners[rows][:, None]
+    pairs = torch.arange(logits.shape[1], device=logits.device)
+    positive = logits.gather(1, rows[:, None]).squeeze(1)
+    return Anchors(logits, positive, negatives, batch.scale, rows, rows, pairs, "image")
 
 
 def view_anchors(batch: Scores) -> Anchors:
     """Each of 2n views against all others; the other view of its image is the positive."""
     logits = batch.similarity * batch.scale
-    views = torch.arange(len(logits), device=logits.device)
-    other = views.roll(len(logits) // 2)
-    negatives = (views[None, :] != views[:, None]) & (views[None, :] != other[:, None])
+    return view_rows(logits, torch.arange(len(logits), device=logits.device), batch.scale)
+
+
+def view_rows(logits: Tensor, rows: Tensor, scale: Tensor) -> Anchors:
+    """Some views as anchors: ``rows`` ``[A]`` of 2n, with their logits ``[A, 2n]``."""
+    count = logits.shape[1]
+    views = torch.arange(count, device=logits.device)
+    other = (rows + count // 2) % count
+    negatives = (views[None, :] != rows[:, None]) & (views[None, :] != other[:, None])
     positive = logits.gather(1, other[:, None]).squeeze(1)
-    return Anchors(logits, positive, negatives, batch.scale, other, views, views, "view")
+    return Anchors(logits, positive, negatives, scale, other, rows, views, "view")
 
 
 def same_study(anchors: Anchors, batch: Scores, reader: str = "same_study") -> Tensor:

@@ -61,7 +61,9 @@ class BatchField:
         value = getattr(batch, name)
         if value is None or self.holds == "value":
             return
-        expected, shape = self._shape(batch), tuple(value.shape)
+        shape = tuple(value.shape)
+        # A share of the batch has some rows of the matrix.
+        expected = shape if name == "similarity" else self._shape(batch)
         alike = len(shape) == len(expected) and all(
             isinstance(want, str) or want == got for want, got in zip(expected, shape, strict=True)
         )
@@ -96,7 +98,7 @@ class BatchField:
         return numbers < 0.5 if self.holds == "truth" else numbers
 
     def _shape(self, batch: ContrastiveBatch) -> tuple[int | str, ...]:
-        images, sentences = batch.similarity.shape
+        images, sentences = batch.counts
         sizes = {"image": (images,), "text": (sentences,), "pair": (sentences, sentences)}
         rows: tuple[int | str, ...] = sizes.get(self.axis, ())
         if self.columns is None:
@@ -175,7 +177,7 @@ class ContrastiveBatch:
             value = getattr(self, name)
             if value.dtype in (torch.bfloat16, torch.float16):
                 object.__setattr__(self, name, value.float())
-        images, sentences = self.similarity.shape
+        images, sentences = self.counts
         if not (images and sentences):
             raise ValueError(
                 f"the batch is empty: similarity has shape {(images, sentences)}, and a mean over "
@@ -226,6 +228,23 @@ class ContrastiveBatch:
             tensor([1., 1., 1.])
         """
         return cls(_cosine(images, sentences), _scalar(scale, images), **fields)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """I and T, of all processes where the batch is a process's share."""
+        images, sentences = self.similarity.shape
+        return images, sentences
+
+    def total(self, value: Tensor) -> Tensor:
+        """A sum over the batch's anchors, from that over the anchors of this process."""
+        return value
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of what belongs to the anchors, for diagnostics; 0 where there is nothing."""
+        with torch.no_grad():
+            found = torch.stack([values.sum(), values.new_tensor(values.numel())])
+            whole, count = self.total(found)
+            return whole / count.clamp(min=1)
 
     @property
     def owners(self) -> Tensor:

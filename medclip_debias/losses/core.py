@@ -78,13 +78,13 @@ class ContrastiveCore(Objective[C]):
             diagnostics |= policy.figures()
         with torch.no_grad():
             first = before[0]
-            diagnostics["positive_similarity"] = first.positive.mean() / batch.scale
-            negative = mean_or_zero(first.logits[first.negatives])
+            diagnostics["positive_similarity"] = batch.mean(first.positive) / batch.scale
+            negative = batch.mean(first.logits[first.negatives])
             diagnostics["negative_similarity"] = negative / batch.scale
             if self._policies:
-                total = sum(a.negatives.sum() for a in before)
-                kept = sum(a.negatives.sum() for a in after)
-                diagnostics["removed"] = 1 - kept / torch.clamp(torch.as_tensor(total), min=1)
+                total = batch.total(torch.stack([a.negatives.sum() for a in before]).sum())
+                kept = batch.total(torch.stack([a.negatives.sum() for a in after]).sum())
+                diagnostics["removed"] = 1 - kept / total.clamp(min=1)
         return after, diagnostics
 
 

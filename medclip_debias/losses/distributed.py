@@ -139,7 +139,7 @@ def gather_batch(
             Those with the axis ``pair`` are this process's rows of the whole matrix; those with
             the axis ``whole`` must be equal everywhere.
     """
-    _check_known("gather_batch", fields)
+    check_known("gather_batch", fields)
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
     everyone = gather_rows(sentences, ranks, texts)
     similarity = gather_rows(score(regions, everyone), ranks, images)
@@ -149,20 +149,21 @@ def gather_batch(
         image_of_sentence = torch.arange(len(sentences), device=sentences.device)
     owners = image_of_sentence + sum(images[: ranks.rank])
     whole: dict[str, Any] = {"image_of_sentence": gather_rows(owners, ranks, texts)}
-    whole |= _gather_fields(fields, ranks, images, texts)
+    whole |= gather_fields(fields, ranks, images, texts)
     if text_vectors is not None:
         vectors = gather_rows(text_vectors, ranks, texts)
         whole["text_similarity"] = (vectors @ vectors.T).clamp(-1, 1)
     return ContrastiveBatch(similarity, scale, **whole)
 
 
-def _check_known(reader: str, fields: Mapping[str, Any]) -> None:
+def check_known(reader: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a field that no batch has."""
     unknown = set(fields) - set(FIELDS)
     if unknown:
         raise TypeError(f"{reader} knows no field '{min(unknown)}'")
 
 
-def _gather_fields(
+def gather_fields(
     fields: Mapping[str, Any], ranks: Ranks, images: list[int], texts: list[int]
 ) -> dict[str, Any]:
     """Each field of all processes, by its axis: rows of images, rows of sentences, or as it is."""
@@ -188,8 +189,8 @@ def gather_views(
         **fields: attributes with one row an image; those with the axis ``pair`` are this
             process's rows of the whole matrix.
     """
-    _check_known("gather_views", fields)
+    check_known("gather_views", fields)
     counts = row_counts(first, ranks)
-    whole = _gather_fields(fields, ranks, counts, counts)
+    whole = gather_fields(fields, ranks, counts, counts)
     first, second = (gather_rows(view, ranks, counts) for view in (first, second))
     return TwoViewBatch.from_views(first, second, scale, **whole)

@@ -85,10 +85,14 @@ class Objective(Chosen[L], nn.Module):
 
     Class attributes, beside those of `Chosen`:
         positive_alone: an anchor that has no negatives costs something (a batch of one, say).
+        whole_batch: why several processes cannot share the loss (`medclip_debias.losses.sharded`);
+            None if the loss of an anchor depends on its own row alone and it is indexed by
+            `Anchors.rows`, with diagnostics by `ContrastiveBatch.mean`.
     """
 
     registry: ClassVar[Registry[Any]] = OBJECTIVES
     positive_alone: bool = False
+    whole_batch: str | None = "does not say that an anchor's loss is its own row's alone"
 
     def __call__(self, batch: ContrastiveBatch) -> LossOutput:
         """Per-anchor losses of one batch."""

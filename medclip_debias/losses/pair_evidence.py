@@ -58,6 +58,12 @@ class PairEvidence(Chosen[E], nn.Module):
     registry: ClassVar[Registry[Any]] = EVIDENCE
 
     @property
+    def whole_batch(self) -> str | None:
+        """Why several processes cannot share the loss: a control deals out over all anchors."""
+        control = self.settings.control
+        return None if control == "none" else f"deals out evidence at random (control: {control})"
+
+    @property
     def requires(self) -> frozenset[str]:
         """Optional fields of the batch that this evidence, so set, reads."""
         return self.reads | ({"seed"} if self.settings.control != "none" else frozenset())

@@ -56,6 +56,8 @@ class NegativePolicy(Chosen[P], nn.Module):
     """
 
     registry: ClassVar[Registry[Any]] = POLICIES
+    whole_batch: str | None = "does not say that it weighs an anchor by its own row alone"
+    """Why several processes cannot share the loss; None if they can."""
 
     @property
     def requires(self) -> frozenset[str]:

@@ -12,7 +12,13 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from medclip_debias import __version__
-from medclip_debias.config import ModelSettings, Preprocessing, json_hash, validate
+from medclip_debias.config import (
+    ModelSettings,
+    Preprocessing,
+    SimilaritySettings,
+    json_hash,
+    validate,
+)
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
 from medclip_debias.models.bert_config import check_room
@@ -25,10 +31,10 @@ from medclip_debias.models.image_encoder import (
     rebuilt_image_encoder,
 )
 from medclip_debias.models.image_projection import image_projection
-from medclip_debias.models.interface import MapKind, TextForm
+from medclip_debias.models.interface import Head, MapKind, TextForm
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
-from medclip_debias.models.sentences import sentence_list
+from medclip_debias.models.sentences import encode_distinct, sentence_list
 from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 
@@ -107,6 +113,25 @@ class DualEncoder(nn.Module, ModelHubMixin):
         image.check_side(preprocessing.input_size, "setting 'preprocessing.input_size'")
         return cls(settings, preprocessing, image, text, tokenizer)
 
+    def begin_training(
+        self, similarity: SimilaritySettings | None = None, max_tokens: int | None = None
+    ) -> None:
+        """Make ready for training on from here.
+
+        Args:
+            similarity: another one than the model's own, which keeps the learned scale.
+            max_tokens: longest sentence that shall be read.
+        """
+        settings = self.settings
+        if similarity is not None:
+            similarity = similarity.model_copy(update={"initial_scale": self.learned_scale})
+            settings = settings.model_copy(update={"similarity": similarity})
+            self.similarity = Similarity(similarity, self.dim).to(self.device)
+        if max_tokens is not None:
+            text = settings.text.model_copy(update={"max_tokens": max_tokens})
+            settings = settings.model_copy(update={"text": text})
+        self.settings = settings
+
     # ------------------------------------------------------------------------ encoding
 
     @property
@@ -138,6 +163,11 @@ class DualEncoder(nn.Module, ModelHubMixin):
     def grid(self) -> RegionGrid:
         """Where the regions of one input lie."""
         return self.image_encoder.grid(self.preprocessing.input_size)
+
+    @property
+    def heads(self) -> list[Head]:
+        """What maps into the shared space, and compares there; it always trains."""
+        return [self.image_projection, self.text_projection, self.similarity]
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Crop prepared images centrally and normalise them as ``preprocessing`` says.
@@ -218,7 +248,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         if not distinct:
             none = (0, 1) if self._of_words else (0,)
             return torch.zeros(*none, self.settings.dim, device=self.device)
-        ids = self.tokenizer.encode(distinct, self.settings.text.max_tokens)
+        ids = self.token_ids(distinct)
         vectors = self.encode_ids(ids, batch_size)
         if self._of_words:
             vectors = vectors[:, : max(max(len(row) for row in ids) - 2, 1)]
@@ -231,13 +261,16 @@ class DualEncoder(nn.Module, ModelHubMixin):
         Equal sentences are encoded once, and sentences of like length together, so that little
         of the work is padding.
         """
-        distinct = sorted({tuple(row) for row in ids}, key=lambda row: (len(row), row))
-        parts = []
-        for start in range(0, len(distinct), group):
-            padded, mask = self.tokenizer.pad(distinct[start : start + group])
-            parts.append(self.encode_tokens(padded.to(self.device), mask.to(self.device)))
-        place = {row: number for number, row in enumerate(distinct)}
-        return torch.cat(parts)[[place[tuple(row)] for row in ids]]
+
+        def encode(some: Sequence[Sequence[int]]) -> Tensor:
+            padded, mask = self.tokenizer.pad(some)
+            return self.encode_tokens(padded.to(self.device), mask.to(self.device))
+
+        return encode_distinct(ids, encode, group)
+
+    def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Each sentence as `encode_ids` takes it."""
+        return self.tokenizer.encode(list(sentences), self.max_tokens)
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Similarities ``[B, T]`` of images and sentences ``[T, D]``, on the cosine scale."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,31 @@ from medclip_debias.models.region_grid import RegionGrid
 
 MapKind = Literal["cosine", "attention"]
 TextForm = Literal["vector", "words", "none"]
+Head: TypeAlias = nn.Module | nn.Parameter
+
+
+class Layered(Protocol):
+    """An encoder as a stem, layers upon it, and what comes after the last.
+
+    So are this project's encoders. A peer's tower, which maps into the shared space itself, says
+    with what, too (`Tower`): that is all that training asks of a peer.
+    """
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The lowest first."""
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """After the last, as a last norm; it learns as the last layer does."""
+
+
+class Tower(Layered, Protocol):
+    """An encoder that ends in the space of images and sentences."""
+
+    @property
+    def heads(self) -> list[Head]:
+        """The maps into the shared space, which train even where the encoder does not."""
 
 
 class Tokenizer(Protocol):

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 Targets = Literal["attention", "linear"]
-_INSIDE = ".parametrizations.weight."  # where torch keeps a matrix and what is added to it
+# Where torch keeps a matrix and what is added to it.
+_INSIDE = re.compile(r"^(.*)\.parametrizations\.(\w+)\.(.*)$")
 _ATTENTION = re.compile(r"(^|\.)(attn|attention|self_attn|Wqkv|Wo)(\.|$)")
 
 
@@ -64,10 +65,18 @@ def add_adapters(
     found: list[nn.Parameter] = []
     for layer in layers:
         for name, module in list(layer.named_modules()):
-            chosen = targets == "linear" or _ATTENTION.search(name)
-            if type(module) is nn.Linear and chosen:
-                adapter = LowRank(module.weight, min(rank, *module.weight.shape), alpha)
-                parametrize.register_parametrization(module, "weight", adapter)
+            if targets != "linear" and not _ATTENTION.search(name):
+                continue
+            if type(module) is nn.Linear:
+                places: list[tuple[nn.Module, str]] = [(module, "weight")]
+            elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+                places = [(module, "in_proj_weight"), (module.out_proj, "weight")]
+            else:
+                continue
+            for owner, matrix in places:
+                weight = owner.get_parameter(matrix)
+                adapter = LowRank(weight, min(rank, *weight.shape), alpha)
+                parametrize.register_parametrization(owner, matrix, adapter)
                 found += [adapter.down, adapter.up]
     return found
 
@@ -77,11 +86,11 @@ def merged_state(model: nn.Module) -> dict[str, Tensor]:
     state = model.state_dict()
     merged = {}
     for key, value in state.items():
-        name, middle, part = key.partition(_INSIDE)
-        if not middle:
+        place = _INSIDE.match(key)
+        if place is None:
             merged[key] = value
-        elif part == "original":
-            inside = f"{name}{middle}0."
+        elif place[3] == "original":
+            inside = f"{place[1]}.parametrizations.{place[2]}.0."
             low_rank = state[f"{inside}up"] @ state[f"{inside}down"]
-            merged[f"{name}.weight"] = value + state[f"{inside}scale"] * low_rank
+            merged[f"{place[1]}.{place[2]}"] = value + state[f"{inside}scale"] * low_rank
     return merged

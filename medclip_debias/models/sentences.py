@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -63,6 +63,28 @@ def one_vector(
     else:
         total = sentences[:, rows[0] if beside == "images" else rows[1]]
     return total / total.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+
+
+def encode_distinct(
+    ids: Sequence[Sequence[int]], encode: Callable[[Sequence[Sequence[int]]], Tensor], group: int
+) -> Tensor:
+    """Vectors ``[T, D]`` of tokenised sentences of any length.
+
+    Equal sentences are encoded once, and sentences of like length together, so that little of the
+    work is padding.
+
+    Args:
+        ids: of T sentences, at least one.
+        encode: of some of them.
+        group: sentences at a time.
+    """
+    import torch
+
+    distinct = sorted({tuple(row) for row in ids}, key=lambda row: (len(row), row))
+    starts = range(0, len(distinct), group)
+    vectors = torch.cat([encode(distinct[start : start + group]) for start in starts])
+    place = {row: number for number, row in enumerate(distinct)}
+    return vectors[[place[tuple(row)] for row in ids]]
 
 
 def _kind(value: object) -> str:

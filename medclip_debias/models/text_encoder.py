@@ -29,6 +29,7 @@ from medclip_debias.models.bert_config import (
     text_fields,
 )
 from medclip_debias.models.image_encoder import WEIGHT_FILES, read_state, weight_file
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.tokenizer_file import MAX_BYTES, read_tokenizer
 
@@ -236,6 +237,11 @@ class TextEncoder(nn.Module):
         """What comes after the last layer."""
         norm = getattr(self.bert, "final_norm", None)
         return [module for module in (norm, self.head) if module is not None]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space, where this is a peer's tower."""
+        return [] if self.head is None else [self.head]
 
     @classmethod
     def from_folder(

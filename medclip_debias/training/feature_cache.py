@@ -224,7 +224,7 @@ class Features:
         k = train.features.augmentations
         key = self._key(
             "image",
-            arch=settings.model.image.model_dump(mode="json", exclude={"weights"}),
+            arch=self.model.settings.image.model_dump(mode="json", exclude={"weights"}),
             depth=self._depth,
             preprocessing=settings.preprocessing.model_dump(mode="json"),
             set=self.prepared.content_hash,

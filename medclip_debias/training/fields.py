@@ -39,6 +39,7 @@ from medclip_debias.losses.policies.known import RemoveKnown
 from medclip_debias.losses.policies.mask import MaskIdenticalText, MaskSameStudy
 from medclip_debias.losses.policies.text import RemoveByText
 from medclip_debias.losses.policies.weigh_by_evidence import WeighByEvidence
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
 
 
@@ -66,22 +67,25 @@ class RunData:
         prepared: the run's data.
         studies: the studies it trains on.
         text_folder: folder that the text encoder starts from: scores must come from it unless
-            the settings name another, and it gives the frozen text embeddings.
+            the settings name another, and it gives the frozen text embeddings. None for a run that
+            trains a model on, whose own sentence vectors at the start are taken.
         max_tokens: longest sentence read.
         device: where the fields are to live.
         where: file of the settings, for messages.
         several_views: a batch may hold several images of one study.
+        model: before its first step, where there is no ``text_folder``.
     """
 
     objective: Objective[Any]
     settings: LossSettings
     prepared: PreparedSet
     studies: TrainingStudies
-    text_folder: Path
+    text_folder: Path | None
     max_tokens: int
     device: torch.device
     where: str
     several_views: bool = False
+    model: TrainableModel | None = None
 
     @property
     def core(self) -> Core:
@@ -188,9 +192,15 @@ def _studies(run: RunData) -> Tensor:
 
 @_reads("log_prob")
 def _log_prob(run: RunData) -> Tensor:
-    eta = run.core.eta
+    eta, place, _ = run.core
     folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
-    values = log_probabilities(run.prepared, run.studies.texts, folder or run.text_folder)
+    folder = folder or run.text_folder
+    if folder is None:
+        raise UserError(
+            f"{run.where}: setting '{place}eta.language_model' is missing; name the language model "
+            "that scored the set, for model.start_from names none."
+        )
+    values = log_probabilities(run.prepared, run.studies.texts, folder)
     return torch.from_numpy(values).float()
 
 
@@ -220,7 +230,15 @@ def _keywords(run: RunData) -> Tensor | None:
 
 @_reads("text_similarity")
 def _text_vectors(run: RunData) -> Tensor:
-    return frozen_embeddings(run.text_folder, run.studies.texts, run.max_tokens, run.device)
+    model, texts = run.model, run.studies.texts
+    if run.text_folder is not None:
+        return frozen_embeddings(run.text_folder, texts, run.max_tokens, run.device)
+    assert model is not None  # of the run that starts from it
+    training = model.training
+    with torch.no_grad():
+        vectors = model.eval().encode_sentences(texts)
+    model.train(training)
+    return vectors
 
 
 @_reads("labels")

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from medclip_debias import __version__
-from medclip_debias.config import json_hash
+from medclip_debias.config import ModelSettings, json_hash
 from medclip_debias.data.text.claims.table import claims_hash
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import (
@@ -46,6 +46,7 @@ _FREE = {
 _FREE_WITH_BLOCKS = {
     "train.accumulate",
     "train.checkpoint_text",
+    "train.shard_loss",
     "train.channels_last",
     "train.compile",
     "train.fused",
@@ -61,8 +62,13 @@ def identity(trainer: Trainer) -> dict[str, Any]:
     content["provenance"] = {
         "medclip_debias": __version__,
         "data_hash": trainer.prepared.content_hash,
-        "language_model_hash": language_model_hash(trainer.settings.model.text.folder),
     }
+    if trainer.start is not None:
+        content["provenance"]["start"] = trainer.start.provenance
+    else:
+        given = trainer.settings.model
+        assert isinstance(given, ModelSettings)  # there is no start
+        content["provenance"]["language_model_hash"] = language_model_hash(given.text.folder)
     if "claims" in trainer.objective.requires:
         content["provenance"]["claims_hash"] = claims_hash(trainer.prepared.folder)
     return content
@@ -128,8 +134,9 @@ def bond(trainer: Trainer) -> dict[str, str]:
 
     Settings that a resumed run may change do not count.
     """
-    # Where data and language model lie does not count: their hashes do.
-    free = _free(trainer) | {_DATA, _CLAIMS, "prepared", "model.text.folder"}
+    # Where data, language model and start lie does not count: their hashes do.
+    places = {"prepared", "model.text.folder", "model.start_from"}
+    free = _free(trainer) | {_DATA, _CLAIMS} | places
     kept = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
     return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from medclip_debias.language.masked_lm import mask_tokens
 from medclip_debias.losses.objective import MaskedLMSettings
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.models.text_encoder import load_masked_lm
 
 
@@ -54,7 +55,7 @@ class MaskedLMTerm(nn.Module):
         )
 
     def mask(
-        self, model: DualEncoder, ids: Sequence[Sequence[int]], rng: np.random.Generator
+        self, model: TrainableModel, ids: Sequence[Sequence[int]], rng: np.random.Generator
     ) -> MaskedSentences:
         """Choose what is to be predicted.
 
@@ -63,13 +64,15 @@ class MaskedLMTerm(nn.Module):
             ids: tokenised sentences of a batch.
             rng: chooses.
         """
+        assert isinstance(model, DualEncoder)  # as the one given at the start
         padded, mask = model.tokenizer.pad(ids)
         share = self.settings.mask_share
         inputs, places, targets = mask_tokens(padded, mask, model.tokenizer, share, rng)
         return MaskedSentences(inputs, mask, places, targets)
 
-    def forward(self, model: DualEncoder, sentences: MaskedSentences) -> Tensor:
+    def forward(self, model: TrainableModel, sentences: MaskedSentences) -> Tensor:
         """Mean cross-entropy, in nats a masked token, before ``weight``."""
+        assert isinstance(model, DualEncoder)
         device = model.device
         hidden = model.text_encoder.bert(
             input_ids=sentences.inputs.to(device), attention_mask=sentences.mask.to(device)

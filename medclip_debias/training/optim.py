@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence, Set
+from typing import Any
 
 import torch
 from torch import nn
 
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import Objective
-from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.interface import Layered
 from medclip_debias.models.lora import add_adapters
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.settings import LearningRateFactors, LoraSettings, TrainSettings
-
-
-class Layered(Protocol):
-    """An encoder as a stem, layers upon it, and what comes after the last."""
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The lowest first."""
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """After the last, as a last norm; it learns as the last layer does."""
 
 
 def depths(encoder: Layered) -> dict[nn.Parameter, int]:
@@ -39,7 +28,20 @@ def depths(encoder: Layered) -> dict[nn.Parameter, int]:
     return found
 
 
-def choose_parts(model: DualEncoder, settings: TrainSettings, where: str) -> list[nn.Module]:
+def encoders(model: TrainableModel) -> dict[str, Any]:
+    """The two encoders, each a `Layered` module, by what settings call them."""
+    return {"image": model.image_encoder, "text": model.text_encoder}
+
+
+def head_parameters(model: TrainableModel) -> set[nn.Parameter]:
+    """What maps into the shared space and compares there, also where an encoder holds it."""
+    found: set[nn.Parameter] = set()
+    for head in model.heads:
+        found |= {head} if isinstance(head, nn.Parameter) else set(head.parameters())
+    return found
+
+
+def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> list[nn.Module]:
     """Switch off the gradients of what shall keep its weights, and put adapters where asked.
 
     Returns:
@@ -49,13 +51,14 @@ def choose_parts(model: DualEncoder, settings: TrainSettings, where: str) -> lis
         UserError: the encoder has no such layer, or nothing to put an adapter on.
     """
     frozen: list[nn.Module] = []
-    for name, encoder in (("image", model.image_encoder), ("text", model.text_encoder)):
+    heads = head_parameters(model)
+    training = {head for head in model.heads if isinstance(head, nn.Module)}
+    for name, encoder in encoders(model).items():
         depth = frozen_depth(encoder, name, settings, where)
-        parameters = depths(encoder)
-        for parameter in encoder.parameters():
-            if parameters[parameter] <= depth:
+        for parameter, at in depths(encoder).items():
+            if at <= depth and parameter not in heads:
                 parameter.requires_grad_(False)
-        frozen += frozen_part(encoder, depth)
+        frozen += frozen_part(encoder, depth, training)
         lora = getattr(settings.trainable, name).lora
         if lora:
             _adapt(encoder, lora, name, where)
@@ -91,21 +94,24 @@ def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: st
         known = f"the {name} encoder has {count} layers."
         if name == "image" and not parts.last_blocks:
             names = ", ".join(f"layer{number}" for number in range(1, count + 1))
-            arch = getattr(encoder, "arch", name)
+            arch = getattr(encoder, "arch", "the image encoder")
             known = f"{arch} has {names}; choose one of them, stem or all."
         raise UserError(f"{where}: setting '{setting}' is {asked!r}, but {known}")
     return depth
 
 
-def frozen_part(encoder: Layered, depth: int) -> list[nn.Module]:
-    """The modules of an encoder that `frozen_depth` means."""
+def frozen_part(
+    encoder: Layered, depth: int, training: Set[nn.Module] = frozenset()
+) -> list[nn.Module]:
+    """The modules of an encoder that `frozen_depth` means, but for those ``training`` anyway."""
     assert isinstance(encoder, nn.Module)
     layers = encoder.layers
     if depth < 0:
         return []
     if depth > len(layers):
-        return [encoder]
-    return [*_stem(encoder, {*layers, *encoder.above}), *layers[:depth]]
+        inside = {module for module in encoder.modules() if module in training}
+        return _stem(encoder, inside) if inside else [encoder]
+    return [*_stem(encoder, {*layers, *encoder.above, *training}), *layers[:depth]]
 
 
 def _depth(upto: str | int) -> int:
@@ -137,17 +143,19 @@ def _adapt(encoder: Any, lora: LoraSettings, name: str, where: str) -> None:
         )
 
 
-def parameter_counts(model: DualEncoder) -> dict[str, dict[str, int]]:
+def parameter_counts(model: TrainableModel) -> dict[str, dict[str, int]]:
     """Numbers that train and numbers that do not, of each encoder and of the rest."""
     found = {part: {"trained": 0, "frozen": 0} for part in ("image", "text", "heads")}
-    for name, parameter in model.named_parameters():
-        part = name.partition("_encoder.")[0] if "_encoder." in name else "heads"
+    heads = head_parameters(model)
+    part_of = {p: name for name, encoder in encoders(model).items() for p in encoder.parameters()}
+    for parameter in model.parameters():
+        part = "heads" if parameter in heads else part_of.get(parameter, "heads")
         found[part]["trained" if parameter.requires_grad else "frozen"] += parameter.numel()
     return found
 
 
 def make_optimizer(
-    model: DualEncoder, others: Sequence[nn.Module], settings: TrainSettings
+    model: TrainableModel, others: Sequence[nn.Module], settings: TrainSettings
 ) -> torch.optim.AdamW:
     """AdamW over what is not frozen; biases, norms and the logit scale are not decayed.
 
@@ -190,15 +198,16 @@ def make_optimizer(
     return torch.optim.AdamW(content, lr=settings.lr, eps=settings.adam_eps, fused=fused or None)
 
 
-def _factors(model: DualEncoder, factors: LearningRateFactors) -> dict[nn.Parameter, float]:
+def _factors(model: TrainableModel, factors: LearningRateFactors) -> dict[nn.Parameter, float]:
     """What the learning rate of each of the model's parameters is multiplied by."""
     found = dict.fromkeys(model.parameters(), factors.heads)
-    sides = ((model.image_encoder, factors.image), (model.text_encoder, factors.text))
-    for encoder, factor in sides:
-        top = len(encoder.layers)
+    heads = head_parameters(model)
+    for name, encoder in encoders(model).items():
+        top, factor = len(encoder.layers), getattr(factors, name)
         found |= {
             parameter: factor * factors.layer_decay ** (top - min(depth, top))
             for parameter, depth in depths(encoder).items()
+            if parameter not in heads
         }
     return found
 
@@ -214,7 +223,7 @@ def trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def moving_average(model: DualEncoder, decay: float) -> torch.optim.swa_utils.AveragedModel:
+def moving_average(model: TrainableModel, decay: float) -> torch.optim.swa_utils.AveragedModel:
     """A copy of ``model`` whose weights follow as an exponential moving average.
 
     The running statistics of batch norm are taken over as they are: they are averages already.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.settings import TrainSettings
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,13 +36,18 @@ class Precision:
         return torch.autocast(self.device.type, self.half) if self.half else nullcontext()
 
 
-def arrange(model: DualEncoder, settings: TrainSettings) -> None:
+def arrange(model: TrainableModel, settings: TrainSettings) -> None:
     """Memory layout, activation checkpoints and compilation of the encoders, in place."""
     if settings.channels_last:
         model.image_encoder.to(memory_format=torch.channels_last)
     if settings.checkpoint_text:
         # The random state is kept, so that dropout is the same in the second pass.
-        bert = model.text_encoder.bert
+        bert: Any = getattr(model.text_encoder, "bert", None)
+        if bert is None:
+            raise UserError(
+                "train.checkpoint_text is set, but CLIP's text tower keeps its activations; leave "
+                "it out."
+            )
         bert.config.use_cache = False
         # transformers 5 gave it a new name on the way.
         enable = getattr(bert, "activation_checkpointing_enable", None)

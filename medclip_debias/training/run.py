@@ -22,7 +22,8 @@ from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.models.dual_encoder import DualEncoder, load_state
+from medclip_debias.models.dual_encoder import load_state
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.checkpoint import (
     best_path,
     checkpoints,
@@ -57,7 +58,7 @@ from medclip_debias.training.validation_state import BestSoFar
 from medclip_debias.training.watch import Watch
 
 Progress = Callable[[int, int, float], None]
-Validator = Callable[[DualEncoder], dict[str, float]]
+Validator = Callable[[TrainableModel], dict[str, float]]
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ def train(
             returns metrics, among them the setting ``best_metric``.
         allow_changed_data: resume although the prepared set has changed.
         warn: called with a sentence about a damaged checkpoint; by default it is logged.
-        say: called at the start with what trains; by default it is logged.
+        say: called at the start with what it starts from and what trains; by default it is logged.
 
     Returns:
         The model folder ``out/model`` and metrics of the run.
@@ -144,6 +145,8 @@ def train(
             start = run.open_folder(fresh, allow_changed_data)
             if run.first:
                 write_json(settings.out / "parameters.json", trainer.counts)
+                for sentence in trainer.start.sentences() if trainer.start else ():
+                    (say or _log.info)(sentence)
                 (say or _log.info)(_what_trains(trainer.counts))
             return run.loop(start, progress)
 
@@ -410,6 +413,10 @@ class _Run:
             steps = int(state["step"])
         model.prompts = default_prompts()
         model.provenance = identity(self.trainer) | {"studies": len(self.trainer.studies)}
+        start = self.trainer.start
+        if start is not None:  # what is said of every model: it holds for what is trained from it
+            said = {"licence": start.licence, "imported": start.imported}
+            model.provenance |= {key: value for key, value in said.items() if value}
         meta = self.trainer.prepared.meta
         # What the model says of a real radiograph means nothing then (`models.synthetic`).
         model.provenance["synthetic"] = meta.get("synthetic", "unknown")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from medclip_debias.config import (
     AugmentSettings,
@@ -18,6 +15,8 @@ from medclip_debias.config import (
     ModelSettings,
     Preprocessing,
     Settings,
+    SimilaritySettings,
+    StartSettings,
 )
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.models.lora import Targets
@@ -121,6 +120,8 @@ class TrainSettings(LaterSettings):
         compile: the encoders, with torch.compile.
         fused: AdamW as one kernel; ``auto`` on a GPU.
         checkpoint_text: compute the text encoder's activations twice instead of keeping them.
+        shard_loss: each of several processes computes the loss of its own anchors alone, where the
+            objective allows it; ``auto`` for large batches (`medclip_debias.training.step`).
         deterministic: only algorithms whose result never varies, on a GPU too.
         validate_every: steps between validations; 0 for none.
         validate_images: most images, and most studies, of a validation.
@@ -134,7 +135,7 @@ class TrainSettings(LaterSettings):
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
-    _later: ClassVar = ("trainable", "features")
+    _later: ClassVar = ("trainable", "features", "shard_loss")
 
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
@@ -157,6 +158,7 @@ class TrainSettings(LaterSettings):
     compile: bool = False
     fused: bool | Literal["auto"] = "auto"
     checkpoint_text: bool = False
+    shard_loss: Literal["auto", "on", "off"] = "auto"
     deterministic: bool = False
     device: str = "auto"
     seed: int = Field(0, ge=0)
@@ -233,23 +235,48 @@ class TrainSettings(LaterSettings):
         return self
 
 
+def _begins(model: Any) -> str:
+    """Whether a run builds a model or trains one on, by the name of its settings."""
+    given = model if isinstance(model, Mapping) else vars(model)
+    return "StartSettings" if "start_from" in given else "ModelSettings"
+
+
+def check_text_features(similarity: SimilaritySettings) -> None:
+    """Refuse to keep features of sentences for a similarity that reads their words.
+
+    Raises:
+        ValueError: it does.
+    """
+    if similarity.aggregator == "local_words":
+        raise ValueError(
+            "train.features.text keeps one vector a sentence, but the aggregator local_words"
+            " reads its words; leave one of them out"
+        )
+
+
 class RunSettings(Settings):
-    """One training run. ``loss`` is validated by the objective named in ``loss.kind``."""
+    """One training run. ``loss`` is validated by the objective named in ``loss.kind``.
+
+    ``model`` describes a new model, or names with ``start_from`` one to train on; then
+    ``preprocessing`` is that model's.
+    """
 
     prepared: Path
     out: Path
-    model: ModelSettings
+    model: Annotated[
+        Annotated[ModelSettings, Tag("ModelSettings")]
+        | Annotated[StartSettings, Tag("StartSettings")],
+        Discriminator(_begins),
+    ]
     preprocessing: Preprocessing = Preprocessing()
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
 
     @model_validator(mode="after")
     def _text_features_fit(self) -> RunSettings:
-        if self.train.features.text and self.model.similarity.aggregator == "local_words":
-            raise ValueError(
-                "train.features.text keeps one vector a sentence, but the aggregator local_words"
-                " reads its words; leave one of them out"
-            )
+        similarity = self.model.similarity
+        if similarity != "own" and self.train.features.text:
+            check_text_features(similarity)
         return self
 
     @field_validator("loss", mode="before")
@@ -260,3 +287,9 @@ class RunSettings(Settings):
                 f"a preset is named as --loss {loss}, or in the file as extends: loss:{loss}"
             )
         return loss
+
+    @model_validator(mode="after")
+    def _prepared_as_the_start(self) -> RunSettings:
+        if isinstance(self.model, StartSettings) and "preprocessing" in self.model_fields_set:
+            raise ValueError("with model.start_from, preprocessing is the start's; leave it out")
+        return self

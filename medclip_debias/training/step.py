@@ -14,6 +14,7 @@ numbers of its own number; without it a block is all that a process encodes at a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,15 +22,23 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from medclip_debias.data.loader import Batch
+from medclip_debias.errors import ReportedWarning
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
 from medclip_debias.losses.objective import Objective
+from medclip_debias.losses.sharded import (
+    ShardedBatch,
+    shard_batch,
+    shard_views,
+    whole_batch_reason,
+)
 from medclip_debias.models.batch_norm import StepBatchNorm2d
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.features import ImageFeatures
+from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.feature_cache import FeatureCache
 from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
@@ -40,9 +49,15 @@ from medclip_debias.training.settings import TrainSettings
 # First word of the seed of what is masked, so that it shares no stream with the batches.
 _MASK = 3
 
+SHARD_FROM = 2**22
+"""Similarities of a batch (2048 images with a sentence each) from which `shares_loss` says yes."""
+
 
 class Embeddings(NamedTuple):
-    """Regions ``[I, N, D]`` and sentences ``[T, D]``; or two views, each ``[n, D]``."""
+    """What images are scored by, and sentences ``[T, D]``; or two views, each ``[n, D]``.
+
+    Images are `ImageFeatures.stored`: their regions ``[I, N, D]``, or the whole as the only one.
+    """
 
     first: Tensor
     second: Tensor
@@ -80,11 +95,13 @@ class CachedGradients:
         norms: batch norms whose running statistics move once a step.
         precision: of the encoders.
         ranks: which process this is.
-        stored: what is read in the place of frozen encoders; None where they compute.
+        stored: what is read in the place of the frozen encoders of a `DualEncoder`; None where they
+            compute.
+        sharded: each process computes the loss of its own anchors (`shares_loss`).
     """
 
     settings: TrainSettings
-    model: DualEncoder
+    model: TrainableModel
     objective: Objective
     masked_lm: MaskedLMTerm | None
     fields: BatchFields
@@ -93,6 +110,7 @@ class CachedGradients:
     precision: Precision
     ranks: Ranks
     stored: FeatureCache | None = None
+    sharded: bool = False
 
     def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
         """Add the gradients of this process's part; their mean over the processes is the batch's.
@@ -204,30 +222,31 @@ class CachedGradients:
         model = self.model
         torch.manual_seed(block.seed)
         with self.precision.autocast():
-            regions = self._regions(block.batch)
+            features = self._features(block.batch)
             if block.batch.two_view:
-                views = F.normalize(regions.mean(dim=1), dim=-1)
-                return Embeddings(*views.chunk(2)), None
+                return Embeddings(*features.pooled.chunk(2)), None
             if self.stored is None or self.stored.texts is None:
                 sentences = model.encode_ids(block.ids)
             else:
+                assert isinstance(model, DualEncoder)  # as `stored` says
                 sentences = self.stored.sentences(model, block.batch.texts)
             masked = None
             if self.masked_lm is not None and block.masked is not None and masked_tokens:
                 mean = self.masked_lm(model, block.masked)
                 masked = mean * (len(block.masked.targets) / masked_tokens)
-        return Embeddings(regions, sentences), masked
+        return Embeddings(features.stored, sentences), masked
 
-    def _regions(self, batch: Batch) -> Tensor:
-        """Unit vectors ``[I, N, D]``, of images or of their stored features."""
+    def _features(self, batch: Batch) -> ImageFeatures:
+        """Unit vectors of images, or of their stored features."""
         model, last = self.model, self.settings.channels_last
         given = batch.images_on(model.device)
         if self.stored is not None and self.stored.images is not None:
-            return self.stored.regions(model, given)
+            assert isinstance(model, DualEncoder)  # as `stored` says
+            return ImageFeatures(self.stored.regions(model, given))
         images = model.normalise(given)
         if last:
             images = images.contiguous(memory_format=torch.channels_last)
-        return model.encode_images(images).regions
+        return model.encode_images(images)
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
@@ -248,7 +267,10 @@ class CachedGradients:
         done = words[-1] / self.settings.steps
         batch_of_all = self._gathered(embeddings, batch, scale, step_seed(words), done)
         output = self.objective(batch_of_all)
-        return output.loss, {"scale": scale.detach(), **output.diagnostics}
+        loss = output.loss
+        if isinstance(batch_of_all, ShardedBatch):
+            loss = batch_of_all.loss_of(output)
+        return loss, {"scale": scale.detach(), **output.diagnostics}
 
     def _gathered(
         self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int, done: float
@@ -256,12 +278,12 @@ class CachedGradients:
         given = self.fields.of(batch, seed, done)
         first, second = embeddings
         if batch.two_view:
-            return gather_views(first, second, scale, self.ranks, **given)
+            views = shard_views if self.sharded else gather_views
+            return views(first, second, scale, self.ranks, **given)
         owners = batch.owners.to(first.device)
         score = self.model.similarity
-        return gather_batch(
-            first, second, score, scale, self.ranks, image_of_sentence=owners, **given
-        )
+        gather = shard_batch if self.sharded else gather_batch
+        return gather(first, second, score, scale, self.ranks, image_of_sentence=owners, **given)
 
     def _with_masked(self, loss: Tensor | None, masked: Tensor | None) -> Tensor:
         """The loss plus the term's share, such that the mean over the processes is its total."""
@@ -282,6 +304,32 @@ class CachedGradients:
             metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
             loss = loss + self.masked_lm.settings.weight * masked
         return {"loss": loss, **metrics}
+
+
+def shares_loss(settings: TrainSettings, objective: Objective, ranks: Ranks, where: str) -> bool:
+    """Whether each process is to compute the loss of its own anchors alone.
+
+    ``auto`` does so from `SHARD_FROM` similarities a batch on, where the objective allows it;
+    ``on`` warns where it does not.
+    """
+    if ranks.world == 1 or settings.shard_loss == "off":
+        return False
+    images = settings.batch_size * settings.views_per_study
+    texts = settings.batch_size * settings.sentences_per_study
+    if settings.task == "two_view":
+        images = texts = 2 * settings.batch_size
+    if settings.shard_loss == "auto" and images * texts < SHARD_FROM:
+        return False
+    reason = whole_batch_reason(objective)
+    if reason is not None and settings.shard_loss == "on":
+        warnings.warn(
+            ReportedWarning(
+                f"{where}: setting 'train.shard_loss' is on, but every process computes the loss "
+                f"of the whole batch, for {reason}."
+            ),
+            stacklevel=2,
+        )
+    return reason is None
 
 
 def step_seed(words: Sequence[int]) -> int:

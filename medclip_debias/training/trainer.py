@@ -12,19 +12,27 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from medclip_debias.bounds import keep_in_bounds
+from medclip_debias.config import ModelSettings
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import ReportedWarning, UserError, explained
+from medclip_debias.grounding.preparation import differences
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.objective import Objective, build_objective, loss_settings
+from medclip_debias.losses.objective import (
+    MaskedLMSettings,
+    Objective,
+    build_objective,
+    loss_settings,
+)
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
+from medclip_debias.models.starting import Start, TrainableModel, start_training
 from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, spares_own_study
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
@@ -40,8 +48,8 @@ from medclip_debias.training.optim import (
 from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
 from medclip_debias.training.processes import average_gradients
 from medclip_debias.training.schedule import learning_rate
-from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.step import CachedGradients
+from medclip_debias.training.settings import RunSettings, check_text_features
+from medclip_debias.training.step import CachedGradients, shares_loss
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +67,7 @@ class Trainer:
 
     Attributes:
         model: being trained.
+        start: the model that it was before, None where the run builds a new one.
         batches: item k is this process's share of the batch of step k.
         optimizer: AdamW.
         counts: numbers of each part that train and that do not.
@@ -69,6 +78,8 @@ class Trainer:
         UserError: the prepared set, language model or scores do not fit the settings, or the
             memory does not suffice.
     """
+
+    model: TrainableModel
 
     def __init__(
         self,
@@ -89,6 +100,8 @@ class Trainer:
             be_deterministic()
         self.loss_settings = loss_settings(settings.loss, where)
         self.prepared = PreparedSet.open(settings.prepared)
+        self.start: Start | None = None
+        self._begin()
         self._check_settings()
         self.device = device or best_device(train.device)
         two_view = train.task == "two_view"
@@ -96,6 +109,39 @@ class Trainer:
         self.batches = self._batches(two_view)
         with advice(train.compile):
             self._build()
+
+    def _begin(self) -> None:
+        """Read the model that the run starts from, if there is one; what it expects is taken."""
+        given = self.settings.model
+        if isinstance(given, ModelSettings):
+            return
+        self.model, self.start = start_training(given, self.where)
+        if differ := differences(self.model.preprocessing, self.prepared):
+            raise UserError(
+                f"{self.where}: {self.settings.prepared} was prepared otherwise than "
+                f"{given.start_from} expects ({', '.join(differ)}); prepare it again with "
+                f"medclip-debias prepare SOURCE OUT --for {given.start_from}."
+            )
+        self._check_features(self.settings)
+        expected = {"preprocessing": self.model.preprocessing}
+        self.settings = self.settings.model_copy(update=expected)
+
+    def _check_features(self, settings: RunSettings) -> None:
+        """See that features can be kept of the start, which settings alone do not say."""
+        wanted = settings.train.features
+        if not (wanted.cache or wanted.text):
+            return
+        if not isinstance(self.model, DualEncoder):
+            raise UserError(
+                f"{self.where}: 'train.features.cache' and 'train.features.text' keep what encoders"
+                " of this project give, and 'model.start_from' is another group's model; set both "
+                "to false."
+            )
+        if wanted.text:
+            try:
+                check_text_features(self.model.similarity.settings)
+            except ValueError as error:
+                raise UserError(f"{self.where}: {error}.") from error
 
     def _check_settings(self) -> None:
         settings, train = self.settings, self.settings.train
@@ -134,16 +180,16 @@ class Trainer:
     def _build(self) -> None:
         settings, train = self.settings, self.settings.train
         torch.manual_seed(train.seed)
-        self.model = DualEncoder.create(settings.model, settings.preprocessing).to(self.device)
+        if isinstance(settings.model, ModelSettings):
+            self.model = DualEncoder.create(settings.model, settings.preprocessing)
+        self.model = self.model.to(self.device)
         self.objective: Objective = build_objective(self.loss_settings).to(self.device)
         self.objective.begin(
             samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
         )
         term = self.objective.masked_lm
         self._check_task()
-        self.masked_lm = (
-            MaskedLMTerm(term, settings.model.text.folder, self.model) if term else None
-        )
+        self.masked_lm = self._masked_lm(term) if term else None
         self._others: list[nn.Module] = [self.objective]
         if self.masked_lm is not None:
             self._others.append(self.masked_lm)
@@ -157,7 +203,7 @@ class Trainer:
         self.precision = Precision(train.precision, self.device)
         arrange(self.model, train)
         self.norms = norms
-        tokens = self.model.tokenizer.encode(self.studies.texts, settings.model.text.max_tokens)
+        tokens = self.model.token_ids(self.studies.texts)
         self.cached = CachedGradients(
             train,
             model=self.model,
@@ -169,6 +215,7 @@ class Trainer:
             precision=self.precision,
             ranks=self.ranks,
             stored=self._stored(tokens),
+            sharded=shares_loss(train, self.objective, self.ranks, self.where),
         )
         self.train_mode()
 
@@ -186,8 +233,21 @@ class Trainer:
         """The files of features that ``settings`` ask for, which may be others than the run's."""
         for part in self.frozen:
             part.eval()
+        self._check_features(settings)
+        assert isinstance(self.model, DualEncoder)  # `_check_features` refuses others
+        # That of the start is in the trainer's settings alone.
+        settings = settings.model_copy(update={"preprocessing": self.settings.preprocessing})
         run = (settings, self.model, self.prepared, self.batches, tokens)
         return Features(*run, self.ranks, self.say, self.progress)
+
+    def _masked_lm(self, term: MaskedLMSettings) -> MaskedLMTerm:
+        folder = self.settings.model.text_folder
+        if folder is None or not isinstance(self.model, DualEncoder):
+            raise UserError(
+                f"{self.where}: the loss adds masked language modelling, whose head no model "
+                "folder holds; with model.start_from choose a loss without it."
+            )
+        return MaskedLMTerm(term, folder, self.model)
 
     def _check_task(self) -> None:
         self._check_views()
@@ -230,10 +290,11 @@ class Trainer:
             self.loss_settings,
             prepared=self.prepared,
             studies=self.studies,
-            text_folder=self.settings.model.text.folder,
-            max_tokens=self.settings.model.text.max_tokens,
+            text_folder=self.settings.model.text_folder,
+            max_tokens=self.model.max_tokens,
             device=self.device,
             where=self.where,
+            model=self.model,
             several_views=self.settings.train.views_per_study > 1,
         )
         return BatchFields(run)
@@ -243,13 +304,11 @@ class Trainer:
         train_mode([self.model, *self._others], self.frozen)
 
     @property
-    def result(self) -> DualEncoder:
+    def result(self) -> TrainableModel:
         """The model that is validated and saved: the moving average where there is one."""
         if self.average is None:
             return self.model
-        averaged = self.average.module
-        assert isinstance(averaged, DualEncoder)
-        return averaged
+        return cast("TrainableModel", self.average.module)
 
     # ------------------------------------------------------------------------- one step
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import resident
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -163,13 +164,6 @@ def case(folder: Path, scale: Scale, name: str, steps: int) -> None:
     wait_for(trainer.device)
     peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else resident("VmHWM")
     print(json.dumps({"bytes": peak - before}))
-
-
-def resident(name: str) -> int:
-    """Bytes of this process: ``VmRSS`` now, ``VmHWM`` at its peak (Linux)."""
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    (found,) = (line.split()[1] for line in text.splitlines() if line.startswith(f"{name}:"))
-    return int(found) * 1024
 
 
 def fresh_peak() -> int:
@@ -340,7 +334,7 @@ def traffic(trainer: Trainer, batch: int, world: int) -> tuple[int, int]:
     of all parameters. All in float32 (`losses/distributed.py`, `training/processes.py`).
     """
     whole = batch * world
-    gathered = 4 * (whole * trainer.settings.model.dim + whole * whole)
+    gathered = 4 * (whole * trainer.model.dim + whole * whole)
     summed = gathered + 4 * sum(p.numel() for p in trainer.parameters)
     return gathered, summed
 
@@ -360,7 +354,7 @@ def predict(folder: Path, scale: Scale, steps: int, world: int, bandwidth: float
         seconds(lambda number=number: trainer.step(2 + number, batch), device)
         for number in range(steps)
     )
-    regions, dim = trainer.model.grid.rows * trainer.model.grid.columns, trainer.settings.model.dim
+    regions, dim = trainer.model.grid.rows * trainer.model.grid.columns, trainer.model.dim
     one, all_of_them = (
         _scores(trainer, scale.batch, scale.batch * n, regions, dim) for n in (1, world)
     )

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,7 +140,8 @@ def supervised(
 
     with tempfile.TemporaryDirectory() as scratch:
         trainer = trainer_of(place, train, {"kind": "infonce"}, seed, "lse_nl", Path(scratch))
-    model, settings = trainer.model, trainer.settings.train
+    model = cast("DualEncoder", trainer.model)  # built anew by every run of a study
+    settings = trainer.settings.train
     torch.manual_seed(seed)
     head = torch.nn.Linear(model.image_encoder.width, 1)
     optimizer = make_optimizer(model, [head], settings)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -174,7 +174,7 @@ def train_model(
             for name in ("loss", "scale", "removed", "clamped", "mean_eta"):
                 if name in metrics:
                     kept.setdefault(name, []).append(float(metrics[name]))
-    model = trainer.result
+    model = cast("DualEncoder", trainer.result)  # built anew by every run of a study
     model.eval()
     return model, {name: float(np.mean(values)) for name, values in kept.items()}
 

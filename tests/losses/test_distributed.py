@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 import torch
@@ -15,8 +16,20 @@ from torch import nn
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_rows, gather_views
-from medclip_debias.losses.objective import build_objective, loss_settings, objectives
+from medclip_debias.losses.objective import (
+    Objective,
+    build_objective,
+    loss_settings,
+    objectives,
+)
+from medclip_debias.losses.objectives.infonce import InfoNCE
 from medclip_debias.losses.policy import policies
+from medclip_debias.losses.sharded import (
+    ShardedBatch,
+    shard_batch,
+    shard_views,
+    whole_batch_reason,
+)
 from medclip_debias.models.similarity import Similarity
 
 WORLDS = (2, 4)
@@ -61,6 +74,11 @@ def cases():
     return found
 
 
+def reason(content):
+    return whole_batch_reason(build_objective(loss_settings(content, "test")))
+
+
+SHARED = [name for name, content in cases().items() if reason(content) is None]
 GIVEN_APART = (
     *("similarity", "scale", "image_of_sentence", "text_similarity", "label_names", "seed", "done"),
 )
@@ -126,7 +144,7 @@ def whole_batch(model, step, two_views, dtype):
     return ContrastiveBatch(similarity, scale, OWNERS, **fields, **equal)
 
 
-def gathered_batch(model, step, two_views, dtype, ranks):
+def gathered_batch(model, step, two_views, dtype, ranks, shard=False):
     """The same from this process's part: some of the 8 images and their sentences."""
     x, y, vectors, per_image, per_sentence = data(step, dtype)
     images = slice(*CUTS[ranks.world][ranks.rank : ranks.rank + 2])
@@ -139,9 +157,11 @@ def gathered_batch(model, step, two_views, dtype, ranks):
         first, second = (model.regions(x[images, n]) for n in (0, 1))
         cosine = (vectors[:8] @ vectors[:8].T)[images]
         fields |= {"eta": per_sentence["eta"][images], "text_similarity": cosine}
-        return gather_views(first, second, scale, ranks, **fields, **equal)
+        views = shard_views if shard else gather_views
+        return views(first, second, scale, ranks, **fields, **equal)
     fields |= {name: value[mine] for name, value in per_sentence.items()}
-    return gather_batch(
+    gather = shard_batch if shard else gather_batch
+    return gather(
         model.regions(x[images]),
         model.sentences(y[mine]),
         model.similarity,
@@ -167,23 +187,25 @@ def relative(a, b):
     return gap / size if size else gap
 
 
-def compare(content, two_views, dtype, ranks):
+def compare(content, two_views, dtype, ranks, shard=False):
     """Largest relative differences over some steps of plain descent."""
     sides = []
     for _ in range(2):
         model = Pair(dtype)
         sides.append((model, build_objective(loss_settings(content, "test")).to(dtype)))
-    worst = {"loss": 0.0, "gradient": 0.0, "state": 0.0, "ranks": 0.0}
+    worst = {"loss": 0.0, "gradient": 0.0, "state": 0.0, "ranks": 0.0, "diagnostics": 0.0}
     for step in range(STEPS):
-        losses, gradients = [], []
+        losses, gradients, figures = [], [], []
         for number, (model, objective) in enumerate(sides):
             single = number == 0
             batch = (
                 whole_batch(model, step, two_views, dtype)
                 if single
-                else gathered_batch(model, step, two_views, dtype, ranks)
+                else gathered_batch(model, step, two_views, dtype, ranks, shard)
             )
-            loss = objective(batch).loss
+            output = objective(batch)
+            loss = batch.loss_of(output) if isinstance(batch, ShardedBatch) else output.loss
+            figures.append(output.diagnostics)
             loss.backward()
             parameters = learned(model, objective)
             found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -199,6 +221,10 @@ def compare(content, two_views, dtype, ranks):
             gradients.append(found)
         worst["loss"] = max(worst["loss"], relative(losses[1], losses[0]))
         worst["gradient"] = max(worst["gradient"], relative(gradients[1], gradients[0]))
+        assert figures[0].keys() == figures[1].keys()
+        for name, value in figures[0].items():
+            gap = relative([figures[1][name].double()], [value.double()])
+            worst["diagnostics"] = max(worst["diagnostics"], gap)
     one, many = ([b.double() for b in objective.buffers()] for _, objective in sides)
     worst["state"] = relative(many, one)
     for buffer in many:
@@ -232,8 +258,13 @@ def worker(rank, folder):
         for name, content in cases().items():
             views = name.endswith("two views")
             found[f"{world} {name}"] = compare(content, views, torch.float64, ranks)
+            if name in SHARED:
+                found[f"{world} {name}, sharded"] = compare(
+                    content, views, torch.float64, ranks, shard=True
+                )
         single = {"kind": "clip"}
         found[f"{world} float32"] = compare(single, False, torch.float32, ranks)
+        found[f"{world} float32, sharded"] = compare(single, False, torch.float32, ranks, True)
     assert Ranks.current() == Ranks(rank, max(WORLDS))
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
@@ -262,9 +293,38 @@ def test_many_processes_compute_what_one_does_with_the_whole_batch(results, name
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_in_float32_they_agree_to_a_hundred_thousandth(results, world):
+@pytest.mark.parametrize("name", SHARED)
+def test_processes_that_share_the_loss_compute_what_one_does(results, name, world):
     for rank in range(world):
-        found = results[rank][f"{world} float32"]
+        found = results[rank][f"{world} {name}, sharded"]
+        assert found["loss"] <= 1e-9
+        assert found["gradient"] <= 1e-9
+        assert found["diagnostics"] <= 1e-9
+        assert found["state"] == 0
+        assert found["ranks"] == 0
+
+
+def test_what_cannot_be_shared_says_why():
+    refused = {name: reason(content) for name, content in cases().items() if name not in SHARED}
+    words = "random|moving average|threshold"
+    assert all(re.search(words, why) for why in refused.values()), refused
+    kinds = {"sogclr", "glofnd", "resample_by_text"}
+    assert {re.match("'(.*?)'", why)[1] for why in refused.values()} >= kinds
+    assert len(SHARED) > len(refused)
+
+
+def test_an_objective_of_ones_own_is_not_shared_unless_it_says_that_it_can_be():
+    class Own(InfoNCE):
+        whole_batch = Objective.whole_batch
+
+    assert "does not say" in whole_batch_reason(Own())
+
+
+@pytest.mark.parametrize("kind", ["", ", sharded"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_in_float32_they_agree_to_a_hundred_thousandth(results, world, kind):
+    for rank in range(world):
+        found = results[rank][f"{world} float32{kind}"]
         assert found["loss"] <= 1e-5
         assert found["gradient"] <= 1e-5
 

@@ -54,3 +54,25 @@ def test_the_rank_is_at_most_the_smaller_side_of_a_matrix():
 
 def test_a_network_without_linear_maps_gets_no_adapter():
     assert add_adapters([nn.Conv2d(1, 1, 3)], 4, 8.0, "linear") == []
+
+
+@pytest.mark.parametrize("targets", ["attention", "linear"])
+@torch.no_grad()
+def test_attention_of_torch_is_adapted_by_its_stacked_matrix_and_its_output(targets):
+    """CLIP's blocks: queries, keys and values lie in one matrix that is no linear layer."""
+    torch.manual_seed(0)
+    block = nn.ModuleDict({"attn": nn.MultiheadAttention(8, 2, batch_first=True)}).double()
+    attn, plain = block["attn"], copy.deepcopy(block)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    before = attn(x, x, x)[0]
+    new = add_adapters([block.requires_grad_(False)], 2, 4.0, targets)
+    assert [p.shape for p in new] == [(2, 8), (24, 2), (2, 8), (8, 2)]
+    torch.testing.assert_close(attn(x, x, x)[0], before)
+    for parameter in new:
+        nn.init.normal_(parameter)
+    merged = merged_state(block)
+    stacked = plain["attn"].in_proj_weight + 2 * new[1] @ new[0]
+    torch.testing.assert_close(merged["attn.in_proj_weight"], stacked)
+    plain.load_state_dict(merged)
+    torch.testing.assert_close(plain["attn"](x, x, x)[0], attn(x, x, x)[0])
+    assert not torch.allclose(attn(x, x, x)[0], before)

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from medclip_debias.errors import ReportedWarning
 from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.distributed import Ranks
+from medclip_debias.losses.objectives.infonce import InfoNCE
+from medclip_debias.losses.objectives.sogclr import SogCLR
 from medclip_debias.training.place import Place
 from medclip_debias.training.processes import average_gradients, together
+from medclip_debias.training.step import shares_loss
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
@@ -152,6 +157,64 @@ def test_statistics_taken_over_processes_are_those_of_the_whole_batch(run, tmp_p
     for name, value in running.model.named_buffers():
         if "running" in name:
             torch.testing.assert_close(buffers[name], value, rtol=1e-5, atol=1e-6)
+
+
+SHARED = {
+    "both directions": {"kind": "clip", "negatives": [{"kind": "mask_identical_text"}]},
+    "learned bias": {"kind": "siglip"},
+    "masked language model": {"kind": "biovil"},
+    "two views": {"kind": "infonce"},
+}
+
+
+def test_two_processes_that_share_the_loss_have_the_gradient_of_one(run, tmp_path):
+    """Of every part of the model, also in micro-batches; and the same figures in the log."""
+    shared = {"batch_size": 16, "norm_batch": 4, "shard_loss": "on"}
+    runs = {
+        name: run(loss=loss, **shared, **({"task": "two_view"} if name == "two views" else {}))
+        for name, loss in SHARED.items()
+    }
+    runs["micro-batches"] = run(loss=SHARED["both directions"], **shared, accumulate=2)
+    path = tmp_path / "two.pt"
+
+    def work():
+        found = {}
+        with together(Place.from_environment(), "cpu") as (ranks, device):
+            for name, settings in runs.items():
+                trainer = Trainer(settings, "the settings", ranks, device)
+                assert trainer.cached.sharded
+                figures = trainer.cached.backward(trainer.batches[0], [0, 0])
+                average_gradients(trainer.parameters, ranks)
+                named = [*trainer.model.named_parameters(), *trainer.objective.named_parameters()]
+                found[name] = {n: p.grad for n, p in named if p.grad is not None}, figures
+            if ranks.rank == 0:
+                torch.save(found, path)
+
+    assert in_processes(2, work) == [0, 0]
+    for name, (gradient, figures) in torch.load(path, weights_only=True).items():
+        trainer = Trainer(runs[name])
+        assert not trainer.cached.sharded  # one process has nothing to share
+        expected = trainer.cached.backward(trainer.batches[0], [0, 0])
+        named = [*trainer.model.named_parameters(), *trainer.objective.named_parameters()]
+        assert_same_gradients({n: p.grad for n, p in named if p.grad is not None}, gradient)
+        assert figures.keys() == expected.keys()
+        for key, value in expected.items():
+            assert float(figures[key]) == pytest.approx(float(value), rel=1e-5, abs=1e-6), key
+
+
+def test_the_loss_is_shared_where_it_is_large_and_the_objective_allows_it(run):
+    two, infonce, sogclr = Ranks(0, 2), InfoNCE(), SogCLR()
+    plain = run().train
+    large = plain.model_copy(update={"batch_size": 2048, "sentences_per_study": 1})
+    assert not shares_loss(plain, infonce, two, "x")
+    assert shares_loss(large, infonce, two, "x")
+    assert not shares_loss(large, infonce, Ranks(), "x")
+    assert not shares_loss(large, sogclr, two, "x")
+    assert not shares_loss(large.model_copy(update={"shard_loss": "off"}), infonce, two, "x")
+    on = plain.model_copy(update={"shard_loss": "on"})
+    assert shares_loss(on, infonce, two, "x")
+    with pytest.warns(ReportedWarning, match="'sogclr' keeps a moving average"):
+        assert not shares_loss(on, sogclr, two, "x")
 
 
 def test_what_is_frozen_does_not_move(run):

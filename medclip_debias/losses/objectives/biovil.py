@@ -30,6 +30,7 @@ class BioViL(DebiasedCore[BioViLSettings]):
         0.15
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "1/2 (InfoNCE both directions) + weight * masked-LM loss"
     paper: ClassVar[str] = "BioViL, Boecking et al. (2022)"
 

@@ -28,5 +28,6 @@ class CLIP(DebiasedCore[CLIPSettings]):
         True
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "1/2 (InfoNCE text to image + InfoNCE image to text)"
     paper: ClassVar[str] = "CLIP, Radford et al. (2021)"

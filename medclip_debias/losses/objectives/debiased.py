@@ -139,6 +139,7 @@ class DebiasedCore(ContrastiveCore[D]):
         eta, clipped = clip_eta(eta_of(self.eta, batch))
         if self.schedule is not None:
             eta = eta * self.schedule.strength(batch.needed("done", f"{self.kind}: schedule"))
+        eta = eta[sets[0].rows]
         losses, clamped = [], []
         for anchors in sets:
             loss, floored = debiased_per_anchor(anchors, eta)
@@ -146,8 +147,8 @@ class DebiasedCore(ContrastiveCore[D]):
             clamped.append(floored.to(loss.dtype))
         with torch.no_grad():
             diagnostics |= {
-                "clamped": torch.stack(clamped).mean(),
-                "mean_eta": eta.mean(),
+                "clamped": batch.mean(torch.stack(clamped)),
+                "mean_eta": batch.mean(eta),
                 "eta_clipped": clipped,
             }
         return LossOutput(torch.stack(losses).mean(dim=0), diagnostics)
@@ -193,6 +194,7 @@ class DebiasedContrastive(DebiasedCore[DebiasedSettings]):
         torch.Size([3])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = (
         "-log pos / (pos + Ng), Ng = max((neg - N eta pos) / (1 - eta), N exp(-g2))"
     )

@@ -24,5 +24,6 @@ class InfoNCE(DebiasedCore[InfoNCESettings]):
         True
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "-log pos / (pos + neg)"
     paper: ClassVar[str] = "van den Oord et al. (2018); sample-specific debiasing, eq. 3"

@@ -87,6 +87,7 @@ class KeywordSupervision(AroundCore[KeywordSettings]):
         tensor([1.5000, 1.5000])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = (
         "core + weight * g(sum_{l_j != l_i} exp(s_ij) / exp(s_ii)), g1 = log(1 + x)"
     )
@@ -117,11 +118,11 @@ class KeywordSupervision(AroundCore[KeywordSettings]):
         anchors = batch.anchors("image_to_text")[0]
         if batch.study_of_image is not None:  # no sentence of another image of the study
             study = batch.study_of_image[batch.owners]
-            foreign = study[:, None] != study[None, :]
+            foreign = study[anchors.rows][:, None] != study[None, :]
             anchors = replace(anchors, negatives=anchors.negatives & foreign)
         extra = keyword_per_anchor(anchors, keywords, self.settings.g, self.settings.denominator)
         diagnostics = core.diagnostics | {
-            "keyword_loss": extra.detach().mean(),
+            "keyword_loss": batch.mean(extra),
             "keyword_share": (keywords != 0).to(extra.dtype).mean(),
         }
         return LossOutput(core.per_anchor + self.settings.weight * extra, diagnostics)

@@ -12,7 +12,7 @@ from torch import Tensor
 from medclip_debias.losses.anchors import Anchors
 from medclip_debias.losses.annealing import Schedule
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.core import ContrastiveCore, CoreSettings, mean_or_zero
+from medclip_debias.losses.core import ContrastiveCore, CoreSettings
 from medclip_debias.losses.evidence.claims import ClaimsSettings
 from medclip_debias.losses.objective import (
     AroundCore,
@@ -86,6 +86,7 @@ class MultiPositive(AroundCore[MultiPositiveSettings]):
         tensor([25., 25.,  0.])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = (
         "(1 - c) core - c sum_k (q_jk / sum q_j) log softmax_k(s_jk), q = 1 where evidence agrees"
     )
@@ -139,7 +140,7 @@ class MultiPositive(AroundCore[MultiPositiveSettings]):
             core = self.core.over(sets, diagnostics, batch)
             diagnostics = core.diagnostics
             loss = (1 - strength) * core.per_anchor + strength * loss
-        return LossOutput(loss, diagnostics | _shares(evidence, before, weights, strength))
+        return LossOutput(loss, diagnostics | _shares(batch, evidence, before, weights, strength))
 
     def _strength(self, batch: ContrastiveBatch) -> float:
         s = self.settings
@@ -173,13 +174,17 @@ class MultiPositive(AroundCore[MultiPositiveSettings]):
 
 
 def _shares(
-    evidence: list[Tensor], anchors: list[Anchors], weights: list[Tensor], strength: float
+    batch: ContrastiveBatch,
+    evidence: list[Tensor],
+    anchors: list[Anchors],
+    weights: list[Tensor],
+    strength: float,
 ) -> dict[str, Tensor]:
     """Diagnostics of the evidence over all negatives."""
     with torch.no_grad():
         found = torch.cat([e[a.negatives] for e, a in zip(evidence, anchors, strict=True)])
         kinds = {"agreeing": found > 0, "contradicting": found < 0, "unknown": found == 0}
         dtype = weights[0].dtype
-        shares = {name: mean_or_zero(what.to(dtype)) for name, what in kinds.items()}
-        positives = torch.stack([1 + q.sum(dim=1).mean() for q in weights]).mean()
+        shares = {name: batch.mean(what.to(dtype)) for name, what in kinds.items()}
+        positives = batch.mean(torch.stack([1 + q.sum(dim=1) for q in weights]))
         return shares | {"positives": positives, "strength": positives.new_tensor(strength)}

@@ -41,6 +41,7 @@ class SigLIP(ContrastiveCore[SigLIPSettings]):
         True
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "-log sigmoid(s+ + b) - sum_n log sigmoid(-(s_n + b))"
     paper: ClassVar[str] = "Sigmoid loss, Zhai et al. (2023), eq. 1"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"initial_bias": -1.0},)

@@ -115,6 +115,7 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
         tensor(-1.)
     """
 
+    whole_batch = "keeps a moving average of every study, which all processes must move alike"
     formula: ClassVar[str] = (
         "tau log u, gradient tau grad(g) / u; g = mean_n exp((sim_n - sim+) / tau), "
         "u <- (1 - gamma) u + gamma g"

@@ -54,6 +54,7 @@ class SupCon(ContrastiveCore[SupConSettings]):
         tensor([0.6930, 0.6930, 0.0000])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "-1/|P| sum_{p in P} log softmax_p(s_jp), P = same class"
     paper: ClassVar[str] = "Supervised contrastive learning, Khosla et al. (2020), eq. 2"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
@@ -78,8 +79,8 @@ class SupCon(ContrastiveCore[SupConSettings]):
             count = positives.sum(dim=1, keepdim=True)
             target = positives.to(anchors.logits.dtype) / count
             losses.append(soft_cross_entropy(with_candidates(anchors, same), target))
-            counts.append(count.to(target.dtype).mean())
-        diagnostics["positives"] = torch.stack(counts).mean()
+            counts.append(count.to(target.dtype))
+        diagnostics["positives"] = batch.mean(torch.stack(counts))
         return LossOutput(torch.stack(losses).mean(dim=0), diagnostics)
 
     def _same_class(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:

@@ -59,6 +59,7 @@ class XCLR(ContrastiveCore[XCLRSettings]):
         True
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "-sum_k q_jk log softmax_k(s_jk), q_j = softmax(G_j / tau_s)"
     paper: ClassVar[str] = "X-sample contrastive loss, Sobal et al. (2024), section 3.2"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
@@ -83,8 +84,8 @@ class XCLR(ContrastiveCore[XCLRSettings]):
             graph = self._graph(anchors, batch).to(anchors.logits.dtype)
             target = soft_targets(graph, mask, self.settings.target_temperature)
             losses.append(soft_cross_entropy(anchors, target))
-            own.append(target.gather(1, anchors.own[:, None]).mean())
-        diagnostics["target_on_positive"] = torch.stack(own).mean()
+            own.append(target.gather(1, anchors.own[:, None]).detach())
+        diagnostics["target_on_positive"] = batch.mean(torch.stack(own))
         return LossOutput(torch.stack(losses).mean(dim=0), diagnostics)
 
     def _graph(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:

@@ -44,6 +44,7 @@ class FalseNegativeCancellation(LateStart, NegativePolicy[FNCSettings]):
                 [False,  True, False]])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = 0 where s_jn is above the (1 - alpha) quantile of row j"
     paper: ClassVar[str] = "False negative cancellation, Huynh et al. (2022)"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"alpha": 0.3},)

@@ -81,6 +81,7 @@ class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
                 [False,  True, False]])
     """
 
+    whole_batch = "keeps a threshold of every study, which all processes must move alike"
     formula: ClassVar[str] = (
         "W = 0 where sim_jn > lambda_j; lambda_j moves against alpha - mean_n 1[sim_jn > lambda_j]"
     )

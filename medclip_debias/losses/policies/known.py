@@ -40,6 +40,7 @@ class RemoveKnown(NegativePolicy[RemoveKnownSettings]):
                 [ True, False]])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = 0 where the image is known to agree with the sentence"
     paper: ClassVar[str] = "this project (oracle)"
 

@@ -47,6 +47,7 @@ class RemoveByLabel(NegativePolicy[RemoveByLabelSettings]):
                 [ True,  True, False]])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = 0 where the present labels of anchor and candidate intersect"
     paper: ClassVar[str] = "Sample-specific debiasing (2023), table 1; Khosla et al. (2020)"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = (

@@ -31,6 +31,7 @@ class MaskSameStudy(NegativePolicy[MaskSameStudySettings]):
                 [ True,  True, False]])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = 0 where anchor and candidate are of one study"
     paper: ClassVar[str] = "this project"
 
@@ -64,6 +65,7 @@ class MaskIdenticalText(NegativePolicy[MaskIdenticalTextSettings]):
                 [ True,  True, False]])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = 0 where anchor and candidate have the same sentence"
     paper: ClassVar[str] = "this project"
 

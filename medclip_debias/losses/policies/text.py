@@ -36,6 +36,7 @@ class RemoveByText(NegativePolicy[RemoveByTextSettings]):
         tensor(False)
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = 0 where cos(text_j, text_n) > threshold"
     paper: ClassVar[str] = "Sample-specific debiasing (2023), table 1"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
@@ -73,6 +74,7 @@ class ReweightByText(NegativePolicy[ReweightByTextSettings]):
         tensor([0., 1., 1.])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W = N exp(-beta cos(text_j, text_n)) / sum_n exp(-beta cos)"
     paper: ClassVar[str] = "Sample-specific debiasing (2023), table 1; Robinson et al. (2021)"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"beta": 2.0},)
@@ -113,6 +115,7 @@ class ResampleByText(NegativePolicy[ResampleByTextSettings]):
         (tensor([4., 4., 4., 4., 4.]), tensor([2, 2, 2, 2, 2]))
     """
 
+    whole_batch = "samples for all anchors from one stream of random numbers"
     formula: ClassVar[str] = "W = N / n on n = ceil(share N) negatives sampled by exp(-beta cos)"
     paper: ClassVar[str] = "Sample-specific debiasing (2023), table 1"
 

@@ -52,6 +52,7 @@ class WeighByEvidence(NegativePolicy[WeighByEvidenceSettings]):
                 [3., 3., 0.]])
     """
 
+    whole_batch = None
     formula: ClassVar[str] = "W by the evidence e: agree at 1, unknown at 0, contradict at -1"
     paper: ClassVar[str] = "this project; CoNNS weighs pairs by concepts"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = (

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import ClipResNetSettings
 
 
@@ -52,6 +53,21 @@ class ClipResNet(nn.Module):
             x = self.get_submodule(f"layer{number}")(x)
         regions, whole = self.attnpool(x.flatten(2).transpose(1, 2))
         return regions, whole
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The stages, the lowest first."""
+        return [self.get_submodule(f"layer{number}") for number in (1, 2, 3, 4)]
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """Nothing."""
+        return []
+
+    @property
+    def heads(self) -> list[Head]:
+        """The attention pooling, which maps into the shared space."""
+        return [self.attnpool]
 
 
 class _Bottleneck(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
     RadDinoSettings,
     ResNetSettings,
@@ -59,6 +60,21 @@ class BioViLImages(nn.Module):
             x = torch.cat([x, change], dim=1)
         regions = self.projector(x).flatten(2).transpose(1, 2)
         return regions, regions.mean(dim=1)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The stages, the lowest first."""
+        return self.encoder.layers
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """What compares two images, in BioViL-T."""
+        return [x for x in (self.backbone_to_vit, self.vit_pooler) if x is not None]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.projector]
 
 
 class TemporalPooler(nn.Module):
@@ -151,6 +167,21 @@ class GloriaImages(nn.Module):
         whole = self.global_embedder(self.model.features_after(local, 3).mean(dim=(2, 3)))
         return self.local_embedder(local).flatten(2).transpose(1, 2), whole
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The stages, the lowest first."""
+        return self.model.layers
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """Nothing."""
+        return []
+
+    @property
+    def heads(self) -> list[Head]:
+        """The maps into the shared space, of regions and of the whole."""
+        return [self.local_embedder, self.global_embedder]
+
 
 class MedClipResNet(nn.Module):
     """MedCLIP (Wang et al. 2022) on a ResNet-50 whose ``fc`` maps to the shared space.
@@ -168,6 +199,21 @@ class MedClipResNet(nn.Module):
         """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and their mean."""
         regions = self.fc(self.model(images).flatten(2).transpose(1, 2))
         return regions, regions.mean(dim=1)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The stages, the lowest first."""
+        return self.model.layers
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """Nothing."""
+        return []
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.fc]
 
 
 class MedClipSwin(nn.Module):
@@ -187,6 +233,21 @@ class MedClipSwin(nn.Module):
         tokens = self.model(images.expand(-1, 3, -1, -1)).last_hidden_state
         regions = self.projection_head(tokens)
         return regions, regions.mean(dim=1)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The stages, the lowest first."""
+        return list(self.model.encoder.layers)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.model.layernorm]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.projection_head]
 
 
 class DinoImages(nn.Module):

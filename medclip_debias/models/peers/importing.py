@@ -143,11 +143,14 @@ def import_model(
         return _of_folder(kind, weights, out, (text, config), golden)
     state = read_checkpoint(weights)
     where = str(weights)
+    scale = _learned_scale(state)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
     unused: Counter[str] = Counter()
     with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
         read, preprocessing = _read(kind, state, text, config, where, unused)
     settings, state, tokenizer = read
+    if settings.fusion is None:
+        settings = settings.model_copy(update={"scale": scale})
     if score != "whole":
         settings = settings.model_copy(update={"score": score})
     if preprocessing is None:
@@ -200,6 +203,15 @@ def _written(
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)
     return Peer.load(out)
+
+
+def _learned_scale(state: Mapping[str, Tensor]) -> float | None:
+    """What cosines were multiplied by in training: CLIP, open_clip and MedCLIP keep its log."""
+    for name, value in state.items():
+        if name.rpartition(".")[2] == "logit_scale" and value.numel() == 1:
+            scale = float(value.double().exp())
+            return scale if 0 < scale <= 1e4 else None
+    return None
 
 
 def _read(

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from medclip_debias.config import json_hash, load_yaml, validate
+from medclip_debias.config import SimilaritySettings, json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields
 from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.interface import MapKind, TextForm
+from medclip_debias.models.interface import Head, MapKind, TextForm, Tower
+from medclip_debias.models.lora import merged_state
 from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.fusion import Fusion, build_fusion
@@ -71,8 +72,8 @@ from medclip_debias.models.peers.trunks import (
 )
 from medclip_debias.models.peers.vit import ClipText, VisionTransformer
 from medclip_debias.models.region_grid import RegionGrid
-from medclip_debias.models.sentences import sentence_list, stacked
-from medclip_debias.models.similarity import region_scores
+from medclip_debias.models.sentences import encode_distinct, sentence_list, stacked
+from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 
 FORMAT = 1
@@ -82,7 +83,11 @@ PeerTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer | NoTokenizer
 
 
 class Peer(nn.Module):
-    """Another group's model.
+    """Another group's model, as it was published or trained on from there.
+
+    It has a `similarity` once training has begun: then its score is what trained. That is the
+    published one, the cosine of ``whole``, times a learned scale; or a similarity of the regions,
+    in which case there is no ``whole`` any more.
 
     Attributes:
         settings: architecture.
@@ -92,8 +97,6 @@ class Peer(nn.Module):
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
         self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
     """
-
-    has_whole: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -112,11 +115,81 @@ class Peer(nn.Module):
         self.self_test: dict[str, Any] | None = None
         self.image, self.text = build_towers(settings)
         self.fusion: Fusion | None = build_fusion(settings.fusion, settings.dim)
+        self.trained_similarity: Similarity | None = None
+        if settings.similarity is not None:
+            self.trained_similarity = _similarity(settings)
+
+    # ------------------------------------------------------------------------ training
+
+    def begin_training(
+        self, similarity: SimilaritySettings | None = None, max_tokens: int | None = None
+    ) -> None:
+        """Make ready for training: from here on the model has a scale that is learned.
+
+        Args:
+            similarity: of regions, instead of the model's own score.
+            max_tokens: longest sentence that shall be read.
+
+        Raises:
+            UserError: the model's score is of a kind that is not trained here.
+        """
+        if self.fusion is not None:
+            raise UserError(
+                f"A {self.settings.kind} cannot be trained on: its score is no cosine; start from a"
+                " model whose score is."
+            )
+        before = self.settings
+        change: dict[str, Any] = {"max_tokens": max_tokens or before.max_tokens}
+        if similarity is not None or before.similarity is None:
+            change["similarity"] = similarity or "own"
+            change["scale"] = self.learned_scale
+        self.settings = before.model_copy(update=change)
+        if "similarity" in change:
+            self.trained_similarity = _similarity(self.settings).to(self.device)
+
+    @property
+    def image_encoder(self) -> nn.Module:
+        """The image tower, a `medclip_debias.models.interface.Tower`."""
+        return self.image
+
+    @property
+    def text_encoder(self) -> nn.Module:
+        """The text tower, a `medclip_debias.models.interface.Tower`."""
+        return self.text
+
+    @property
+    def similarity(self) -> Similarity:
+        """Compares what `ImageFeatures.stored` holds with sentences, and holds the scale.
+
+        Raises:
+            ValueError: no training has begun.
+        """
+        if self.trained_similarity is None:
+            raise ValueError("call begin_training first")
+        return self.trained_similarity
+
+    @property
+    def heads(self) -> list[Head]:
+        """What maps into the shared space, and compares there; it always trains."""
+        towers = [cast("Tower", tower).heads for tower in (self.image, self.text)]
+        return [*towers[0], *towers[1], self.similarity]
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether the score is computed from the whole image, as published."""
+        return not isinstance(self.settings.similarity, SimilaritySettings)
+
+    @property
+    def map_kind(self) -> MapKind:
+        """What `region_scores` gives: cosines, but for some similarities that it was trained by."""
+        if self.fusion is not None:
+            return self.fusion.map_kind
+        return "cosine" if self.has_whole else self.similarity.map_kind
 
     @property
     def whole_alone(self) -> bool:
         """Whether `score` reads ``whole`` and not the regions."""
-        return self.fusion is None or self.fusion.whole_alone
+        return self.has_whole and (self.fusion is None or self.fusion.whole_alone)
 
     @property
     def sentence_rows(self) -> tuple[int, int] | None:
@@ -125,13 +198,13 @@ class Peer(nn.Module):
 
     @property
     def learned_scale(self) -> float | None:
-        """What scores were multiplied by in training, where the fusion knows it."""
-        return None if self.fusion is None else self.fusion.scale
-
-    @property
-    def map_kind(self) -> MapKind:
-        """What `region_scores` gives: cosines, or shares of a sentence's attention."""
-        return "cosine" if self.fusion is None else self.fusion.map_kind
+        """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
+        if self.trained_similarity is not None:
+            return float(self.trained_similarity.scale.detach())
+        if self.fusion is not None:
+            return self.fusion.scale
+        scale = self.settings.scale
+        return None if scale is None else min(max(scale, SCALE_MIN), SCALE_MAX)
 
     @property
     def device(self) -> torch.device:
@@ -202,6 +275,8 @@ class Peer(nn.Module):
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
         found = _unit(*self.image(x))
+        if not self.has_whole:
+            return ImageFeatures(found.regions)
         return replace(found, attended=not self.whole_alone)
 
     def encode_pairs(self, images: Tensor, previous: Tensor) -> ImageFeatures:
@@ -221,24 +296,44 @@ class Peer(nn.Module):
             UserError: something among them is no text, or this model reads images alone.
         """
         sentences = sentence_list(sentences)
+        by_words = isinstance(self.settings.text, WordsTextSettings)
+        if not sentences:
+            return torch.zeros(0, *(2,) * by_words, self.dim, device=self.device)
+        if not by_words:
+            return self.encode_ids(self.token_ids(sentences), batch_size)
+        distinct = sorted(set(sentences), key=lambda sentence: (len(sentence), sentence))
+        vectors = self._word_vectors(self.token_ids(distinct), batch_size)
+        place = {sentence: row for row, sentence in enumerate(distinct)}
+        return vectors[[place[sentence] for sentence in sentences]]
+
+    def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Each sentence as `encode_ids` takes it."""
         text = self.settings.text
         by_words = isinstance(text, WordsTextSettings)
         if by_words or (isinstance(text, BertSettings) and text.words_only):
             sentences = [words_only(sentence) for sentence in sentences]
-        distinct = sorted(set(sentences), key=lambda sentence: (len(sentence), sentence))
-        if not distinct:
-            return torch.zeros(0, *(2,) * by_words, self.dim, device=self.device)
-        ids = self.tokenizer.encode(distinct, self.settings.max_tokens)
+        return self.tokenizer.encode(list(sentences), self.max_tokens)
+
+    def _word_vectors(self, ids: Sequence[Sequence[int]], batch_size: int) -> Tensor:
+        """Vectors of a sentence and of its words ``[T, L, D]``, of a text tower that gives both."""
         parts = []
         for start in range(0, len(ids), batch_size):
             part = ids[start : start + batch_size]
             inputs = list(self.tokenizer.pad(part))
-            if by_words and isinstance(self.tokenizer, SentenceTokenizer):
+            if isinstance(self.tokenizer, SentenceTokenizer):
                 inputs.append(word_places(self.tokenizer, part))
             parts.append(self.text(*(each.to(self.device) for each in inputs)).float())
-        vectors = stacked(parts) if by_words else F.normalize(torch.cat(parts), dim=-1)
-        place = {sentence: row for row, sentence in enumerate(distinct)}
-        return vectors[[place[sentence] for sentence in sentences]]
+        return stacked(parts)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], group: int = 64) -> Tensor:
+        """Unit vectors ``[T, D]`` of tokenised sentences, each distinct one encoded once."""
+
+        def encode(some: Sequence[Sequence[int]]) -> Tensor:
+            padded, mask = self.tokenizer.pad(some)
+            vectors = self.text(padded.to(self.device), mask.to(self.device))
+            return F.normalize(vectors.float(), dim=-1)
+
+        return encode_distinct(ids, encode, group)
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """The authors' score ``[B, T]``.
@@ -246,12 +341,17 @@ class Peer(nn.Module):
         The cosine of the whole image and the sentence ``[T, D]``, unless the model has a fusion
         (`medclip_debias.models.peers.fusion`).
 
+        That of the regions, where the model was trained for that.
+
         Raises:
             ValueError: the features have no ``whole``, so another model gave them.
         """
         if self.fusion is not None and not self.whole_alone:
             tokens = class_token_first(features.regions, features.whole)
             return self.fusion.scores(tokens, sentences)
+        if not self.has_whole:
+            scores: Tensor = self.similarity(features.regions, sentences)
+            return scores
         if features.whole is None:
             raise ValueError("expected features with 'whole'; these are of another model")
         if self.fusion is not None:
@@ -262,17 +362,20 @@ class Peer(nn.Module):
         """A map over the regions for every image and sentence ``[B, T, N]``, of `map_kind`."""
         if self.fusion is not None:
             return self.fusion.maps(class_token_first(features.regions, features.whole), sentences)
+        if not self.has_whole:
+            return self.similarity.maps(features.regions, sentences)
         return region_scores(features.regions, sentences)
 
     # -------------------------------------------------------------------------- the folder
 
-    def save(self, folder: Path, *, golden: bool = False) -> None:
+    def save(self, folder: Path, *, golden: bool | None = None) -> None:
         """Write the folder atomically: ``peer.yaml``, weights, tokenizer.
 
         Args:
             folder: where.
             golden: store golden samples too (`medclip_debias.models.golden`), so that loading
-                tests the machine; that encodes two images of the model's input each time.
+                tests the machine; that encodes two images of the model's input each time. None
+                does so for what was trained here.
         """
         from safetensors.torch import save_file
 
@@ -288,11 +391,11 @@ class Peer(nn.Module):
             "provenance": self.provenance,
         }
         with atomic_folder(Path(folder)) as temporary:
-            state = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
+            state = {k: v.detach().cpu().contiguous() for k, v in merged_state(self).items()}
             save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
             self.tokenizer.save(temporary)
             write_text(temporary / FILE, yaml.safe_dump(content, sort_keys=False))
-            if golden:
+            if golden or (golden is None and self.trained_similarity is not None):
                 files = [temporary / name for name in self.files]
                 write_golden(self, temporary, self._hash(files))
 
@@ -377,6 +480,8 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
             fusion = build_fusion(settings.fusion, settings.dim)
         if fusion is not None:
             towers.append(fusion)
+            if settings.similarity is not None:
+                towers.append(_similarity(settings))
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     # Each library's modules have their own words for widths that no head divides, and the like.
@@ -390,6 +495,17 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
 def _unit(regions: Tensor, whole: Tensor) -> ImageFeatures:
     """What a tower gave, ``[B, N, D]`` and ``[B, D]``, brought to unit length."""
     return ImageFeatures(F.normalize(regions.float(), dim=-1), F.normalize(whole.float(), dim=-1))
+
+
+def _similarity(settings: PeerSettings) -> Similarity:
+    """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own."""
+    given = settings.similarity
+    if not isinstance(given, SimilaritySettings):
+        given = SimilaritySettings(aggregator="mean")
+    if settings.scale is not None:
+        scale = min(max(settings.scale, SCALE_MIN), SCALE_MAX)
+        given = given.model_copy(update={"initial_scale": scale})
+    return Similarity(given, settings.dim)
 
 
 def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:

@@ -6,7 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from medclip_debias.config import LaterSettings, PrepareSettings, Preprocessing, Settings
+from medclip_debias.config import (
+    LaterSettings,
+    PrepareSettings,
+    Preprocessing,
+    Settings,
+    SimilaritySettings,
+)
 
 Width = Annotated[int, Field(ge=1, le=16_384)]
 Hidden = Annotated[int, Field(ge=0, le=131_072)]
@@ -261,9 +267,13 @@ class PeerSettings(LaterSettings):
     GLoRIA also ``local``, words and regions, and ``both``, as its authors combine them
     (`medclip_debias.models.peers.gloria_local`).
     ``fusion``: what the score is computed by where it is no plain cosine.
+
+    ``scale`` is what cosines were multiplied by in the authors' training, where the published file
+    says it. ``similarity`` is none for a peer as it was published. One that was trained on here
+    says by what: its ``own`` score, or a similarity of its regions.
     """
 
-    _later: ClassVar = ("score", "fusion")
+    _later: ClassVar = ("score", "fusion", "scale", "similarity")
 
     kind: Kind
     dim: Width
@@ -282,11 +292,20 @@ class PeerSettings(LaterSettings):
     ) = Field(discriminator="kind")
     fusion: FusionSettings | None = None
     score: Score = "whole"
+    scale: float | None = Field(None, gt=0, le=1e4)
+    similarity: Literal["own"] | SimilaritySettings | None = None
 
     @model_validator(mode="after")
     def _scored(self) -> PeerSettings:
         if self.score != "whole" and self.kind != "gloria":
             raise ValueError("only GLoRIA has a local score: 'score' must be 'whole'")
+        if self.score != "whole" and self.similarity is not None:
+            raise ValueError("what was trained on has one score: 'score' must be 'whole'")
+        if isinstance(self.similarity, SimilaritySettings):
+            if self.similarity.aggregator == "local_words":
+                raise ValueError("a peer's sentences have no words: no aggregator local_words")
+            if reason := self.similarity.misfit(self.dim):
+                raise ValueError(reason)
         return self
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.bert_config import make_bert_config
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import BertSettings
 from medclip_debias.models.tokenizer_file import CLIP_WORDS, read_tokenizer
 
@@ -75,6 +76,21 @@ class BertTower(nn.Module):
             pooled = out.last_hidden_state[:, 0]
         result: Tensor = self.head(pooled)
         return result
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The transformer's layers, the lowest first."""
+        return list(self.bert.encoder.layer)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """BERT's pooler, where the sentence's vector comes from it."""
+        return [] if self.bert.pooler is None else [self.bert.pooler]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.head]
 
 
 def words_only(sentence: str) -> str:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import ClipTextSettings, ViTSettings
 
 
@@ -144,6 +145,24 @@ class VisionTransformer(ViTTrunk):
         regions, whole = self._pooled(self.tokens(images))
         return (regions, whole) if self.proj is None else (regions @ self.proj, whole @ self.proj)
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.transformer.resblocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm, and the pooling where it has weights and a map comes after it."""
+        pool = self.attn_pool
+        return [self.ln_post] if pool is None or self.proj is None else [self.ln_post, pool]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space; where there is none, the pooling that ends there."""
+        if self.proj is not None:
+            return [self.proj]
+        return [] if self.attn_pool is None else [self.attn_pool]
+
     def _pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens ``[B, L, width]`` to what is projected: of each patch, and of the whole."""
         if isinstance(self.attn_pool, QueryPool):
@@ -223,7 +242,7 @@ class ClipText(nn.Module):
         super().__init__()
         s = settings
         self.context, self.causal, self.pool, self.pad = s.context, s.causal, s.pool, s.pad
-        self.heads = s.heads
+        self.attention_heads = s.heads
         self.token_embedding = nn.Embedding(s.vocabulary, s.width)
         if s.pool == "appended":
             self.cls_emb = nn.Parameter(torch.zeros(s.width))
@@ -271,4 +290,19 @@ class ClipText(nn.Module):
         # the published weights were trained so: each token hides the place behind its own.
         seen = F.pad(ids != self.pad, (1, 0), value=True)
         hidden = torch.zeros(seen.shape, device=ids.device).masked_fill(~seen, float("-inf"))
-        return (later + hidden[:, None]).repeat_interleave(self.heads, dim=0)
+        return (later + hidden[:, None]).repeat_interleave(self.attention_heads, dim=0)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.transformer.resblocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.ln_final]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.text_projection]

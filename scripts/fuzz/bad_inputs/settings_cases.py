@@ -31,6 +31,10 @@ for what, text in {
     "an alias that holds itself": "a: &a [*a]\n",
     "lists 20,000 deep": "a: " + "[" * 20_000 + "]" * 20_000 + "\n",
     "bytes that are no text": "\x00\x01\x02",
+    "a start with another width": "prepared: p\nout: o\nmodel: {start_from: m, dim: 3}\n",
+    "a start with its own preprocessing": (
+        "prepared: p\nout: o\nmodel: {start_from: m}\npreprocessing: {mean: 0.1}\n"
+    ),
     "a file that extends itself": "extends: run.yaml\nout: x\n",
     "a file it extends that is not there": "extends: nowhere.yaml\nout: x\n",
     "a preset it extends that is not there": "extends: loss:debiased_0.5\nout: x\n",

@@ -55,6 +55,8 @@ def test_clip_agrees_with_open_clip(quick, open_clip_model, merges_file, tmp_pat
         config.write_text(json.dumps({"model_cfg": cfg, "preprocess_cfg": {}}))
     peer = import_model(kind, file, tmp_path / "peer", text=merges_file, config=config)
     assert peer.grid.shape == (7, 7)
+    learned = float(reference.logit_scale.exp())
+    assert peer.learned_scale == pytest.approx(learned, rel=1e-6)
     assert peer.grid.stride * 7 == size
 
     images = pictures(size)

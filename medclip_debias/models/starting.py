@@ -1,0 +1,136 @@
+"""A model folder, another group's or one of this project's, as the start of a training run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from medclip_debias.config import SimilaritySettings, StartSettings
+from medclip_debias.errors import UserError
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.interface import ImageTextModel
+from medclip_debias.models.load import load_model
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import TimmSettings
+
+TrainableModel: TypeAlias = DualEncoder | Peer
+"""What a run trains: two encoders, each a `medclip_debias.models.interface.Layered`."""
+
+_NON_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run's weights come from.
+
+    Attributes:
+        folder: of the model.
+        hash: names its folder.
+        kind: of the peer, or ``medclip_debias``.
+        licence: of its weights, as the folder says it; None if it does not.
+        imported: hashes of the published files, for a peer.
+        scale: what its scores are multiplied by at the first step.
+        own_scale: whether that is what the start learned.
+        score: how an image is compared with a sentence, in words.
+    """
+
+    folder: Path
+    hash: str
+    kind: str
+    licence: str | None
+    imported: dict[str, str]
+    scale: float
+    own_scale: bool
+    score: str
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What a run and its model say of the start: no path of this machine."""
+        content: dict[str, Any] = {"hash": self.hash, "kind": self.kind, "licence": self.licence}
+        return content | ({"imported": self.imported} if self.imported else {})
+
+    def sentences(self) -> list[str]:
+        """What a user is to know before the first step: the start, its licence, and the score."""
+        named = f"starting from {self.folder} ({self.kind}, hash {self.hash})"
+        if self.licence is None:
+            said = "it names no licence: see that of its authors before you pass weights on"
+        else:
+            said = f"its licence is {self.licence}"
+            if _NON_COMMERCIAL.search(self.licence):
+                said += ": non-commercial, and so are weights trained from it"
+        learned = "learned before" if self.own_scale else "which the start does not say"
+        score = f"an image scores by {self.score}, times {self.scale:.4g} ({learned})"
+        return [f"{named}; {said}", score]
+
+
+def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel, Start]:
+    """Read the model that a run starts from, ready to be trained on.
+
+    Args:
+        settings: which one, and what of it is to be otherwise.
+        where: file of the settings, for messages.
+
+    Raises:
+        UserError: no such folder, one that holds no whole model, one that cannot be trained on, a
+            similarity that does not fit it, or sentences longer than it reads.
+    """
+    folder = settings.start_from
+    model = load_model(folder)
+    model = _trainable(model, folder, where)
+    longest = model.max_tokens
+    if isinstance(model, DualEncoder):
+        longest = model.text_encoder.longest
+    if settings.max_tokens is not None and settings.max_tokens > longest:
+        raise UserError(
+            f"{where}: setting 'model.max_tokens' is {settings.max_tokens}, but the model in "
+            f"{folder} reads at most {longest} tokens."
+        )
+    given = settings.similarity
+    own_scale = model.learned_scale is not None
+    changed = given if isinstance(given, SimilaritySettings) else None
+    if changed is not None:
+        _check_similarity(changed, model, where)
+    model.begin_training(changed, settings.max_tokens)
+    score = "the cosine of its whole-image vector, as published"
+    if not model.has_whole:
+        score = f"'{model.similarity.settings.aggregator}' of its regions"
+        score += ", as the start" if changed is None else ", unlike the start"
+    provenance = model.provenance
+    licence = provenance.get("licence", provenance.get("license"))
+    imported = provenance.get("imported")
+    start = Start(
+        folder=folder,
+        hash=str(model.content_hash),
+        kind=model.settings.kind if isinstance(model, Peer) else "medclip_debias",
+        licence=licence if isinstance(licence, str) else None,
+        imported=dict(imported) if isinstance(imported, dict) else {},
+        scale=float(model.similarity.scale.detach()),
+        own_scale=own_scale,
+        score=score,
+    )
+    return model, start
+
+
+def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
+    """``model``, if it is one whose towers say what trains, and by one vector a sentence."""
+    if not isinstance(model, DualEncoder | Peer):
+        reason = "scores by words and regions as published; import it with --score whole"
+    elif model.text_form == "none":
+        reason = "reads images alone; give its folder to model.image.weights of a new model"
+    elif isinstance(model, Peer) and isinstance(model.settings.image, TimmSettings):
+        reason = f"has the image tower '{model.settings.image.name}', which cannot be trained on"
+    else:
+        return model
+    raise UserError(f"{where}: setting 'model.start_from' is {folder}, but that model {reason}.")
+
+
+def _check_similarity(similarity: SimilaritySettings, model: TrainableModel, where: str) -> None:
+    if similarity.aggregator == "local_words" and isinstance(model, Peer):
+        raise UserError(
+            f"{where}: setting 'model.similarity.aggregator' is 'local_words', but another group's "
+            "model gives one vector a sentence and none of its words; choose another aggregator."
+        )
+    if reason := similarity.misfit(model.dim):
+        raise UserError(f"{where}: with model.start_from, setting model.{reason} of the model.")

@@ -1,0 +1,415 @@
+"""Training a model on: scores at the start, what trains, what the folder says, and resuming."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+import torch
+import yaml
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    PrepareSettings,
+    Preprocessing,
+    SimilaritySettings,
+    StartSettings,
+    TextEncoderSettings,
+    validate,
+)
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.validation import validator_of
+from medclip_debias.grounding.ground import region_grid
+from medclip_debias.models.backbones import resnet
+from medclip_debias.models.backbones.resnet import Arch
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.load import load_model
+from medclip_debias.models.peers.open_clip import installed_merges
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import (
+    BertSettings,
+    ClipTextSettings,
+    PeerPreprocessing,
+    PeerSettings,
+    ResNetSettings,
+    ViTSettings,
+)
+from medclip_debias.models.peers.text import ClipTokenizer
+from medclip_debias.models.peers.vit import VisionTransformer
+from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.training.optim import frozen_part
+from medclip_debias.training.run import train
+from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.trainer import Trainer
+from tests.training.conftest import largest_difference
+
+SIDE, DIM = 64, 12
+SENTENCES = ["No pleural effusion.", "Right pneumothorax."]
+CLIP_VIT = ViTSettings(image_size=SIDE, patch=16, width=32, layers=2, heads=2, hidden=48)
+TIMM_VIT = CLIP_VIT.model_copy(update={"pre_norm": False, "patch_bias": True})
+CLIP_TEXT = ClipTextSettings(context=32, vocabulary=49408, width=16, layers=2, heads=2, hidden=32)
+KINDS = ("chexzero", "biovil", "biomedclip", "ours")
+NON_COMMERCIAL = "CC BY-NC 4.0"
+
+
+@pytest.fixture
+def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
+    """A function that writes a folder of random weights of a kind, and returns it."""
+    stages = ((1, 16, 1), (1, 16, 2), (1, 32, 2), (1, 32, 2))
+    small = Arch("bottleneck", 16, 7, True, stages)
+    monkeypatch.setitem(resnet.ARCHITECTURES, "resnet50", small)
+    prepare = PreparedSet.open(prepared_phantom).settings
+
+    def make(kind, scale=20.0, name="start"):
+        torch.manual_seed(0)
+        if kind == "ours":
+            settings = ModelSettings(
+                image=ImageEncoderSettings(arch="resnet_small"),
+                text=TextEncoderSettings(folder=small_language_model, max_tokens=24),
+                dim=DIM,
+            )
+            own = Preprocessing(prepare=prepare, input_size=SIDE)
+            model = DualEncoder.create(settings, own)
+            model.similarity.log_scale.data.fill_(scale).log_()
+        else:
+            model = peer(kind, scale)
+        model.provenance = {"licence": NON_COMMERCIAL}
+        model.eval().save(tmp_path / name)
+        return tmp_path / name
+
+    def peer(kind, scale):
+        config = json.loads((small_language_model / "config.json").read_text())
+        image, text = {
+            "chexzero": (CLIP_VIT, CLIP_TEXT),
+            "biovil": (
+                ResNetSettings(hidden=16),
+                BertSettings(config=config | {"projection_size": DIM}, pooling="projection"),
+            ),
+            "biomedclip": (TIMM_VIT, BertSettings(config=config, pooling="mlp", hidden=10)),
+        }[kind]
+        clip = kind == "chexzero"
+        tokenizer = (
+            ClipTokenizer.from_merges(installed_merges())
+            if clip
+            else SentenceTokenizer.load(small_language_model)
+        )
+        settings = PeerSettings(
+            kind="open_clip" if kind == "biomedclip" else kind,
+            dim=DIM,
+            max_tokens=24,
+            image=image,
+            text=text,
+            scale=scale,
+        )
+        channels = 1 if kind == "biovil" else 3
+        own = PeerPreprocessing(
+            prepare=prepare,
+            input_size=SIDE,
+            channel_mean=(0.4,) * channels,
+            channel_std=(0.3,) * channels,
+        )
+        model = Peer(settings, own, tokenizer)
+        with torch.no_grad():
+            for value in model.parameters():
+                if value.abs().max() == 0:  # class tokens, places, projections
+                    value.normal_(std=0.2)
+        return model
+
+    return make
+
+
+@pytest.fixture
+def run_of(prepared_phantom, tmp_path):
+    """A function that makes settings of a run which starts from a folder."""
+
+    def make(folder, out="run", similarity="own", loss=None, **train):
+        plain = {
+            "steps": 4,
+            "batch_size": 8,
+            "lr": 1e-3,
+            "warmup_steps": 0,
+            "log_every": 1,
+            "checkpoint_every": 2,
+            "workers": 0,
+            "channels_last": False,
+        }
+        return RunSettings(
+            prepared=prepared_phantom,
+            out=tmp_path / out,
+            model=StartSettings(start_from=folder, similarity=similarity),
+            loss=loss or {"kind": "infonce"},
+            train=TrainSettings(**(plain | train)),
+        )
+
+    return make
+
+
+def images_of(settings):
+    data = PreparedSet.open(settings.prepared)
+    return torch.from_numpy(data.pixels[:4].copy())
+
+
+@torch.no_grad()
+def scores(model, images):
+    return model.score(model.encode_images(images), model.encode_sentences(SENTENCES))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_scores_as_its_start_before_the_first_step(kind, start, run_of):
+    settings = run_of(start(kind))
+    before = load_model(settings.model.start_from)
+    images = images_of(settings)
+    trainer = Trainer(settings)
+    model = trainer.model.eval()
+    torch.testing.assert_close(scores(model, images), scores(before, images), atol=1e-5, rtol=0)
+    with torch.no_grad():  # the way of a step, not of an evaluation
+        stored = model.encode_images(images).stored
+        vectors = model.encode_ids(model.token_ids(SENTENCES))
+        stepped = model.similarity(stored, vectors)
+    torch.testing.assert_close(stepped, scores(before, images), atol=1e-5, rtol=0)
+    assert model.learned_scale == pytest.approx(20.0, rel=1e-6)
+    assert trainer.start.own_scale
+    assert trainer.settings.preprocessing == before.preprocessing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start(
+    kind, start, run_of
+):
+    folder = start(kind)
+    said = []
+    settings = run_of(folder, steps=12, validate_every=12, validate_images=8)
+    result = train(settings, validator=validator_of(settings.prepared, 8), say=said.append)
+    rows = (settings.out / "metrics.csv").read_text().splitlines()
+    column = rows[0].split(",").index("loss")
+    losses = [float(row.split(",")[column]) for row in rows[1:]]
+    assert sum(losses[-4:]) < sum(losses[:4])
+    model = load_model(result.model)
+    assert type(model) is type(load_model(folder))
+    assert model.self_test["status"] == "passed"
+    images = images_of(settings)
+    assert not torch.allclose(scores(model, images), scores(load_model(folder), images), atol=1e-4)
+    assert 1 <= model.learned_scale <= 100
+    assert model.learned_scale != pytest.approx(20.0, abs=1e-6)
+    assert model.has_whole == (kind != "ours")
+    where = region_grid(model)
+    maps = model.region_scores(model.encode_images(images), model.encode_sentences(SENTENCES))
+    assert maps.shape == (4, 2, where.rows * where.columns)
+    said_of_start = model.provenance["provenance"]["start"]
+    assert said_of_start["hash"] == load_model(folder).content_hash
+    assert said_of_start["licence"] == model.provenance["licence"] == NON_COMMERCIAL
+    assert "non-commercial" in said[0]
+    assert "(learned before)" in said[1]
+    counts = json.loads((settings.out / "parameters.json").read_text())
+    assert sum(sum(each.values()) for each in counts.values()) == sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+@pytest.mark.parametrize("kind", ["biovil", "biomedclip", "ours"])  # CLIP's words take seconds
+def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
+    folder = start(kind)
+    whole = train(run_of(folder, "whole", ema=0.5)).model
+    settings = run_of(folder, "cut", ema=0.5)
+
+    class Stop(Exception):
+        pass
+
+    def after_two(done, *_):
+        if done == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(settings, progress=after_two)
+    resumed = train(settings)
+    assert resumed.resumed_at == 2
+    a, b = (load_model(path).state_dict() for path in (whole, resumed.model))
+    assert largest_difference(a, b) == 0
+    other = start(kind, scale=30.0, name="other")
+    moved = settings.model_copy(update={"model": StartSettings(start_from=other)})
+    with pytest.raises(UserError, match=r"start\.hash|start_from"):
+        train(moved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("chexzero", {"lora": {"rank": 2}}),
+        *product(["biovil", "biomedclip"], ["frozen", {"last_blocks": 1}, {"lora": {"rank": 2}}]),
+    ],
+    ids=str,
+)
+def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start, run_of):
+    folder = start(kind)
+    image = "frozen" if kind == "biovil" and "lora" in parts else parts  # a ResNet has no attention
+    settings = run_of(folder, steps=2, trainable={"image": image, "text": parts})
+    trainer = Trainer(settings)
+    before = load_model(folder).state_dict()
+    for step in range(2):
+        trainer.step(step)
+    trainer.model.save(settings.out / "model")
+    after = load_model(settings.out / "model").state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert set(after) - set(before) == {"trained_similarity.log_scale"}
+    projections = {
+        "chexzero": {"image.proj", "text.text_projection"},
+        "biovil": {"image.projector.0.weight", "text.head.dense_to_output.weight"},
+        "biomedclip": {"image.proj", "text.head.0.weight"},
+    }[kind]
+    assert projections <= moved
+    stems = ("image.conv1", "image.encoder.conv1", "text.bert.embeddings", "text.token_embedding")
+    assert not [name for name in moved if name.startswith(stems)]
+    blocks = {
+        "chexzero": "text.transformer.resblocks.{}.",
+        "biovil": "text.bert.encoder.layer.{}.",
+        "biomedclip": "text.bert.encoder.layer.{}.",
+    }[kind]
+    first, last = (any(n.startswith(blocks.format(k)) for n in moved) for k in (0, 1))
+    assert (first, last) == (parts != "frozen" and "lora" in parts, parts != "frozen")
+
+
+def test_a_peer_may_train_by_its_regions_instead(start, run_of):
+    said = []
+    loss = {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}}
+    settings = run_of(
+        start("biomedclip"), similarity={"aggregator": "lse_nl"}, loss=loss, accumulate=2
+    )
+    model = load_model(train(settings, say=said.append).model)
+    images = images_of(settings)
+    features, vectors = model.encode_images(images), model.encode_sentences(SENTENCES)
+    assert not model.has_whole
+    assert features.whole is None
+    expected = model.similarity(features.regions, vectors)
+    assert torch.equal(model.score(features, vectors), expected)
+    assert "'lse_nl' of its regions, unlike the start" in said[1]
+
+
+def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, run_of, tmp_path):
+    folder = start("biomedclip")
+    settings = run_of(folder)
+    content = yaml.safe_load((folder / "peer.yaml").read_text())
+    content["preprocessing"]["prepare"] |= {"size": 320, "fit": "crop"}
+    (folder / "peer.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=r"size .* instead of 320.*prepare SOURCE OUT --for"):
+        Trainer(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss": {"kind": "biovil"}}, "masked language modelling"),
+        ({"loss": {"kind": "debiased", "eta": {"kind": "language_model"}}}, r"eta\.language_model"),
+        ({"train": {"checkpoint_text": True}}, "checkpoint_text"),
+        ({"train": {"trainable": {"image": {"last_blocks": 9}}}}, "image encoder has 2 layers"),
+    ],
+    ids=["masked words", "scores", "checkpoints", "blocks"],
+)
+def test_what_a_start_cannot_give_is_refused_in_a_sentence(change, message, start, run_of):
+    kind = "chexzero" if "checkpoint_text" in change.get("train", {}) else "biomedclip"
+    settings = run_of(start(kind), loss=change.get("loss"), **change.get("train", {}))
+    with pytest.raises(UserError, match=message):
+        Trainer(settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"model": {"start_from": "a", "dim": 3}},
+            r"unknown setting 'model\.dim'; known here: sta",
+        ),
+        ({"model": {"start_from": "a"}, "preprocessing": {"mean": 0.1}}, "leave it out"),
+        ({"model": {"dim": 3}}, r"setting 'model\.text' is missing"),
+        ({"model": {"start_from": "a", "similarity": {"k": 0}}}, r"model\.similarity"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(content, message):
+    with pytest.raises(UserError, match=message):
+        validate(RunSettings, {"prepared": "p", "out": "o"} | content, "run.yaml")
+
+
+def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, run_of):
+    loss = {"kind": "clip", "negatives": [{"kind": "remove_by_text"}]}
+    settings = run_of(start("biomedclip"), loss=loss)
+    trainer = Trainer(settings)
+    vectors = trainer.cached.fields.values["text_similarity"]
+    before = load_model(settings.model.start_from)
+    with torch.no_grad():
+        expected = before.encode_sentences(trainer.studies.texts)
+    torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
+    assert not vectors.requires_grad
+    trainer.step(0)
+
+
+def test_prepared_settings_without_a_start_are_as_before():
+    content = {"prepared": "p", "out": "o", "model": {"text": {"folder": "lm"}}}
+    settings = validate(RunSettings, content, "run.yaml")
+    assert isinstance(settings.model, ModelSettings)
+    assert settings.model_dump(mode="json")["model"]["text"]["folder"] == "lm"
+    assert settings.preprocessing.prepare == PrepareSettings()
+
+
+# ------------------------------------------------------------------- with stored features
+
+KEPT = {
+    "freeze": {"image": "all"},
+    "features": {"cache": True},
+    "augment": {"crop": False, "brightness": 0, "contrast": 0},
+}
+
+
+def test_stored_features_of_a_start_change_nothing(start, run_of, tmp_path):
+    folder = start("ours")
+    kept = KEPT | {"features": {"cache": True, "folder": tmp_path / "features"}}
+    read, plain = (Trainer(run_of(folder, **values)) for values in (kept, KEPT | {"features": {}}))
+    for step in range(2):
+        assert torch.equal(read.step(step)["loss"], plain.step(step)["loss"])
+    assert largest_difference(read.model.state_dict(), plain.model.state_dict()) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "similarity", "train", "said"),
+    [
+        ("chexzero", "own", KEPT, "'model.start_from' is another group's model"),
+        ("chexzero", {"aggregator": "local_words"}, {}, "none of its words"),
+        ("ours", {"aggregator": "cross_attention", "heads": 5}, {}, "does not divide dim 12"),
+    ],
+)
+def test_what_does_not_go_with_a_start_is_one_sentence(
+    kind, similarity, train, said, start, run_of
+):
+    run = validate(
+        RunSettings,
+        run_of(start(kind), **train).model_dump(mode="json", exclude={"preprocessing"})
+        | {"model": {"start_from": start(kind), "similarity": similarity}},
+        "run.yaml",
+    )
+    with pytest.raises(UserError, match=said):
+        Trainer(run)
+
+
+def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of):
+    words = {"aggregator": "local_words"}
+    model = load_model(start("ours"))
+    model.begin_training(SimilaritySettings(**words))
+    folder = start("ours", name="other").parent / "words"
+    model.save(folder)
+    kept = {"freeze": {"text": "all"}, "features": {"text": True}}
+    with pytest.raises(UserError, match="the aggregator local_words reads its words"):
+        Trainer(run_of(folder, **kept))
+
+
+def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
+    settings = CLIP_VIT.model_copy(
+        update={"pool": "map", "class_token": False, "projection": False, "pool_heads": 2}
+        | {"pool_hidden": 48}
+    )
+    tower = VisionTransformer(settings, settings.width)
+    assert tower.heads == [tower.attn_pool]
+    part = frozen_part(tower, len(tower.layers) + 1, set(tower.heads))
+    inside = {parameter for module in part for parameter in module.parameters()}
+    assert not inside & set(tower.attn_pool.parameters())
+    assert set(tower.layers[0].parameters()) <= inside
