@@ -22,7 +22,7 @@ import torch
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
-from medclip_debias.evaluation.encoding import encode
+from medclip_debias.evaluation.encoding import Network, encode
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
@@ -42,7 +42,7 @@ def measured(
     """Both protocols of boxes on the test images."""
     request = Request(data, "test", model, load_prompts(), options, phrases=phrases)
     planned: list[Protocol] = [PhraseGrounding.plan(request), SentenceBoxes.plan(request)]
-    encode(model, data, planned, batch_size=64)
+    encode(model, Network(model, data), planned, batch_size=64)
     return {protocol.name: protocol.measure(draw) for protocol in planned}
 
 

@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.encoding import encode
+from medclip_debias.evaluation.encoding import Network, encode
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Request
@@ -96,7 +96,7 @@ def run(model, data, folder=None, **options):
         model_folder=folder,
     )
     planned = SentenceBoxes.plan(request)
-    encode(model, data, [planned], batch_size=8)
+    encode(model, Network(model, data), [planned], batch_size=8)
     return planned.measure(Draw(20))
 
 
