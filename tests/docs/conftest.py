@@ -39,7 +39,47 @@ def demo_folder(phantom_tree, prepared_phantom, tmp_path_factory):
     assert run([*second, *SHORTER["train"]]) == 0
     assert run([*judged, *SHORTER["evaluate"]]) == 0
     patch.undo()
+    _write_peer(folder / "models/peer", folder / "runs/demo/language_model", prepared_phantom)
     return folder
+
+
+def _write_peer(folder, language_model, prepared):
+    """A folder as `import-model` writes it, of BiomedCLIP's kind, with random weights."""
+    import json
+
+    import torch
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.peers.peer import Peer
+    from medclip_debias.models.peers.settings import (
+        BertSettings,
+        PeerPreprocessing,
+        PeerSettings,
+        ViTSettings,
+    )
+    from medclip_debias.models.text_encoder import SentenceTokenizer
+
+    torch.manual_seed(0)
+    config = json.loads((language_model / "config.json").read_text())
+    vit = ViTSettings(image_size=64, patch=16, width=32, layers=2, heads=2, hidden=48)
+    vit = vit.model_copy(update={"pre_norm": False, "patch_bias": True})
+    text = BertSettings(config=config, pooling="mlp", hidden=10)
+    settings = PeerSettings(
+        kind="open_clip", dim=12, max_tokens=24, image=vit, text=text, scale=20.0
+    )
+    own = PeerPreprocessing(
+        prepare=PreparedSet.open(prepared).settings,
+        input_size=64,
+        channel_mean=(0.4,) * 3,
+        channel_std=(0.3,) * 3,
+    )
+    tokenizer = SentenceTokenizer.load(language_model)
+    peer = Peer(settings, own, tokenizer)
+    with torch.no_grad():
+        for value in peer.parameters():
+            if value.abs().max() == 0:  # class tokens, places, projections
+                value.normal_(std=0.2)
+    peer.eval().save(folder)
 
 
 @pytest.fixture

@@ -17,7 +17,13 @@ def cells(path, kind="code"):
 
 
 def test_the_notebooks_are_there_and_small_and_without_outputs():
-    assert {path.stem for path in NOTEBOOKS} >= {"quick_start", "own_loop", "ground", "compare"}
+    assert {path.stem for path in NOTEBOOKS} >= {
+        "quick_start",
+        "own_loop",
+        "ground",
+        "compare",
+        "fine_tune",
+    }
     for path in NOTEBOOKS:
         content = json.loads(path.read_text(encoding="utf-8"))
         assert content["nbformat"] == 4
@@ -49,6 +55,10 @@ CHECKS = {
     "ground": [
         lambda names: Path("ground.png").stat().st_size > 1000,
         lambda names: 0 <= names["inside"] <= 1,
+    ],
+    "fine_tune": [
+        lambda names: names["tuned"].network.content_hash != names["peer"].network.content_hash,
+        lambda names: (names["scores"][0] - names["scores"][1]).abs().max() > 1e-6,
     ],
     "compare": [
         lambda names: set(names["table"]["run"]) == {"runs/demo", "runs/uncorrected"},
