@@ -119,6 +119,12 @@ def resumes_to_the_same(run, resumed_at, **changes):
 # ------------------------------------------------------------------------- the whole group
 
 
+def told(capfd):
+    """What a run said on standard error, but for what trains."""
+    lines = capfd.readouterr().err.splitlines()
+    return [line for line in lines if not line.startswith("training ")]
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_the_group_saves_with_loader_workers(config, run, capfd, name):
     path = config(workers=2)
@@ -128,7 +134,7 @@ def test_a_signal_to_the_group_saves_with_loader_workers(config, run, capfd, nam
         exits(path)
 
     assert code_of(work) == 75
-    reported = capfd.readouterr().err.splitlines()
+    reported = told(capfd)
     assert len(reported) == 1
     assert f"stopped by {name} after step" in reported[0]
     resumes_to_the_same(run, resumed_at=4)
@@ -237,7 +243,7 @@ def test_a_signal_ends_as_saved_wherever_it_comes(config, run, capfd, monkeypatc
         exits(path)
 
     assert code_of(work) == 75
-    (reported,) = capfd.readouterr().err.splitlines()
+    (reported,) = told(capfd)
     assert f"stopped by {name}" in reported
     begins = {"settings": 0, "set-up": 0, "validation": 2, "last save": 6}[place]
     if place == "last save":
@@ -299,7 +305,7 @@ def test_a_killed_loader_worker_is_one_sentence(config, run, capfd):
         exits(path)
 
     assert code_of(work) == 2
-    (reported,) = capfd.readouterr().err.splitlines()
+    (reported,) = told(capfd)
     assert "process of the data loader was killed" in reported
     begun = int(checkpoints(run().out / "checkpoints")[-1].stem[-8:])
     resumes_to_the_same(run, resumed_at=begun, steps=20)
@@ -314,7 +320,7 @@ def test_a_loader_that_stands_still_ends_the_run(config, capfd):
 
     active = multiprocessing.active_children
     assert code_of(work) == 2
-    (reported,) = capfd.readouterr().err.splitlines()
+    (reported,) = told(capfd)
     assert "The data loader has brought no batch for 0.02 minutes (train.stall_minutes)" in reported
 
 
@@ -357,7 +363,7 @@ def test_the_process_whose_data_stall_is_named(config, capfd):
         exits(path)
 
     assert in_processes(2, work) == [2, 2]
-    (reported,) = capfd.readouterr().err.splitlines()
+    (reported,) = told(capfd)
     assert "The data loader of process 1 has brought no batch" in reported
 
 
@@ -403,7 +409,7 @@ def test_too_little_shared_memory_is_one_sentence(config, capfd, beforehand):
     code = code_of(work)
     if code == 99:
         pytest.skip("a mount of one's own is not permitted here")
-    (reported,) = capfd.readouterr().err.splitlines()
+    (reported,) = told(capfd)
     assert code == 2, reported
     assert "/dev/shm: " in reported
     assert "--shm-size=8g" in reported
@@ -434,7 +440,7 @@ def test_too_few_open_files_are_one_sentence_or_suffice(config, capfd, more):
         exits(path)
 
     code = code_of(work)
-    reported = capfd.readouterr().err.splitlines()
+    reported = told(capfd)
     if code:
         assert (code, len(reported)) == (2, 1), reported
         assert "open files" in reported[0]

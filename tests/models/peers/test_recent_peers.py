@@ -356,7 +356,7 @@ def test_cxr_clip_is_linear_after_either_image_tower(tower, trunk, bert, bert_fo
         close(vectors[row], F.normalize(words(last), dim=-1))
     close(peer.score(found, vectors), F.normalize(whole, dim=-1) @ vectors.T)
     assert peer.whole_alone
-    assert peer.learned_scale is None
+    assert peer.learned_scale == pytest.approx(np.exp(2.66))
     assert peer.preprocessing.prepare.fit == "crop"
     assert "NC-SA" in peer.provenance["licence"]
 
