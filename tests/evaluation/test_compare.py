@@ -98,8 +98,9 @@ def test_intervals_repeat_a_bootstrap_by_hand(two_runs):
     expected = np.quantile(drawn, [0.025, 0.975])
     width = expected[1] - expected[0]
     interval = found["rows"][0]["groups"]["b"]["difference_interval"]
-    # The ids' digests differ from set to set, and with them the resamples.
-    assert interval == pytest.approx(expected, abs=0.12 * width)
+    # Student's t with the bootstrap's standard error against plain percentiles; and the digests of
+    # ids differ from set to set, and with them the resamples.
+    assert interval == pytest.approx(expected, abs=0.2 * width)
 
 
 def test_a_run_against_its_copy_shows_nothing(runs):
