@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EVALUATION, AsJson, app, note, show, words
+from medclip_debias.cli.common import (
+    EVALUATION,
+    AsJson,
+    Classes,
+    LabelMap,
+    Labels,
+    Prompts,
+    app,
+    note,
+    show,
+    words,
+)
 
 
 @app.command(rich_help_panel=EVALUATION)
@@ -16,19 +27,10 @@ def calibrate(
     prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
     out: Annotated[Path, typer.Option("--out", help="Calibration file (JSON) to write.")],
     split: Annotated[str, typer.Option(help="Whose images; not those judged later.")] = "validate",
-    prompts: Annotated[
-        str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="Classes of the prompt set, as 'Edema,Pneumonia'.")
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
-    ] = None,
-    label_map: Annotated[
-        str | None,
-        typer.Option(help="What labels of other names say of the classes: an archive or a YAML."),
-    ] = None,
+    prompts: Prompts = None,
+    classes: Classes = None,
+    labels: Labels = None,
+    label_map: LabelMap = None,
     prevalence: Annotated[
         list[str] | None,
         typer.Option(help="Share where it will be used, as 'Edema=.05'; may be repeated."),

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,19 @@ Loss = Annotated[
     typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Prompts = Annotated[
+    str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
+]
+Classes = Annotated[
+    str | None, typer.Option(help="Classes of the prompt set, as 'Edema,Pneumonia'.")
+]
+Labels = Annotated[
+    Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
+]
+LabelMap = Annotated[
+    str | None,
+    typer.Option(help="What labels of other names say of the classes: an archive or a YAML."),
+]
 
 
 def note(sentence: str) -> None:

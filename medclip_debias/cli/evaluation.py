@@ -10,6 +10,10 @@ import typer
 from medclip_debias.cli.common import (
     EVALUATION,
     AsJson,
+    Classes,
+    LabelMap,
+    Labels,
+    Prompts,
     Seed,
     app,
     note,
@@ -48,19 +52,10 @@ def evaluate(
     allow_train: Annotated[
         bool, typer.Option("--allow-train", help="Let --split train through, and say so.")
     ] = False,
-    prompts: Annotated[
-        str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="Classes of the prompt set, as 'Edema,Pneumonia'.")
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
-    ] = None,
-    label_map: Annotated[
-        str | None,
-        typer.Option(help="What labels of other names say of the classes: an archive or a YAML."),
-    ] = None,
+    prompts: Prompts = None,
+    classes: Classes = None,
+    labels: Labels = None,
+    label_map: LabelMap = None,
     class_images: Annotated[
         Path | None, typer.Option(help="Images of one class each, as CheXpert 5x200's list.")
     ] = None,

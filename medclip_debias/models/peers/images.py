@@ -152,7 +152,23 @@ def sine_places(side: int, width: int) -> Tensor:
     return torch.cat([rows, columns], dim=-1).reshape(side * side, width)
 
 
-class GloriaImages(nn.Module):
+class _OnResNet(nn.Module):
+    """A tower whose layers are those of its ResNet."""
+
+    model: ResNetRegions
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The stages, the lowest first."""
+        return self.model.layers
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """Nothing."""
+        return []
+
+
+class GloriaImages(_OnResNet):
     """GLoRIA (Huang et al. 2021): regions from layer 3, the whole from the pooled layer 4."""
 
     def __init__(self, dim: int) -> None:
@@ -168,22 +184,12 @@ class GloriaImages(nn.Module):
         return self.local_embedder(local).flatten(2).transpose(1, 2), whole
 
     @property
-    def layers(self) -> list[nn.Module]:
-        """The stages, the lowest first."""
-        return self.model.layers
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """Nothing."""
-        return []
-
-    @property
     def heads(self) -> list[Head]:
         """The maps into the shared space, of regions and of the whole."""
         return [self.local_embedder, self.global_embedder]
 
 
-class MedClipResNet(nn.Module):
+class MedClipResNet(_OnResNet):
     """MedCLIP (Wang et al. 2022) on a ResNet-50 whose ``fc`` maps to the shared space.
 
     Pooling and ``fc`` are linear, so the published vector is the mean of the regions that ``fc``
@@ -199,16 +205,6 @@ class MedClipResNet(nn.Module):
         """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and their mean."""
         regions = self.fc(self.model(images).flatten(2).transpose(1, 2))
         return regions, regions.mean(dim=1)
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The stages, the lowest first."""
-        return self.model.layers
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """Nothing."""
-        return []
 
     @property
     def heads(self) -> list[Head]:
