@@ -2,6 +2,7 @@
 
 Every line that starts with `$` is a command that you can type yourself. All run in one process,
 because importing torch eight times would take a minute. Run again, it goes on where it stopped.
+What the verb `demo` and scripts/openi.py share.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import typer
 
-from medclip_debias.cli import run
+from medclip_debias.cli.common import note
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
+
+Verb = Callable[[list[str]], int]
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,13 @@ class PeakMemory(threading.Thread):
             time.sleep(0.5)
 
 
-def run_stages(stages: Sequence[Stage], out: Path) -> None:
+def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
     """Run the stages whose products are not there, and leave their times in ``results.json``.
 
     Args:
         stages: in order; the one called ``report`` finds the times in the results already.
         out: the run's folder.
+        verb: runs the words behind ``medclip-debias``, and returns the exit code.
     """
     memory = PeakMemory()
     memory.start()
@@ -78,31 +83,31 @@ def run_stages(stages: Sequence[Stage], out: Path) -> None:
     timing: dict[str, float] = {}
     for stage in stages:
         if stage.product is not None and stage.product.exists():
-            print(f"# {stage.product} is there already")
+            typer.echo(f"# {stage.product} is there already")
             continue
         if stage.name == "report":
             _add(results, timing, memory)  # so that the report shows them
         try:
-            code = _run(stage, timing)
-        except UserError as error:  # of what is no verb: a verb says it itself
-            print(f"error: {error}", file=sys.stderr)
+            code = _run(stage, timing, verb)
+        except UserError as error:
+            note(f"medclip-debias: {error}")
             code = 2
         if code:
             sys.exit(code)
     timing["total"] = sum(timing.values())
     _add(results, timing, memory)
-    print(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")
-    print(f"Open {(out / 'report.html').resolve()}")
+    typer.echo(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")
+    typer.echo(f"Open {(out / 'report.html').resolve()}")
 
 
-def _run(stage: Stage, timing: dict[str, float]) -> int:
+def _run(stage: Stage, timing: dict[str, float], verb: Verb) -> int:
     """Run one stage; its exit code."""
     began, code = time.perf_counter(), 0
     words = list(stage.words() if callable(stage.words) else stage.words)
     program = "" if stage.call else "medclip-debias "
-    print(f"\n$ {program}{shlex.join(words)}", flush=True)
+    typer.echo(f"\n$ {program}{shlex.join(words)}")
     if stage.call is None:
-        code = run(words)
+        code = verb(words)
     else:
         stage.call()
     timing[stage.name] = time.perf_counter() - began

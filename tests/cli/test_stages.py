@@ -4,22 +4,21 @@ import json
 
 import pytest
 
-import stages as module
+from medclip_debias.cli.stages import Stage, run_stages
 from medclip_debias.errors import UserError
-from stages import Stage, run_stages
+
+
+class Ran(list):
+    """Command lines in the order in which they ran; `fail` ends with 2."""
+
+    def __call__(self, words):
+        self.append(words)
+        return 2 if words == ["fail"] else 0
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """Command lines in the order in which they ran; `fail` ends with 2."""
-    lines = []
-
-    def run(words):
-        lines.append(words)
-        return 2 if words == ["fail"] else 0
-
-    monkeypatch.setattr(module, "run", run)
-    return lines
+def ran():
+    return Ran()
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_they_run_in_order_and_their_times_reach_the_results(ran, out, capsys):
         Stage("late", lambda: ["late", str(len(called))]),
         Stage("report", ["report"]),
     ]
-    run_stages(stages, out)
+    run_stages(stages, out, ran)
     assert ran == [["a", "b c"], ["late", "1"], ["report"]]
     assert called == [1]
     content = json.loads((out / "results.json").read_text())
@@ -51,7 +50,7 @@ def test_they_run_in_order_and_their_times_reach_the_results(ran, out, capsys):
 
 def test_the_first_that_fails_ends_the_run_with_its_code(ran, out):
     with pytest.raises(SystemExit) as stop:
-        run_stages([Stage("a", ["fail"]), Stage("b", ["b"])], out)
+        run_stages([Stage("a", ["fail"]), Stage("b", ["b"])], out, ran)
     assert stop.value.code == 2
     assert ran == [["fail"]]
 
@@ -61,6 +60,6 @@ def test_what_is_no_verb_says_its_error_in_one_sentence(ran, out, capsys):
         raise UserError("this is wrong.")
 
     with pytest.raises(SystemExit) as stop:
-        run_stages([Stage("a", ["x"], call=wrong)], out)
+        run_stages([Stage("a", ["x"], call=wrong)], out, ran)
     assert stop.value.code == 2
-    assert capsys.readouterr().err == "error: this is wrong.\n"
+    assert capsys.readouterr().err == "medclip-debias: this is wrong.\n"
