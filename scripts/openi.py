@@ -1,7 +1,7 @@
 """The whole way on Open-i, real radiographs and reports: what `make openi DATA=FOLDER` runs.
 
-Every line that starts with `$` is a command that you can type yourself (see cli/stages.py). Run again,
-it goes on where it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
+Every line that starts with `$` is a command that you can type yourself. Run again, it goes on where
+it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
 """
 
 from __future__ import annotations

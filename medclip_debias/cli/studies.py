@@ -19,7 +19,7 @@ def study(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="YAML file of settings, or a name, as studies/phantom_gpu."),
+        typer.Option("--config", help="YAML file of settings, or its name."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder; default runs/studies/NAME.")
