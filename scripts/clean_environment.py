@@ -7,9 +7,11 @@ Python, which takes no network and a second. This checkout is not to be seen fro
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 UV = Path(sys.executable).with_name("uv")
@@ -29,6 +31,17 @@ def variables(*folders: Path, **more: str) -> dict[str, str]:
     own = os.environ.get("PATH", os.defpath).split(":")
     path = ":".join([*map(str, folders), *(p for p in own if not Path(p, "activate").exists())])
     return kept | {"PATH": path, "HF_HUB_OFFLINE": "1"} | more
+
+
+def took(began: float) -> str:
+    """Time since ``began``, and of all programs that were started and have ended.
+
+    Args:
+        began: of `time.perf_counter`.
+    """
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = used.ru_utime + used.ru_stime
+    return f"{time.perf_counter() - began:.0f} s, {processor:.0f} s of processors"
 
 
 def make_environment(folder: Path, *what: str) -> None:

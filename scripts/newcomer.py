@@ -211,9 +211,9 @@ def shorten(folder: Path) -> None:
 
 def follow(todo: list[Step], quick: bool) -> None:
     """Do every step; end with 1 at the first that fails."""
-    from clean_environment import variables
+    from clean_environment import took, variables
 
-    began = time.monotonic()
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="newcomer-") as name:
         folder, scratch = Path(name) / "medclip-debias", Path(name) / "scratch"
         folder.mkdir()
@@ -236,7 +236,7 @@ def follow(todo: list[Step], quick: bool) -> None:
                     sys.exit(f"{step.page}: ended with {code}: {step.title}")
         finally:
             shell.close()
-    print(f"\nevery step that could be done was; {time.monotonic() - began:.0f} s")
+    print(f"\nevery step that could be done was; {took(began)}")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from clean_environment import UV, make_environment, variables
+from clean_environment import UV, make_environment, took, variables
 
 REPO = Path(__file__).parents[1]
 PACKAGE = "medclip_debias"
@@ -61,7 +61,7 @@ def build(folder: Path) -> Path:
 
 
 def left_out(wheel: Path) -> list[str]:
-    """Files of the package and pages that the wheel lacks, and files of the wheel from elsewhere."""
+    """Files and pages that the wheel lacks, and files of the wheel that come from elsewhere."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     inside = {
@@ -135,7 +135,7 @@ def main() -> None:
         expect(not different, f"the wheel holds the package's files, but for {different}")
         print(f"{wheel.name}, {wheel.stat().st_size / 2**20:.1f} MiB")
         use(wheel, Path(name))
-    print(f"the wheel works alone; {time.perf_counter() - began:.0f} s")
+    print(f"the wheel works alone; {took(began)}")
 
 
 if __name__ == "__main__":
