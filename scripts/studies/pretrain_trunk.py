@@ -5,8 +5,8 @@ one saw nothing but the training images of the set; two views of an image are a 
 of its area, a turn of up to 10 degrees, and other grey values. Never mirrored: the heart would
 change sides.
 
-Run as ``python scripts/studies/pretrain_trunk.py PREPARED OUT.safetensors``; ``model.image.weights``
-reads the file.
+Run as ``python scripts/studies/pretrain_trunk.py PREPARED OUT.safetensors``;
+``model.image.weights`` reads the file.
 """
 
 from __future__ import annotations
