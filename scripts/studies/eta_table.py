@@ -1,4 +1,4 @@
-"""The tables of eta of one dose study: from language model, counts, claims and truth.
+"""The tables of the studies by grid: eta of a stated dose, and what truly agrees.
 
 What a debiased loss corrects by is two things: how much (the mean over all occurrences, its dose)
 and for whom. Each table here has a stated dose, so that sources of eta can be compared at equal
@@ -6,7 +6,8 @@ doses, and each stands beside a rank correlation with the truth, where that is k
 
 Run as ``python scripts/studies/eta_table.py PREPARED OUT --tree TREE``; writes
 ``lm_k{k}_m{dose}.parquet`` for every exponent and dose, ``repeats``, ``claims`` and, with a tree,
-``truth``, and prints one line of each.
+``truth`` and ``agreement.npz`` (for ``remove_known`` and the evidence ``known``), and prints one
+line of each.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pandas as pd
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.doses import language_eta, training_counts, write_eta
+from medclip_debias.phantom.truth import Truth, write_truth
 
 EXPONENTS = (0.05, 0.1)
 DOSES = (0.05, 0.1, 0.2)
@@ -131,6 +133,8 @@ def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
     for name, values in tables.items():
         write_eta(values, out / f"{name}.parquet")
         lines.append(described(name, values, counts, truth))
+    if tree is not None:
+        write_truth(Truth(tree / "truth"), opened, out / "agreement.npz")
     return lines
 
 
