@@ -1,5 +1,5 @@
 # On a fresh machine: `make demo`, `make openi DATA=FOLDER` (docs/openi.md), `make test`, `make docs`.
-# Each builds .venv itself.
+# Each builds .venv itself. `make demo DEMO=--quick` takes a minute and shows that everything runs.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +9,8 @@ STAMP  := $(VENV)/.installed
 .PHONY: demo openi test check unit docs format clean
 
 demo: $(STAMP)
-	$(BIN)/python scripts/demo.py --out runs/demo
+	$(BIN)/medclip-debias demo --out runs/demo $(DEMO)
+	@echo "To give commands yourself: source $(BIN)/activate; what next: docs/start.md"
 
 openi: $(STAMP)
 	@test -n "$(DATA)" || { echo "Say where Open-i is: make openi DATA=/path/to/openi"; exit 1; }

@@ -33,6 +33,9 @@ Loss = Annotated[
     str | None,
     typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
 ]
+RunFile = Annotated[
+    Path, typer.Argument(help="YAML file of the run, or a name that `config list` shows.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Prompts = Annotated[
     str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")

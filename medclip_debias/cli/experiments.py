@@ -12,7 +12,9 @@ from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, 
 
 @app.command(rich_help_panel=EXPERIMENTS)
 def experiment(
-    grid: Annotated[Path, typer.Argument(help="YAML file of the grid, as configs/experiments.")],
+    grid: Annotated[
+        Path, typer.Argument(help="YAML file of the grid, or a name that `config list` shows.")
+    ],
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as base.train.steps=500 seeds=[0,1].")
     ] = None,

@@ -1,4 +1,4 @@
-"""Verbs that look before a run: config show, doctor."""
+"""Verbs that look before a run: config list, new and show, doctor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, Loss, app
+from medclip_debias.cli.common import TRAINING, AsJson, Loss, Overwrite, RunFile, app
 
 config_app = typer.Typer(help="Settings of a run.", no_args_is_help=True, add_completion=False)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
@@ -17,9 +17,37 @@ Words = Annotated[
 ]
 
 
+@config_app.command("list")
+def config_list(as_json: AsJson = False) -> None:
+    """List the runs, grids and studies that come with the program, by name."""
+    import json
+
+    from medclip_debias.configs import about, names
+
+    found = {name: about(name) for name in names()}
+    if as_json:
+        typer.echo(json.dumps({"configs": found}))
+        return
+    for name, title in found.items():
+        typer.echo(f"{name}\n  {title}")
+
+
+@config_app.command("new")
+def config_new(
+    name: Annotated[str, typer.Argument(help="Name that `config list` shows.")],
+    file: Annotated[Path, typer.Argument(help="YAML file to write, to change as you like.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Copy settings that come with the program, with their comments, into a file of your own."""
+    from medclip_debias.configs import copy
+
+    copy(name, file, overwrite=overwrite)
+    typer.echo(f"{file}: change it, then give it in place of {name}.")
+
+
 @config_app.command("show")
 def config_show(
-    config: Annotated[Path, typer.Argument(help="YAML file of a run.")],
+    config: RunFile,
     settings: Words = None,
     loss: Loss = None,
     only_changed: Annotated[

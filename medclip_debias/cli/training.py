@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, Loss, app, note, progress, show
+from medclip_debias.cli.common import TRAINING, AsJson, Loss, RunFile, app, note, progress, show
 
 
 @app.command("language-model", rich_help_panel=TRAINING)
@@ -63,7 +63,7 @@ def score(
 
 @app.command(rich_help_panel=TRAINING)
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
+    config: RunFile,
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
     ] = None,
@@ -123,7 +123,7 @@ def train(
 
 @app.command(rich_help_panel=TRAINING)
 def features(
-    config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
+    config: RunFile,
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as train.features.dtype=fp16.")
     ] = None,

@@ -60,7 +60,7 @@ def section(name: str, grid: Grid) -> list[str]:
     seeds, settings = len(grid["seeds"]), list(grid["means"])
     metrics = {key: METRICS[key] for key in grid["metrics"]}
     cells = (
-        f"`configs/experiments/{name}.yaml`, {grid['cells']} cells, {grid['hours']} h of one core"
+        f"`experiments/{name}`, {grid['cells']} cells, {grid['hours']} h of one core"
     )
     lines = [f"### {grid['title']}", "", f"{cells}.", ""]
     for setting in settings:

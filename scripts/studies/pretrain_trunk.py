@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SIDE = 64
-"""Of a view, as the input of configs/openi and configs/phantom."""
+"""Of a view, as the input of openi/base and phantom/base."""
 MEAN, STD = 0.5, 0.25
 """Of the input's grey levels, as `medclip_debias.config.PreprocessingSettings`."""
 

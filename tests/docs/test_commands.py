@@ -13,6 +13,7 @@ import typer
 
 from docs_site import OUTSIDE, REPO
 from medclip_debias.cli import app
+from medclip_debias.configs import names
 
 PAGES = [*sorted((REPO / "docs").rglob("*.md")), *(REPO / n for n in ("README.md", *OUTSIDE))]
 TEXTS = {str(page.relative_to(REPO)): page.read_text(encoding="utf-8") for page in PAGES}
@@ -146,12 +147,16 @@ def test_every_script_exists_and_takes_these_options():
 
 
 def test_launch_scripts_and_configurations_named_in_commands_exist():
-    named = set()
+    scripts, settings = set(), set()
+    families = "|".join(sorted({name.split("/")[0] for name in names()}))
     for text in TEXTS.values():
         for _, body in fences(text, {"", "bash", "sh"}):
-            named |= set(re.findall(r"(?<![\w/.])((?:configs|scripts)/[\w./-]+\.\w+)", body))
-    assert len(named) > 15
-    assert [path for path in sorted(named) if not (REPO / path).exists()] == []
+            scripts |= set(re.findall(r"(?<![\w/.])(scripts/[\w./-]+\.\w+)", body))
+            settings |= set(re.findall(rf"(?<![\w/.=])((?:{families})/\w+)(?![\w./-])", body))
+    assert len(scripts) > 10
+    assert len(settings) > 4
+    assert [path for path in sorted(scripts) if not (REPO / path).exists()] == []
+    assert settings <= set(names())
 
 
 def test_python_blocks_are_python():
