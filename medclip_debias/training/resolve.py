@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from medclip_debias.config import apply_overrides, load_yaml, validate
+from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
 from medclip_debias.losses.presets import NAMED, with_preset
 from medclip_debias.training.settings import RunSettings
@@ -20,14 +21,14 @@ def load_run(config: Path, overrides: Sequence[str] = (), loss: str | None = Non
     """Read, override and validate the settings of a run; its ``loss`` is not looked into yet.
 
     Args:
-        config: YAML file of the run; ``extends`` is followed.
+        config: YAML file of the run, whose ``extends`` is followed, or the folder of a run.
         overrides: ``key.path=value`` words, over the preset.
         loss: name of a preset over the file (`medclip_debias.losses.presets.with_preset`).
 
     Raises:
         UserError: there is no such preset, or a setting is unknown, missing or wrong.
     """
-    content, given = load_yaml(config, NAMED), []
+    content, given = _of_run(config) if config.is_dir() else load_yaml(config, NAMED), []
     if loss is not None:
         content = with_preset(content, loss, "--loss")
         given = [f"--loss {loss}"]
@@ -35,6 +36,26 @@ def load_run(config: Path, overrides: Sequence[str] = (), loss: str | None = Non
         given.append("the settings on the command line")
     where = f"{config} (with {' and '.join(given)})" if given else str(config)
     return validate(RunSettings, apply_overrides(content, overrides), where)
+
+
+def _of_run(folder: Path) -> dict[str, Any]:
+    """The settings that the run in ``folder`` was started with, for a run in that folder.
+
+    Raises:
+        UserError: it holds no run.
+    """
+    path = folder / "settings.yaml"
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: is a folder without settings.yaml, so no run; give the YAML file of a run, "
+            "or the folder that 'train' wrote."
+        )
+    content = load_yaml(path) | {"out": str(folder)}
+    content.pop("provenance", None)
+    model = content.get("model")
+    if isinstance(model, dict) and "start_from" in model:
+        content.pop("preprocessing", None)  # it is the start's
+    return content
 
 
 def resolved(
