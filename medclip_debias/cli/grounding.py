@@ -24,7 +24,10 @@ from medclip_debias.cli.common import (
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(
+    rich_help_panel=LOOKING,
+    example="ground runs/demo/model image.dcm --text 'Left pleural effusion.' --out maps",
+)
 def ground(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
@@ -162,7 +165,9 @@ def ground(
         show({"groundings": str(out / "groundings.json"), **counts}, as_json)
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(
+    rich_help_panel=LOOKING, example="index runs/demo/model data/prepared --out runs/demo/index"
+)
 def index(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
@@ -203,7 +208,9 @@ def index(
     show({"index": str(out), **(meta if as_json else headline(meta))}, as_json)
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(
+    rich_help_panel=LOOKING, example="search runs/demo/index --text 'Left pleural effusion.' -k 5"
+)
 def search(
     index: Annotated[Path, typer.Argument(help="Folder that 'index' wrote.")],
     text: Annotated[str | None, typer.Option("--text", help="A sentence to look for.")] = None,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, Loss, app
+from medclip_debias.cli.common import TRAINING, AsJson, Loss, Verbs, app, note
 
-config_app = typer.Typer(help="Settings of a run.", no_args_is_help=True, add_completion=False)
+config_app = Verbs(help="Settings of a run.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
 
 Words = Annotated[
@@ -17,7 +17,9 @@ Words = Annotated[
 ]
 
 
-@config_app.command("show")
+@config_app.command(
+    "show", example="config show configs/phantom/demo.yaml train.lr=1e-4 --only-changed"
+)
 def config_show(
     config: Annotated[Path, typer.Argument(help="YAML file of a run.")],
     settings: Words = None,
@@ -41,7 +43,7 @@ def config_show(
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
 
-@app.command(rich_help_panel=TRAINING)
+@app.command(rich_help_panel=TRAINING, example="doctor configs/phantom/demo.yaml")
 def doctor(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of a run; without, the machine alone.")
@@ -53,13 +55,9 @@ def doctor(
     """Check machine, data and settings before a long run, and estimate what it will take."""
     import json
 
-    from medclip_debias.cli.common import note
-    from medclip_debias.errors import EXIT_CODE
-
-    if not as_json:
-        note("Starting ...")  # the imports alone may take long
     from medclip_debias.doctor.examine import examine
     from medclip_debias.doctor.findings import STOPS, Finding, lines, summary
+    from medclip_debias.errors import EXIT_CODE
 
     def tell(finding: Finding) -> None:
         typer.echo(lines(finding))
