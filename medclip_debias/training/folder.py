@@ -299,9 +299,9 @@ def _same_run(
         )
     if settings and set(settings) <= set(EXTENDED):
         raise UserError(
-            f"{out}: holds a run of {old.get('train.steps')} steps; to train it for more give "
-            f"--continue, else another 'out', or --fresh to start over ({', '.join(settings)} "
-            "differs)."
+            f"{out}: holds a run with other settings ({', '.join(settings)}), of "
+            f"{old.get('train.steps')} steps; to train it for more give --continue, else another "
+            "'out', or --fresh to start over."
         )
     if settings:
         raise UserError(

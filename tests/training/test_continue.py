@@ -78,7 +78,7 @@ def test_what_is_no_continuation_is_refused(run):
     settings = run(steps=4)
     train(settings)
     before = (settings.out / "settings.yaml").read_bytes()
-    with pytest.raises(UserError, match=r"a run of 4 steps; to train it for more give --continue"):
+    with pytest.raises(UserError, match=r"of 4 steps; to train it for more give --continue"):
         train(run(steps=6))
     with pytest.raises(UserError, match=r"has 4 steps, and 2 are asked for"):
         train(run(steps=2), longer=True)
