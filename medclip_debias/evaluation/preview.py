@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.phrase_selection import VALIDATE, select_phrases
+from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrase, select_phrases
 from medclip_debias.evaluation.protocol import Skipped, geometry_of
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.denials import is_groundable
@@ -68,7 +68,7 @@ def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
     listed = [each for each in listed if each.groundable and split.iloc[each.row] == VALIDATE]
     order = np.random.default_rng(_CHOICE).permutation(len(listed))
     turns: dict[str, int] = {}
-    ranked = []
+    ranked: list[tuple[int, int, Phrase]] = []
     for place in order:
         phrase = listed[place]
         turns[phrase.category] = turns.get(phrase.category, 0) + 1

@@ -30,14 +30,14 @@ from medclip_debias.training.progress_log import FINISHED, RUNNING, Moment
 from medclip_debias.training.settings import RunSettings
 
 REFRESH = 20  # seconds after which a browser reads the page anew
-SHARE = 0.01  # of the run's time that the page may take
+SHARE = 0.005  # of the run's time that the page may take
 
 
 class LivePage:
     """Writes the page when it is called (`medclip_debias.training.progress_log.Watcher`).
 
     The first call and the end of the run always write it; in between it is left out while what it
-    took so far is more than a hundredth of the run's time.
+    took so far is more than half a hundredth of the run's time.
 
     Args:
         settings: of the run.

@@ -156,10 +156,10 @@ def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Non
     before, now = ({name: those.get(name) for name in EXTENDED} for those in (old, new))
     if before == now:
         return
-    steps = "train.steps"
-    if not isinstance(before[steps], int) or now[steps] < before[steps]:
+    had, wanted = before["train.steps"], now["train.steps"]
+    if not (isinstance(had, int) and isinstance(wanted, int) and had <= wanted):
         raise UserError(
-            f"{out}: its run has {before[steps]} steps, and {now[steps]} are asked for; a run is "
+            f"{out}: its run has {had} steps, and {wanted} are asked for; a run is "
             "continued with more, or give another 'out'."
         )
     write_json(out / CONTINUED, {"plans": [*plans(out), before]})

@@ -208,6 +208,12 @@ class TrainSettings(LaterSettings):
             raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
         return self
 
+    @field_validator("shard_loss", "preview", "wandb", mode="before")
+    @classmethod
+    def _words_of_yaml(cls, given: Any) -> Any:
+        """``on`` and ``off`` are true and false in YAML."""
+        return {True: "on", False: "off"}[given] if isinstance(given, bool) else given
+
     @field_validator("best_metric")
     @classmethod
     def _validated(cls, name: str) -> str:

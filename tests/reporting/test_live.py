@@ -133,9 +133,9 @@ def test_a_page_that_took_too_much_of_the_time_waits(settings, tmp_path):
     assert page(moment, None) is None
     assert not (tmp_path / "report.html").exists()
     page(
-        Moment(tmp_path, 20, 100, RUNNING, 300.0, 1200.0, "", "the model folder will hold x"), None
+        Moment(tmp_path, 20, 100, RUNNING, 500.0, 1200.0, "", "the model folder will hold x"), None
     )
-    assert "0:05:00" in (tmp_path / "report.html").read_text()  # elapsed
+    assert "0:08:20" in (tmp_path / "report.html").read_text()  # elapsed
     assert "0:20:00" in (tmp_path / "report.html").read_text()  # left
 
 
