@@ -1,11 +1,13 @@
 """Six images with a sentence each, the same throughout a run, and where a model sees the sentences.
 
 They are of the validate split, so that nobody steers a run by images that will judge it; phrases
-with boxes come first, of different categories, then sentences of reports that say what is there.
+with boxes come first, of different categories, then sentences of reports that say what is there. No
+sentence is shown twice.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrase, select_phrases
 from medclip_debias.evaluation.protocol import Skipped, geometry_of
 from medclip_debias.grounding.absent import AbsentFindings
-from medclip_debias.grounding.denials import is_groundable
+from medclip_debias.grounding.denials import is_groundable, normalised
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.finite import finite
 
@@ -32,6 +34,7 @@ SIDE = 224  # pixels of a picture
 ALPHA = 0.6  # opacity of the highest score
 BOX = (53, 224, 255)  # as in every picture of this project
 _CHOICE = 17
+_USUAL = re.compile(r"\b(?:normal|unremarkable|clear|stable|intact|unchanged|limits)\b")
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,17 @@ class Example:
 
 
 def choose(data: PreparedSet, input_size: int, count: int = IMAGES) -> list[Example]:
-    """At most ``count`` images with a sentence; the same for every run on the same data.
+    """At most ``count`` images, each with a sentence; the same for every run on the same data.
+
+    Studies of which some sentence says that something is there come before the others.
 
     Raises:
         UserError: no study of the validate split has an image and a sentence.
     """
     found: dict[int, Example] = {}
     for example in [*_phrases(data, input_size), *_sentences(data)]:
-        found.setdefault(example.row, example)
+        if normalised(example.text) not in {normalised(other.text) for other in found.values()}:
+            found.setdefault(example.row, example)
         if len(found) == count:
             break
     return list(found.values())
@@ -74,16 +80,23 @@ def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
         turns[phrase.category] = turns.get(phrase.category, 0) + 1
         ranked.append((turns[phrase.category], len(ranked), phrase))
     for _, _, phrase in sorted(ranked, key=lambda each: each[:2]):
-        yield Example(phrase.row, phrase.text, phrase.geometry.box_to_model(phrase.boxes))
+        boxes = np.asarray(phrase.geometry.box_to_model(phrase.boxes), dtype=np.float64)
+        yield Example(phrase.row, phrase.text, boxes)
 
 
 def _sentences(data: PreparedSet) -> Iterator[Example]:
     studies = TrainingStudies.of(data, VALIDATE)
-    shown = studies.frontal or studies.rows
+    shown, told = studies.frontal or studies.rows, []
     for study in np.random.default_rng(_CHOICE).permutation(len(studies)):
-        texts = [studies.texts[number] for number in studies.sentences[study]]
-        there = [text for text in texts if is_groundable(text, "")]
-        yield Example(int(shown[study][0]), (there or texts)[0], np.zeros((0, 4)))
+        text = min((studies.texts[number] for number in studies.sentences[study]), key=_says_little)
+        told.append(Example(int(shown[study][0]), text, np.zeros((0, 4))))
+    yield from sorted(told, key=lambda example: _says_little(example.text))
+
+
+def _says_little(text: str) -> int:
+    """0 for a sentence that says that something is there, more for others."""
+    usual = _USUAL.search(normalised(text)) is not None
+    return usual + 2 * (not is_groundable(text, ""))
 
 
 def pictures(

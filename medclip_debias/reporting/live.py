@@ -88,7 +88,8 @@ class LivePage:
             version=__version__,
             refresh=REFRESH if moment.status == RUNNING else None,
             finished=moment.status == FINISHED,
-            status=moment.status,
+            title={RUNNING: "Training", FINISHED: "Trained"}.get(moment.status, "Stopped"),
+            status=moment.status.rstrip("."),
             now=time.strftime("%Y-%m-%d %H:%M:%S"),
             tiles=[
                 ("Step", f"{moment.step:,} of {moment.steps:,}"),

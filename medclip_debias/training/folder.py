@@ -144,7 +144,30 @@ def plans(out: Path) -> list[dict[str, Any]]:
     """What `EXTENDED` was before each time that the run in ``out`` was continued."""
     noted = read_json_or_none(out / CONTINUED)
     listed = noted.get("plans") if isinstance(noted, dict) else None
-    return [plan for plan in listed or () if isinstance(plan, dict)]
+    if not isinstance(listed, list):
+        return []
+    whole = (plan for plan in listed if isinstance(plan, dict) and plan.keys() == set(EXTENDED))
+    return [plan for plan in whole if isinstance(plan["train.steps"], int)]
+
+
+def continues(trainer: Trainer, start: int) -> list[str]:
+    """What becomes of the learning rate in a run that was to have fewer steps; else nothing.
+
+    Args:
+        trainer: of the run.
+        start: steps done.
+    """
+    train, before = trainer.settings.train, plans(trainer.settings.out)
+    if not (start and before):
+        return []
+    had = before[-1]["train.steps"]
+    sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
+    if train.schedule == "constant":
+        return [sentence + "the learning rate stays, as in a run of so many steps from the start"]
+    return [
+        f"{sentence}the learning rate was on its way to 0 at step {had}, and follows the cosine of "
+        f"{train.steps} steps from here on ({trainer.rate(start):.3g} at the next step)"
+    ]
 
 
 def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

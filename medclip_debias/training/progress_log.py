@@ -37,7 +37,7 @@ class Moment:
         out: its folder.
         step: steps done.
         steps: steps to do.
-        status: ``training``, ``finished``, or a sentence on what ended it.
+        status: ``training``, ``finished``, or what ended it, as ``stopped by SIGTERM ...``.
         elapsed: seconds since it was started or resumed.
         left: seconds that the rest will take.
         best: a sentence on the best validation; empty without any.
@@ -77,6 +77,9 @@ class ProgressLog:
         line: takes each line; it is written to ``train.log`` too.
         warn: takes warnings.
         watcher: called now and then.
+
+    Attributes:
+        done: steps done, kept up to date by the run.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class ProgressLog:
     ) -> None:
         self._out, self._train, self._best = out, train, best
         self._line, self._warn, self._watcher = line, warn, watcher
-        self._path, self._done = out / FILE, start
+        self._path, self.done = out / FILE, start
         if not start:
             self._path.unlink(missing_ok=True)
         else:
@@ -113,7 +116,6 @@ class ProgressLog:
 
     def row(self, done: int, row: Mapping[str, float], pace: Pace) -> None:
         """Say a row of ``metrics.csv``."""
-        self._done = done
         self.say(
             f"step {done} of {self._train.steps}, lr {row['lr']:.3g}, "
             f"{row['images_per_second']:.1f} images/s, loss {row['loss']:.4f}, "
@@ -151,13 +153,12 @@ class ProgressLog:
     def end(self, why: str, pace: Pace) -> None:
         """Say that the run ended before its last step; the page keeps its last pictures."""
         self.say(why)
-        self.look(self._done, why, pace, None)
+        self.look(self.done, why, pace, None)
 
     def look(
         self, done: int, status: str, pace: Pace, model: Any, log: RunLog | None = None
     ) -> None:
         """Let the watcher look; what it fails by is a warning, and the run goes on."""
-        self._done = done
         if self._watcher is None:
             return
         moment = Moment(

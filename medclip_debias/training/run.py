@@ -36,6 +36,7 @@ from medclip_debias.training.checkpoint import (
 from medclip_debias.training.folder import (
     bond,
     check_bond,
+    continues,
     identity,
     is_finished,
     mark_finished,
@@ -162,8 +163,8 @@ def train(
                 for sentence in trainer.start.sentences() if trainer.start else ():
                     (say or _log.info)(sentence)
                 (say or _log.info)(what_trains(trainer.counts))
-                if start and (before := plans(settings.out)):
-                    (say or _log.info)(_continues(trainer, start, before[-1]["train.steps"]))
+                for sentence in continues(trainer, start):
+                    (say or _log.info)(sentence)
             return run.loop(start, progress)
 
 
@@ -287,6 +288,8 @@ class _Run:
             pace = Pace(train.batch_size, start, train.steps)
             with self._ends(pace), closing(self._steps(start, log, pace)) as steps:
                 for done in steps:
+                    if self._told:
+                        self._told.done = done
                     if progress and self.first:
                         progress(done, train.steps, self._loss)
             if self._told:
@@ -488,15 +491,3 @@ class _Run:
         sentence = f"{folder}: the model cannot be written; free some space, then run the same "
         with explained(sentence + "command again", OSError):
             model.save(folder)
-
-
-def _continues(trainer: Trainer, start: int, before: int) -> str:
-    """What becomes of the learning rate in a run that was to have fewer steps before."""
-    train = trainer.settings.train
-    sentence = f"a run of {before} steps, continued after step {start} to step {train.steps}: "
-    if train.schedule == "constant":
-        return sentence + "the learning rate stays, as in a run of so many steps from the start"
-    return sentence + (
-        f"the learning rate was on its way to 0 at step {before}, and follows the cosine of "
-        f"{train.steps} steps from here on ({trainer.rate(start):.3g} at the next step)"
-    )

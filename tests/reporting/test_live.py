@@ -90,7 +90,7 @@ def test_the_page_lives_while_the_run_does_and_tells_what_is_kept(settings):
     assert watcher.spent > 0
     data = PreparedSet.open(run.prepared)
     shown = re.findall(r"<figcaption>(.*?)</figcaption>", last.split("Where the model looks")[1])
-    assert len(shown) == IMAGES
+    assert len({text.lower() for text in shown}) == IMAGES
     assert set(shown) <= set(data.texts) | set(data.phrases["text"])
     pictures = re.findall(r'"data:image/png;base64,([^"]+)"', last)
     assert len(pictures) == IMAGES
@@ -172,3 +172,14 @@ def test_colour_begins_above_the_reference_and_boxes_stand_where_they_are():
     whole = sheet([found] * 3)
     assert whole.shape == (2 * SIDE, 4 * SIDE, 3)
     assert (whole[SIDE:, 2 * SIDE :] == 255).all()
+
+
+def test_a_run_that_was_stopped_is_not_shown_as_one_that_trains(settings, tmp_path):
+    page = LivePage(settings())
+    ended = Moment(tmp_path, 7, 100, "stopped by SIGTERM after step 7.", 5.0, 9.0, "", "the m")
+    page(ended, None)
+    shown = (tmp_path / "report.html").read_text()
+    assert "<title>Stopped: " in shown
+    assert "refresh" not in shown
+    assert "Stopped by SIGTERM after step 7. For research" in shown
+    assert "7 of 100" in shown

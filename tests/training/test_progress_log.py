@@ -58,6 +58,7 @@ def test_a_stopped_run_says_where_and_a_resumed_one_goes_on_below(run, monkeypat
     train(settings)
     lines = [line[21:] for line in (settings.out / FILE).read_text().splitlines()]
     assert "resumed after step 2 of 4" in lines
+    assert len([line for line in lines if line.startswith("step 4 of 4, ")]) == 1
     assert lines[-1] == (
         "finished: the model folder holds the moving average of the weights after step 4, the last"
         " (train.keep: last)"
