@@ -40,6 +40,7 @@ def test_the_example_is_shown_under_the_help_and_brackets_stay(capsys):
     assert "Example: medclip-debias prepare data/phantom" in shown
     assert "mimic_cxr: folder of MIMIC-CXR" in shown  # the sources stand below, as ever
     assert "sections=[impression]" in shown
+    assert shown.index("Which images") < shown.index("--blank-view") < shown.index("Splits")
 
 
 @pytest.mark.parametrize(

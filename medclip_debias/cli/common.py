@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -31,13 +32,19 @@ class Verbs(typer.Typer):
     """An application whose verbs all take ``--quiet`` and may show an example under their help."""
 
     def command(
-        self, name: str | None = None, *, example: str = "", **rest: Any
+        self,
+        name: str | None = None,
+        *,
+        example: str = "",
+        panels: Mapping[str, str] | None = None,
+        **rest: Any,
     ) -> Callable[[Function], Function]:
         """Register a verb.
 
         Args:
             name: of the verb; default the function's.
             example: a command line without the program's name, shown under the verb's help.
+            panels: of a verb with many options, the names of those in each panel of its help.
             rest: as `typer.Typer.command`.
         """
         if example:
@@ -45,14 +52,14 @@ class Verbs(typer.Typer):
         register = super().command(name, **rest)
 
         def decorate(function: Function) -> Function:
-            register(_with_quiet(function))
+            register(_as_verb(function, panels or {}))
             return function
 
         return decorate
 
 
-def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` with one more option, which is in force while it runs."""
+def _as_verb(function: Callable[..., Any], panels: Mapping[str, str]) -> Callable[..., Any]:
+    """``function`` with ``--quiet``, which is in force while it runs, and options in panels."""
 
     @wraps(function)
     def verb(*words: Any, quiet: bool, **options: Any) -> Any:
@@ -67,9 +74,25 @@ def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
         "quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet
     )
     parameters = [*signature.parameters.values(), own]
+    panel_of = {option: panel for panel, names in panels.items() for option in names.split()}
+    if unknown := panel_of.keys() - signature.parameters.keys():
+        raise ValueError(f"{function.__name__} has no {', '.join(sorted(unknown))}")
+    parameters = [
+        each.replace(annotation=_in_panel(each.annotation, panel_of[each.name]))
+        if each.name in panel_of
+        else each
+        for each in parameters
+    ]
     verb.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     verb.__annotations__ = {each.name: each.annotation for each in parameters}
     return verb
+
+
+def _in_panel(annotation: Any, panel: str) -> Any:
+    kind, info = get_args(annotation)
+    info = copy(info)  # several verbs share one
+    info.rich_help_panel = panel
+    return Annotated[kind, info]
 
 
 app = Verbs(

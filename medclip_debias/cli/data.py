@@ -97,6 +97,13 @@ class _PrepareCommand(TyperCommand):
     cls=_PrepareCommand,
     rich_help_panel=DATA,
     example="prepare data/phantom data/prepared --size 128",
+    panels={
+        "Pixels": "for_model size clip equalize window fit resample",
+        "Which images": "views blank_view multi_view without_sentence earlier_studies seed",
+        "Reports and labels": "reports report_settings language labels phrases",
+        "Splits": "split_seed split_file all_test",
+        "The source, and how to work": "kind tables text_only shard workers update overwrite",
+    },
 )
 def prepare(
     context: typer.Context,

@@ -42,7 +42,12 @@ def say_if_training(*folders: Path) -> None:
 
 
 @app.command(
-    rich_help_panel=EVALUATION, example="evaluate runs/demo/model data/prepared --out runs/demo"
+    rich_help_panel=EVALUATION,
+    example="evaluate runs/demo/model data/prepared --out runs/demo",
+    panels={
+        "Which data": "split allow_train labels label_map class_images phrases triplets",
+        "What is asked": "prompts classes preset options bootstrap seed",
+    },
 )
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Model folder.")],

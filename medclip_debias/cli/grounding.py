@@ -27,6 +27,11 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 @app.command(
     rich_help_panel=LOOKING,
     example="ground runs/demo/model image.dcm --text 'Left pleural effusion.' --out maps",
+    panels={
+        "Maps and boxes": "smoothing sharpen local threshold share suppress min_area boxes",
+        "Pictures": "colormap alpha contour scale limits max_side legend beside maps",
+        "From and to clinical systems": "dicomweb study query dicom_out kinds",
+    },
 )
 def ground(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
