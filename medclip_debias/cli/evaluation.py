@@ -41,7 +41,14 @@ def say_if_training(*folders: Path) -> None:
             )
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION,
+    example="evaluate runs/demo/model data/prepared --out runs/demo",
+    panels={
+        "Which data": "split allow_train labels label_map class_images phrases triplets",
+        "What is asked": "prompts classes preset options bootstrap seed",
+    },
+)
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
@@ -121,7 +128,7 @@ def evaluate(
     show({"results": str(out / "results.json"), **headline(results)}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(rich_help_panel=EVALUATION, example="offsets runs/demo/model data/prepared")
 def offsets(
     model: Annotated[Path, typer.Argument(help="Model folder; offsets.json is written there.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its labels are not read.")],
@@ -147,7 +154,9 @@ def offsets(
     show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION, example="suppression runs/demo/model data/prepared --share 0.95"
+)
 def suppression(
     model: Annotated[Path, typer.Argument(help="Model folder; suppression.json is written there.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its validate images are used.")],
@@ -185,7 +194,7 @@ def suppression(
     show({**head, "threshold": rule.threshold, **shown}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(rich_help_panel=EVALUATION, example="report runs/demo")
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder: settings, metrics, results.")],
     as_json: AsJson = False,

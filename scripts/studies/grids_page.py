@@ -59,9 +59,7 @@ def section(name: str, grid: Grid) -> list[str]:
     """Heading, means and differences of one grid."""
     seeds, settings = len(grid["seeds"]), list(grid["means"])
     metrics = {key: METRICS[key] for key in grid["metrics"]}
-    cells = (
-        f"`experiments/{name}`, {grid['cells']} cells, {grid['hours']} h of one core"
-    )
+    cells = f"`experiments/{name}`, {grid['cells']} cells, {grid['hours']} h of one core"
     lines = [f"### {grid['title']}", "", f"{cells}.", ""]
     for setting in settings:
         head = "" if setting == ONLY else f"{setting}: "

@@ -249,6 +249,33 @@ def _other_settings(world: World) -> list[str]:
     return world.resume(run, loss=settings["loss"])
 
 
+for what, words in {
+    "continued with fewer steps": ["--continue", "train.steps=1"],
+    "continued with another learning rate": ["--continue", "train.steps=9", "train.lr=0.5"],
+    "--continue and --fresh at once": ["--continue", "--fresh"],
+}.items():
+    case(RUN, what, "refused", shows="steps|train.lr|--fresh")(
+        lambda world, words=words: [*world.resume(world.copy("run")), *words]
+    )
+
+
+@case(RUN, "a folder in the place of a run's", "refused", shows="settings.yaml")
+def _no_run(world: World) -> list[str]:
+    return ["train", str(world.copy("run") / "model")]
+
+
+@case(RUN, "continued.json: random bytes", "read", shows="continued")
+def _damaged_plan(world: World) -> list[str]:
+    run = world.copy("run")
+    DAMAGES["random bytes"](_written(run / "continued.json"))
+    return world.resume(run)
+
+
+def _written(path: Path) -> Path:
+    path.write_text('{"plans": [{"train.steps": 2, "train.patience": null}]}')
+    return path
+
+
 REPORT = "run folder (report)"
 for name in ("results.json", "metrics.csv", "settings.yaml"):
     for how in ("empty", "cut off", "random bytes"):
