@@ -190,7 +190,7 @@ def suppression(
 
 @app.command(rich_help_panel=EVALUATION)
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder: settings, metrics, results.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or a prepared set.")],
     prepared: Annotated[
         Path | None,
         typer.Option(
@@ -200,7 +200,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's self-contained HTML report."""
+    """Write the self-contained HTML report of a run, or the page of a prepared set."""
     from medclip_debias.reporting.report import write_report
 
     say_if_training(run)

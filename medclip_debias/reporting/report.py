@@ -19,6 +19,7 @@ from medclip_debias.reporting import content, protocols, training
 from medclip_debias.reporting.ceilings import ceiling_rows
 from medclip_debias.reporting.idea import idea
 from medclip_debias.reporting.page import render
+from medclip_debias.reporting.prepared_page import write_prepared_page
 from medclip_debias.reporting.run_files import read_run
 from medclip_debias.reporting.tables import write_run_tables
 
@@ -26,7 +27,8 @@ from medclip_debias.reporting.tables import write_run_tables
 def write_report(run: Path, prepared_set: Path | None = None) -> Path:
     """Write ``report.html`` (and its tables, ``results.md`` and ``results.tex``); its path.
 
-    Whatever the run has is shown; for what it lacks, the page says what to run.
+    Whatever the run has is shown; for what it lacks, the page says what to run. Of a prepared set
+    the page is that of `medclip_debias.reporting.prepared_page`.
 
     Args:
         run: its folder.
@@ -38,6 +40,8 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
             the run's.
     """
     run = Path(run)
+    if (run / "meta.json").is_file() and (run / "images.bin").is_file():
+        return write_prepared_page(run)
     parts = read_run(run)
     settings, metrics, results = parts["settings"], parts["metrics"], parts["results"]
     prepared = settings.get("prepared", "PREPARED")
