@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from medclip_debias.reporting.forest import forest
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import inline
 from medclip_debias.reporting.tables import (
+    PrintedTable,
     class_table,
     comparison_table,
     latex,
@@ -53,6 +55,21 @@ def _ranks(content: Mapping[str, Any]) -> str:
     return f"\nAverage rank over the metrics (1 is best): {listed}.\n"
 
 
+def _in_words(table: PrintedTable | None) -> PrintedTable | None:
+    """A table of settings without the marks of YAML."""
+    if table is None:
+        return None
+    blank = {"null": "none", "[]": "none", "{}": "none", "true": "yes", "false": "no"}
+    rows = tuple(
+        (
+            name.replace(".", ": ").replace("_", " "),
+            *(blank.get(value, value if "/" in value else value.replace("_", " ")) for value in values),
+        )
+        for name, *values in table.rows
+    )
+    return replace(table, rows=rows)
+
+
 def _page(content: Mapping[str, Any], tables: list[Any], plot: bytes) -> str:
     label = (
         f"Differences to {content['baseline']} with 95% intervals, one panel for each metric; the "
@@ -72,7 +89,7 @@ def _page(content: Mapping[str, Any], tables: list[Any], plot: bytes) -> str:
     return render(
         "comparison.html.j2",
         content=content,
-        settings=settings_table(content),
+        settings=_in_words(settings_table(content)),
         seeds=seeds_sentence(content),
         warning=WARNING if WARNING in content.get("notes", ()) else None,
         tables=tables,
