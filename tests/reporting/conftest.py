@@ -26,7 +26,7 @@ from medclip_debias.data.store import (
 SAID = (
     *(("No pneumothorax.", "Lungs are clear."), ("No pneumothorax.", "Small left effusion.")),
     *(("No pneumothorax.",), ("Lungs are clear.", "Heart is large.")),
-    *(("Small left effusion.",), ("A rare thing in Bed 7.",)),
+    *(("Left pneumothorax.",), ("A rare thing in Bed 7.",)),
 )
 """Sentences of the training studies."""
 EDEMA = (1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
@@ -84,13 +84,13 @@ WriteRun = Callable[..., Path]
 def write_run() -> WriteRun:
     """A function that writes a run's folder with settings alone."""
 
-    def write(folder: Path, prepared: PreparedSet, loss: dict[str, Any], **changed: Any) -> Path:
+    def write(folder: Path, of: PreparedSet, loss: dict[str, Any], **changed: Any) -> Path:
         folder.mkdir(parents=True)
         settings = {
-            **{"prepared": str(prepared.folder), "out": str(folder), "loss": loss},
+            **{"prepared": str(of.folder), "out": str(folder), "loss": loss},
             "model": {"image": {"arch": "resnet18"}, "text": {"folder": None}},
             "train": {"batch_size": 11, "steps": 100},
-            "provenance": {"data_hash": prepared.content_hash},
+            "provenance": {"data_hash": of.content_hash},
         }
         (folder / "settings.yaml").write_text(yaml.safe_dump(settings | changed))
         return folder
