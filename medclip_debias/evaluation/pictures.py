@@ -97,7 +97,8 @@ def write_heatmaps(
 ) -> list[dict[str, Any]]:
     """Write ``count`` pictures with true boxes, and ``index.json``, as one new folder.
 
-    Beside them those of `choose_cases`. The pictures show the prepared image in the original's shape, in original coordinates.
+    Beside them those of `choose_cases`. The pictures show the prepared image in the original's
+    shape, in original coordinates.
     """
     chosen, cases = choose_phrases(phrases, count), choose_cases(phrases, metrics)
     every = list(dict.fromkeys([*chosen, *(number for _, _, number in cases)]))

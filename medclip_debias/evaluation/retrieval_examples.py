@@ -68,7 +68,12 @@ def write_examples(
 
     def queries(ranks: NDArray[np.floating], own: NDArray[np.bool_]) -> list[dict[str, Any]]:
         return [
-            {"case": case, "query": place, "rank": float(ranks[place]), "right": int(own[place].sum())}
+            {
+                "case": case,
+                "query": place,
+                "rank": float(ranks[place]),
+                "right": int(own[place].sum()),
+            }
             for case, place in zip(CASES, case_places(ranks), strict=True)
         ]
 

@@ -42,7 +42,8 @@ def run_grid(
         say: called with sentences, as the predicted time.
 
     Returns:
-        The content of ``results.json`` and the places of the ``page`` and its ``html``; for ``planned`` the numbers
+        The content of ``results.json`` and the places of the ``page`` and its ``html``; for
+        ``planned`` the numbers
         of the plan.
 
     Raises:

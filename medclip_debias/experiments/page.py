@@ -71,7 +71,11 @@ def html_page(
         findings=[words(sentence) for sentence in found.findings],
         plot=inline(svg, f"Plot of {heading}; its numbers are in the tables"),
         tables=[
-            (words(one.title), list(one.columns), [[words(cell) for cell in row] for row in one.rows])
+            (
+                words(one.title),
+                list(one.columns),
+                [[words(cell) for cell in row] for row in one.rows],
+            )
             for one in found.tables
         ],
         command=experiment.command(),

@@ -104,7 +104,8 @@ def run_experiment(
     Args:
         experiment: with its settings.
         out: folder; gets ``cells/``, ``results.json``, ``settings.yaml``, ``figure.png``,
-            ``figure.svg``, ``page.md``, ``page.html`` and, for an index of several, perhaps ``overview.md``.
+            ``figure.svg``, ``page.md``, ``page.html`` and, for an index of several, perhaps
+            ``overview.md``.
         workers: processes; default as many cores as are worth it.
         progress: called with what is done and what there is to do, of inputs and cells.
         say: called with one line: the predicted time.

@@ -63,7 +63,10 @@ def _in_words(table: PrintedTable | None) -> PrintedTable | None:
     rows = tuple(
         (
             name.replace(".", ": ").replace("_", " "),
-            *(blank.get(value, value if "/" in value else value.replace("_", " ")) for value in values),
+            *(
+                blank.get(value, value if "/" in value else value.replace("_", " "))
+                for value in values
+            ),
         )
         for name, *values in table.rows
     )

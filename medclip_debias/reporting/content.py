@@ -240,7 +240,9 @@ def provenance_rows(results: Mapping[str, Any]) -> tuple[Rows, Rows]:
         ("seed", "Seed of the bootstrap"),
         ("prompts.name", "Prompts"),
     )
-    first = [[title, str(dig(results, key))] for key, title in heads if dig(results, key) is not None]
+    first = [
+        [title, str(dig(results, key))] for key, title in heads if dig(results, key) is not None
+    ]
     versions = results.get("versions") or {}
     if versions:
         first.append(["Versions", ", ".join(f"{_words(k)} {v}" for k, v in versions.items())])

@@ -148,8 +148,8 @@ def plots(found: Correction) -> list[tuple[Markup, str, str]]:
     shares = [(counts / counts.sum()).tolist() for counts in (said, sentences)]
     title = "How much is corrected"
     caption = (
-        "Filled: share of all occurrences of sentences, which is what the loss sees; dashed outline:"
-        " share of the distinct sentences. The vertical axis is logarithmic."
+        "Filled: share of all occurrences of sentences, which is what the loss sees; dashed "
+        "outline: share of the distinct sentences. The vertical axis is logarithmic."
     )
     label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {found.mean:.3f}"
     drawn = bars(edges.tolist(), shares[0], label, x="eta", y="share", second=shares[1])

@@ -9,7 +9,14 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 from medclip_debias.reporting.content import Rows
-from medclip_debias.reporting.correction import Correction, constant, correction, ends, plots, summary
+from medclip_debias.reporting.correction import (
+    Correction,
+    constant,
+    correction,
+    ends,
+    plots,
+    summary,
+)
 from medclip_debias.reporting.pair_classes import SAMPLE, Judged, judged
 from medclip_debias.reporting.training_set import Learned, learned
 
@@ -66,8 +73,8 @@ def _fill(shown: Idea, found: Learned, settings: Mapping[str, Any]) -> None:
     if value:
         rest = batch_size - 1
         shown.lines.append(
-            f"Every sentence is corrected alike: eta {value:g} stands for {value * rest:.1f} of the "
-            f"{rest} other images in a batch of {batch_size}, whatever the sentence says."
+            f"Every sentence is corrected alike: eta {value:g} stands for {value * rest:.1f} of "
+            f"the {rest} other images in a batch of {batch_size}, whatever the sentence says."
         )
     eta: Correction | None = correction(found)
     if eta is not None:

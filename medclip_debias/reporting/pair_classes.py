@@ -110,8 +110,8 @@ def judged(learned: Learned) -> tuple[list[Judged], list[str]]:
     parts = list(_parts(learned))
     shown = [part for part in parts if not isinstance(part, LateStart)]
     notes = [
-        f"The policy '{part.kind}' decides by what the model itself finds similar, so the pairs that"
-        " it takes away change from step to step."
+        f"The policy '{part.kind}' decides by what the model itself finds similar, so the pairs "
+        "that it takes away change from step to step."
         for part in parts
         if isinstance(part, LateStart)
     ]
@@ -166,7 +166,11 @@ def _by_evidence(
         "unknown": value == 0,
         "contradict": value < 0,
     }
-    return _counted(title, {n: (m & others, e) for (n, m), e in zip(classes.items(), effects, strict=True)}, drawn)
+    return _counted(
+        title,
+        {n: (m & others, e) for (n, m), e in zip(classes.items(), effects, strict=True)},
+        drawn,
+    )
 
 
 def _by_policy(part: NegativePolicy[Any], drawn: Sample) -> Judged:

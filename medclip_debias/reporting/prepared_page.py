@@ -82,8 +82,14 @@ def content_rows(prepared: PreparedSet) -> Rows:
     rows = [
         ["Source", f"{meta.get('kind')}, {kinds[bool(meta.get('synthetic'))]}"],
         ["Reports by language", spoken],
-        ["Scores of sentences", "yes" if (prepared.folder / "scores.json").is_file() else "not yet"],
-        ["Claims of sentences", "yes" if (prepared.folder / "claims.parquet").is_file() else "not yet"],
+        [
+            "Scores of sentences",
+            "yes" if (prepared.folder / "scores.json").is_file() else "not yet",
+        ],
+        [
+            "Claims of sentences",
+            "yes" if (prepared.folder / "claims.parquet").is_file() else "not yet",
+        ],
     ]
     return [row for row in rows if row[1]]
 
@@ -95,8 +101,8 @@ def how(meta: Mapping[str, Any]) -> list[str]:
     low, high = settings.get("clip", (0.5, 99.5))
     fit = "cut to its middle square" if settings.get("fit") == "crop" else "padded to a square"
     lines = [
-        f"Each image is {fit} of {settings.get('size')} x {settings.get('size')} pixels; intensities "
-        f"are clipped at the percentiles {low:g} and {high:g} of the image"
+        f"Each image is {fit} of {settings.get('size')} x {settings.get('size')} pixels; "
+        f"intensities are clipped at the percentiles {low:g} and {high:g} of the image"
         + (", its histogram is equalised" if settings.get("equalize") else "")
         + (
             "; windows of the file are left out."
@@ -196,14 +202,16 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
             edges, counts = whole_bins(values)
             middle = float(np.median(values))
             label = f"Histogram: {title.lower()}, median {middle:g}, most {int(values.max())}"
-            text = f"{caption} Median {middle:g}, most {int(values.max())}. Heights are logarithmic."
+            text = (
+                f"{caption} Median {middle:g}, most {int(values.max())}. Heights are logarithmic."
+            )
             drawn = bars(edges.tolist(), counts.tolist(), label, x=x, y="count")
             shown.append((drawn, title, text))
     return shown
 
 
 def whole_bins(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Histogram of whole numbers: bins of one width, at most `_MOST_BINS`, edges between numbers."""
+    """Histogram of whole numbers: at most `_MOST_BINS` of one width, edges between numbers."""
     low, high = int(values.min()), int(values.max())
     width = -(-(high - low + 1) // _MOST_BINS)
     edges = np.arange(low, high + width + 1, width) - 0.5

@@ -71,7 +71,10 @@ def reliability_plots(results: Results) -> list[dict[str, Any]]:
     shown = []
     for name, c in (dig(results, "zero_shot.classes") or {}).items():
         if c.get("reliability"):
-            ece, images = number(c.get("ece")), sum(int(each["images"]) for each in c["reliability"])
+            ece, images = (
+                number(c.get("ece")),
+                sum(int(each["images"]) for each in c["reliability"]),
+            )
             caption = f"ECE {ece}, {number(images)} images; a mark's area: its images"
             plot = reliability(c["reliability"], f"Reliability diagram of {name}, ECE {ece}")
             shown.append({"title": name, "caption": caption, "plot": plot})

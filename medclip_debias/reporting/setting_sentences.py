@@ -156,7 +156,11 @@ def similarity_sentence(parts: Settings | str | None) -> str:
         f"{parts.get('local_weight', 0.5):g}",
         "lse": f"k {parts.get('k', 10):g}",
     }.get(kind)
-    start = f"; the learned scale starts at {parts['initial_scale']:g}" if "initial_scale" in parts else ""
+    start = (
+        f"; the learned scale starts at {parts['initial_scale']:g}"
+        if "initial_scale" in parts
+        else ""
+    )
     return f"{text[:1].upper()}{text[1:]}{f' ({further})' if further else ''}{start}."
 
 
@@ -202,7 +206,7 @@ def train_sentences(train: Settings, last_step: float | None = None) -> list[str
             continue
         known = usual.get(key)
         if isinstance(value, Mapping) and isinstance(known, Mapping):
-            value = {k: v for k, v in value.items() if v != known.get(k, ...)}  # noqa: PLW2901
+            value = {k: v for k, v in value.items() if v != known.get(k, ...)}
         left[key] = value
     return said + ([f"Set otherwise than usual: {_words(left)}."] if left else [])
 

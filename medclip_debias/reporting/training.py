@@ -19,7 +19,9 @@ from medclip_debias.reporting.setting_sentences import (
 Columns = Mapping[str, list[float | None]]
 
 
-def training_rows(settings: Mapping[str, Any], results: Mapping[str, Any], metrics: Columns) -> Rows:
+def training_rows(
+    settings: Mapping[str, Any], results: Mapping[str, Any], metrics: Columns
+) -> Rows:
     """What was trained on what, as rows of a name and sentences."""
     counts = dig(results, "data.counts") or {}
     splits = dig(results, "data.splits") or {}
@@ -131,7 +133,11 @@ def validation_curves(validation: Columns, train: Mapping[str, Any]) -> list[dic
     steps, shown = _steps(validation), []
     for metric in VALIDATION:
         values = validation.get(metric.name, [])
-        known = [(value, step) for value, step in zip(values, steps, strict=True) if value is not None] if values else []
+        known = (
+            [(value, step) for value, step in zip(values, steps, strict=True) if value is not None]
+            if values
+            else []
+        )
         if not known:
             continue
         pick = min if metric.lower_is_better else max

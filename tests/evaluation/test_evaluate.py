@@ -186,7 +186,11 @@ def test_cases_are_the_best_the_median_and_the_worst_of_all_phrases(results):
     assert len(index["cases"]) == 6
     for metric in ("cnr_signed", "miou"):
         values = sorted(table.loc[table["groundable"], metric], reverse=True)
-        expected = {"best": values[0], "median": values[(len(values) - 1) // 2], "worst": values[-1]}
+        expected = {
+            "best": values[0],
+            "median": values[(len(values) - 1) // 2],
+            "worst": values[-1],
+        }
         shown = {c["case"]: c for c in index["cases"] if c["metric"] == metric}
         assert {name: case[metric] for name, case in shown.items()} == pytest.approx(expected)
         assert all((results[1] / "heatmaps" / case["file"]).is_file() for case in shown.values())

@@ -139,8 +139,15 @@ def test_words_stand_out_from_the_page_in_light_and_in_dark():
     )
     assert set(dark) <= set(light)
     for colours in (light, light | dark):
-        pairs = [(word, ground) for word in ("ink", "soft", "accent") for ground in ("paper", "wash")]
-        pairs += [("warn", "warn-wash"), ("ink", "warn-wash"), ("bad", "bad-wash"), ("ink", "good-wash")]
+        pairs = [
+            (word, ground) for word in ("ink", "soft", "accent") for ground in ("paper", "wash")
+        ]
+        pairs += [
+            ("warn", "warn-wash"),
+            ("ink", "warn-wash"),
+            ("bad", "bad-wash"),
+            ("ink", "good-wash"),
+        ]
         for word, ground in pairs:
             a, b = sorted(luminance(colours[f"--{name}"]) for name in (word, ground))
             assert (b + 0.05) / (a + 0.05) >= 4.5, (word, ground)
