@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import UserError
-from medclip_debias.reporting.content import Rows
+from medclip_debias.reporting.content import Rows, dig
 from medclip_debias.reporting.correction import (
     Correction,
     constant,
@@ -60,15 +60,14 @@ def idea(folder: Path, settings: Mapping[str, Any], given: Path | None = None) -
     if found is None:
         return shown
     try:
-        _fill(shown, found, settings)
-    except UserError as error:
+        _fill(shown, found, int(dig(settings, "train.batch_size") or 64))
+    except (UserError, TypeError, ValueError) as error:  # settings may hold anything
         shown.missing = f"Not all can be shown. {error}"
     shown.quotes = not found.synthetic and bool(shown.ends or shown.pairs)
     return shown
 
 
-def _fill(shown: Idea, found: Learned, settings: Mapping[str, Any]) -> None:
-    batch_size = int((settings.get("train") or {}).get("batch_size", 64))
+def _fill(shown: Idea, found: Learned, batch_size: int) -> None:
     value = constant(found)
     if value:
         rest = batch_size - 1

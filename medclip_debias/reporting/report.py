@@ -11,7 +11,7 @@ from medclip_debias.evaluation.catalogue import (
     PAPER_BEST,
     PAPER_COLUMNS,
     PAPER_TABLE_1,
-    find,
+    of_protocol,
 )
 from medclip_debias.files import write_text
 from medclip_debias.models.synthetic import WARNING
@@ -22,6 +22,8 @@ from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import write_prepared_page
 from medclip_debias.reporting.run_files import read_run
 from medclip_debias.reporting.tables import write_run_tables
+
+_TITLES = {metric.name: metric.title for metric in of_protocol("grounding")}
 
 
 def write_report(run: Path, prepared_set: Path | None = None) -> Path:
@@ -117,5 +119,5 @@ def cases(heatmaps: Mapping[str, Any]) -> list[tuple[str, list[dict[str, str]]]]
     """The best, median and worst phrases under the title of each metric."""
     found: dict[str, list[dict[str, str]]] = {}
     for case in heatmaps.get("cases") or ():
-        found.setdefault(find("grounding", case["metric"]).title, []).append(case)
+        found.setdefault(_TITLES.get(case["metric"], case["metric"]), []).append(case)
     return list(found.items())

@@ -6,11 +6,12 @@ import csv
 import math
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import load_yaml
-from medclip_debias.errors import ReportedWarning, UserError
+from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.evaluation.retrieval_examples import FOLDER
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.files import read_json
@@ -112,12 +113,13 @@ def read_heatmaps(folder: Path) -> dict[str, Any]:
         return {}
 
     def item(entry: Mapping[str, Any]) -> dict[str, str]:
-        facts = [
-            f"{title} {number(entry.get(key), digits)}"
-            for key, title, digits in (("cnr_signed", "signed CNR", 2), ("miou", "mIoU", 3))
-        ]
-        if entry.get("pointing_game") is not None:
-            facts.append("peak inside" if entry["pointing_game"] >= 0.5 else "peak outside")
+        with _numbers(folder):
+            facts = [
+                f"{title} {number(entry.get(key), digits)}"
+                for key, title, digits in (("cnr_signed", "signed CNR", 2), ("miou", "mIoU", 3))
+            ]
+            if entry.get("pointing_game") is not None:
+                facts.append("peak inside" if entry["pointing_game"] >= 0.5 else "peak outside")
         return {
             "picture": _picture(folder, entry),
             "text": str(entry.get("text", "")),
@@ -144,16 +146,29 @@ def read_retrieval(folder: Path) -> dict[str, Any]:
     index = _index(folder)
     if not index:
         return {}
-    images, sentences = (
-        _entries(folder, index, key) for key in ("image_to_sentence", "sentence_to_image")
-    )
-    for entry in sentences:
-        for answer in _entries(folder, entry, "answers"):
-            answer["picture"] = _picture(folder, answer)
-    for entry in images:
-        _entries(folder, entry, "answers")
-        entry["picture"] = _picture(folder, entry)
-    return {"choice": str(index.get("choice", "")), "images": images, "sentences": sentences}
+    shown: dict[str, Any] = {"choice": str(index.get("choice", ""))}
+    for name, key in (("images", "image_to_sentence"), ("sentences", "sentence_to_image")):
+        shown[name] = [
+            _query(folder, entry) | {"answers": [_query(folder, a) for a in answers]}
+            for entry in _entries(folder, index, key)
+            if (answers := _entries(folder, entry, "answers"))
+        ]
+    return shown
+
+
+def _query(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of a query or of an answer; the file may come from anybody."""
+    found: dict[str, Any] = {key: str(entry.get(key, "")) for key in ("case", "own", "text")}
+    with _numbers(folder):
+        found |= {key: float(entry.get(key, 0)) for key in ("rank", "score")}
+        found |= {key: int(entry.get(key, 0)) for key in ("candidates", "right")}
+    return found | {"picture": _picture(folder, entry) if "file" in entry else ""}
+
+
+def _numbers(folder: Path) -> AbstractContextManager[None]:
+    """Say in which file a value is no number."""
+    sentence = f"{folder / 'index.json'}: holds words where numbers belong; run 'evaluate' again"
+    return explained(sentence, TypeError, ValueError, OverflowError)
 
 
 def _index(folder: Path) -> dict[str, Any]:

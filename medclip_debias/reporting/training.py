@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from medclip_debias.evaluation.catalogue import VALIDATION
@@ -30,6 +30,14 @@ def training_rows(
     train = settings.get("train") or {}
     done = [step for step in metrics.get("step", []) if step is not None]
     best = dig(results, "model.provenance.best_step")
+
+    def said(words: Callable[[], str]) -> str:
+        """Sentences on settings, which may be anybody's."""
+        try:
+            return words()
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return "settings.yaml holds other values than 'train' writes; see the file below."
+
     rows: list[list[Any]] = [
         *_archives(results),
         ["Prepared set", settings.get("prepared")],
@@ -38,11 +46,14 @@ def training_rows(
         ["Starts from", dig(architecture, "start_from")],
         ["Image encoder", _image_encoder(architecture, results)],
         ["Text encoder", _text_encoder(architecture)],
-        ["Similarity", similarity_sentence(architecture.get("similarity"))],
+        ["Similarity", said(lambda: similarity_sentence(architecture.get("similarity")))],
         ["Input", _input(preprocessing)],
-        ["Loss", " ".join(loss_sentences(settings.get("loss") or {})) if settings else ""],
-        ["Training", " ".join(train_sentences(train, done[-1] if done else None))],
-        ["Validation", validation_sentence(train, best)],
+        [
+            "Loss",
+            said(lambda: " ".join(loss_sentences(settings.get("loss") or {})) if settings else ""),
+        ],
+        ["Training", said(lambda: " ".join(train_sentences(train, done[-1] if done else None)))],
+        ["Validation", said(lambda: validation_sentence(train, best))],
     ]
     return [[name, str(value)] for name, value in rows if value]
 

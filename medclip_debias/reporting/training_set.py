@@ -15,7 +15,7 @@ import torch
 
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, explained
 from medclip_debias.evaluation.catalogue import value_at
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.training.fields import RunData
@@ -88,9 +88,11 @@ def learned(
     if given is None and not synthetic:
         return None, PRIVATE.replace("<command>", command)
     try:
-        return Learned(_run_data(folder, settings, prepared), synthetic), ""
+        sentence = f"{folder / 'settings.yaml'}: holds other values than 'train' writes"
+        with explained(sentence, AttributeError, KeyError, TypeError, ValueError):
+            return Learned(_run_data(folder, settings, prepared), synthetic), ""
     except UserError as error:
-        return None, f"Which sentences are corrected is not shown. {error}"
+        return None, f"Which sentences are corrected is not shown. {str(error).rstrip('.')}."
 
 
 def _run_data(folder: Path, settings: Mapping[str, Any], prepared: PreparedSet) -> RunData:

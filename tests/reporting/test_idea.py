@@ -130,6 +130,35 @@ def test_what_is_lacking_is_one_sentence_and_the_rest_is_shown(tmp_path, write_r
     assert "does not correct the negatives" in page
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train": {"steps": "many", "batch_size": "some", "lr": [1]}},
+        {"loss": "debiased"},
+        {"loss": {"kind": "debiased", "eta": {"kind": "language_model", "a": "x"}}},
+        {"model": {"similarity": {"k": "x", "aggregator": "lse"}, "text": {"max_tokens": "x"}}},
+    ],
+)
+def test_settings_of_a_stranger_may_hold_anything(tmp_path, write_run, eta_table, changed):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table, **changed)
+    page = write_report(run).read_text()
+    assert "holds other values than" in page or "is not shown." in page
+
+
+def test_an_index_of_a_stranger_is_refused_in_one_sentence(tmp_path, write_run, eta_table):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table)
+    (run / "retrieval").mkdir()
+    index = {"image_to_sentence": [{"rank": "first", "answers": [{"text": "a"}]}]}
+    (run / "retrieval" / "index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"index\.json: holds words where numbers belong"):
+        write_report(run)
+    (run / "retrieval" / "index.json").unlink()
+    (run / "heatmaps").mkdir()
+    (run / "heatmaps" / "index.json").write_text(json.dumps({"items": [{"miou": "high"}]}))
+    with pytest.raises(UserError, match=r"index\.json: holds words where numbers belong"):
+        write_report(run)
+
+
 def test_pairs_are_counted_as_a_loop_counts_them(tmp_path, write_run):
     prepared = write_set(tmp_path / "set")
     labels = {"kind": "label", "labels": ["Edema"], "match": "equal"}
