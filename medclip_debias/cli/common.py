@@ -115,7 +115,8 @@ Loss = Annotated[
     typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
 ]
 RunFile = Annotated[
-    Path, typer.Argument(help="YAML file of the run, or a name that `config list` shows.")
+    Path,
+    typer.Argument(help="YAML file, a name that `config list` shows, or the folder of a run."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Prompts = Annotated[

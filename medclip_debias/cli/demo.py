@@ -60,7 +60,7 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
     ]
 
 
-@app.command(rich_help_panel=DATA)
+@app.command(rich_help_panel=DATA, example="demo --quick")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     studies: Annotated[
