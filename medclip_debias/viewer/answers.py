@@ -127,6 +127,9 @@ class Answers:
         by_hash = {one.model_hash or "": one for one in fitted.values()}
         folders = [model, *([beside] if beside is not None else [])]
         models = [ViewedModel.open(folder, device, by_hash) for folder in folders]
+        if len(models) == 2:  # two runs may well have folders of one name
+            for letter, one in zip("AB", models, strict=True):
+                one.name = f"{letter}: {one.name}"
         hashes = {one.model.content_hash for one in models}
         for path, one in fitted.items():
             if one.model_hash not in hashes:

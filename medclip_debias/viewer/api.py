@@ -38,7 +38,7 @@ class _Choice(_Asked):
 
 
 class _Row(_Asked):
-    row: int = Field(ge=0)
+    row: int = Field(ge=0, lt=1 << 31)
 
 
 class _Look(_Asked):

@@ -172,8 +172,10 @@ export class Pane {
       context.lineWidth = 3 * ratio;
       context.strokeStyle = "black";
       context.fillStyle = "white";
-      context.strokeText(words, place[0] + 4 * ratio, place[1] + 15 * ratio);
-      context.fillText(words, place[0] + 4 * ratio, place[1] + 15 * ratio);
+      // Above the box, or in it where there is no room.
+      const line = place[1] > 20 * ratio ? place[1] - 5 * ratio : place[1] + 15 * ratio;
+      context.strokeText(words, place[0], line);
+      context.fillText(words, place[0], line);
     }
   }
 
