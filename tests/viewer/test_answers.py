@@ -324,12 +324,8 @@ def test_a_long_sentence_is_said_to_be_cut(answers):
     assert seen["note"].startswith("Sentence 1 has")
 
 
-def test_a_model_of_synthetic_images_says_so(model):
-    viewed = ViewedModel(model, "a")
+def test_a_model_of_synthetic_images_says_so(make_model):
+    viewed = ViewedModel(make_model(72, 64, (0.5, 99.5)), "a")
     assert viewed.warning is None
-    before = model.provenance
-    try:
-        model.provenance = {"synthetic": True}
-        assert "trained on synthetic images" in (viewed.warning or "")
-    finally:
-        model.provenance = before
+    viewed.model.provenance = {"synthetic": True}
+    assert "trained on synthetic images" in (viewed.warning or "")

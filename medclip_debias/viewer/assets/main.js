@@ -106,8 +106,9 @@ async function open(doing, get, texts = state.sentences.map((one) => one.text)) 
 
 function said() {
   const { name, width, height, window, inverted } = state.image;
-  say(`${name}: ${width} x ${height} pixels${inverted ? ", MONOCHROME1" : ""}; the model sees grey`
-    + ` levels over ${window.map((value) => Math.round(shownValue(value))).join(" to ")}.`);
+  const [black, white] = window.map((value) => Math.round(shownValue(value)));
+  say(`${name}: ${width} x ${height} pixels${inverted ? ", MONOCHROME1" : ""}; black at ${black} and`
+    + ` white at ${white}, as the model sees it.`);
 }
 
 // ---------------------------------------------------------------------------------- sentences
