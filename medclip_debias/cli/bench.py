@@ -8,8 +8,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, note, progress, show
-from medclip_debias.errors import EXIT_CODE, UserError
+from medclip_debias.cli.common import (
+    EVALUATION,
+    AsJson,
+    Seed,
+    Verbs,
+    app,
+    must_know,
+    note,
+    progress,
+    show,
+)
+from medclip_debias.errors import EXIT_CODE, UserError, did_you_mean
 
 RUN = "run"
 
@@ -18,13 +28,14 @@ class _BenchGroup(TyperGroup):
     """``bench MODEL ...`` is ``bench run MODEL ...``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``run`` before words that are no verb of the group."""
-        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+        """Put ``run`` before words that are no verb of the group, nor look like one."""
+        typed = bool(args and did_you_mean(args[0], self.commands) and not Path(args[0]).exists())
+        if args and not typed and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
 
-bench = typer.Typer(
+bench = Verbs(
     cls=_BenchGroup,
     no_args_is_help=True,
     help="The field's tasks by the field's protocols: 'bench MODEL ...' runs them.",
@@ -39,7 +50,9 @@ Tasks = Annotated[
 ]
 
 
-@bench.command(RUN)
+@bench.command(
+    RUN, example="bench runs/demo/model --data archives --out results --tasks 'phantom/*'"
+)
 def run(
     models: Annotated[list[str], typer.Argument(help="Model folders, or NAME=FOLDER.")],
     root: Root,
@@ -83,12 +96,12 @@ def run(
     for (model, card), why in outcome.not_run.items():
         line = f"{model or 'every model'} on {card}: {why}"
         if not as_json and line not in lines[-1:]:  # that one ends the command
-            note(f"not run: {line}")
+            must_know(f"not run: {line}")
     if lines:
         raise UserError(f"not run: {lines[-1]}")
 
 
-@bench.command("list")
+@bench.command("list", example="bench list --data archives")
 def list_cards(
     root: Annotated[
         Path | None, typer.Option("--data", help="Also say whose archives are below this folder.")
@@ -119,7 +132,7 @@ def list_cards(
                 typer.echo(f"    {key}: {row[key]}")
 
 
-@bench.command("show")
+@bench.command("show", example="bench show openi/zero-shot")
 def show_card(
     card: Annotated[str, typer.Argument(help="Name of a card, or a YAML file.")],
     as_json: AsJson = False,
@@ -134,7 +147,7 @@ def show_card(
         )
 
 
-@bench.command()
+@bench.command(example="bench rescore results --bootstrap 2000")
 def rescore(
     results: Annotated[Path, typer.Argument(help="Folder of results, with its cache.")],
     bootstrap: Annotated[
@@ -160,7 +173,7 @@ def rescore(
         raise typer.Exit(EXIT_CODE)
 
 
-@bench.command()
+@bench.command(example="bench pin openi/zero-shot --data archives")
 def pin(
     card: Annotated[str, typer.Argument(help="Name of a card with an official list.")],
     root: Root,

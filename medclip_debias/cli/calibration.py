@@ -21,7 +21,10 @@ from medclip_debias.cli.common import (
 )
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION,
+    example="calibrate runs/demo/model data/prepared --out runs/demo/calibration.json",
+)
 def calibrate(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],

@@ -10,7 +10,7 @@ import typer
 from medclip_debias.cli.common import DATA, AsJson, app, progress, show
 
 
-@app.command(rich_help_panel=DATA)
+@app.command(rich_help_panel=DATA, example="claims data/prepared --lexicon english")
 def claims(
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
     lexicon: Annotated[

@@ -2,22 +2,103 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
 from medclip_debias.errors import without_patients
+from medclip_debias.training.pace import clock
 
-app = typer.Typer(
-    name="medclip-debias",
+PROGRAM = "medclip-debias"
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Only results, warnings and errors: no progress, no notes."),
+]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+class Verbs(typer.Typer):
+    """An application whose verbs all take ``--quiet`` and may show an example under their help."""
+
+    def command(
+        self,
+        name: str | None = None,
+        *,
+        example: str = "",
+        panels: Mapping[str, str] | None = None,
+        **rest: Any,
+    ) -> Callable[[Function], Function]:
+        """Register a verb.
+
+        Args:
+            name: of the verb; default the function's.
+            example: a command line without the program's name, shown under the verb's help.
+            panels: of a verb with many options, the names of those in each panel of its help.
+            rest: as `typer.Typer.command`.
+        """
+        if example:
+            rest["epilog"] = f"Example: {PROGRAM} {example}"
+        register = super().command(name, **rest)
+
+        def decorate(function: Function) -> Function:
+            register(_as_verb(function, panels or {}))
+            return function
+
+        return decorate
+
+
+def _as_verb(function: Callable[..., Any], panels: Mapping[str, str]) -> Callable[..., Any]:
+    """``function`` with ``--quiet``, which is in force while it runs, and options in panels."""
+
+    @wraps(function)
+    def verb(*words: Any, quiet: bool, **options: Any) -> Any:
+        before = _quiet.set(quiet)
+        try:
+            return function(*words, **options)
+        finally:
+            _quiet.reset(before)
+
+    signature = inspect.signature(function, eval_str=True)
+    own = inspect.Parameter(
+        "quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet
+    )
+    parameters = [*signature.parameters.values(), own]
+    panel_of = {option: panel for panel, names in panels.items() for option in names.split()}
+    if unknown := panel_of.keys() - signature.parameters.keys():
+        raise ValueError(f"{function.__name__} has no {', '.join(sorted(unknown))}")
+    parameters = [
+        each.replace(annotation=_in_panel(each.annotation, panel_of[each.name]))
+        if each.name in panel_of
+        else each
+        for each in parameters
+    ]
+    verb.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    verb.__annotations__ = {each.name: each.annotation for each in parameters}
+    return verb
+
+
+def _in_panel(annotation: Any, panel: str) -> Any:
+    kind, info = get_args(annotation)
+    info = copy(info)  # several verbs share one
+    info.rich_help_panel = panel
+    return Annotated[kind, info]
+
+
+app = Verbs(
+    name=PROGRAM,
     help="Learn from chest radiographs and their reports, corrected for false negatives.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -34,7 +115,8 @@ Loss = Annotated[
     typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
 ]
 RunFile = Annotated[
-    Path, typer.Argument(help="YAML file of the run, or a name that `config list` shows.")
+    Path,
+    typer.Argument(help="YAML file, a name that `config list` shows, or the folder of a run."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Prompts = Annotated[
@@ -52,9 +134,15 @@ LabelMap = Annotated[
 ]
 
 
-def note(sentence: str) -> None:
-    """Say something on standard error while a verb works."""
-    typer.echo(without_patients(sentence), err=True)
+def note(sentence: str, *, always: bool = False) -> None:
+    """Say something on standard error while a verb works; with --quiet only what is ``always``."""
+    if always or not _quiet.get():
+        typer.echo(without_patients(sentence), err=True)
+
+
+def must_know(sentence: str) -> None:
+    """Say on standard error what went wrong or ended a verb, with --quiet too."""
+    note(sentence, always=True)
 
 
 def warn(sentence: str | None) -> None:
@@ -78,18 +166,30 @@ def given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-@contextmanager
-def progress(unit: str) -> Iterator[Callable[..., None]]:
-    """Progress on standard error: done, time taken, time left, and a loss if given.
+LINES_EVERY = 30.0  # seconds between two lines of progress in a log
 
-    A bar in a terminal; in a log file one line each half minute.
-    """
+
+def in_terminal() -> bool:
+    """Whether standard error is a terminal, where progress is a bar."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _log_lines(unit)
+    return Console(stderr=True).is_terminal
+
+
+@contextmanager
+def progress(unit: str, *, lines: bool = True) -> Iterator[Callable[..., None]]:
+    """Progress on standard error: done, time taken, time left, and a loss if given.
+
+    A bar in a terminal; in a log file one line each half minute, or none where the verb has lines
+    of its own (``lines``); nothing with --quiet.
+    """
+    if _quiet.get():
+        yield lambda *_: None
         return
+    if not in_terminal():
+        yield _log_lines(unit) if lines else lambda *_: None
+        return
+    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -103,12 +203,13 @@ def progress(unit: str) -> Iterator[Callable[..., None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("elapsed"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[loss]}"),
     )
-    with Progress(*columns, console=console) as bars:
+    with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(unit, total=None, loss="")
 
         def advance(done: int, total: int, loss: float | None = None) -> None:
@@ -118,20 +219,45 @@ def progress(unit: str) -> Iterator[Callable[..., None]]:
         yield advance
 
 
-def _log_lines(unit: str, every: float = 30.0) -> Callable[..., None]:
-    began = last = time.monotonic()
+def _log_lines(
+    unit: str, every: float = LINES_EVERY, now: Callable[[], float] = time.monotonic
+) -> Callable[..., None]:
+    """Lines for a log: what was done before the first call, as of a resumed run, took no time."""
+    began = last = now()
+    before: int | None = None
 
     def advance(done: int, total: int, loss: float | None = None) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < every or not done:
+        nonlocal last, before
+        if before is None:
+            before = max(done - 1, 0)
+        moment = now()
+        if moment - last < every or done <= before:
             return
-        last = now
-        left = (now - began) / done * (total - done)
+        last, elapsed = moment, moment - began
+        left = elapsed / (done - before) * (total - done)
         shown = "" if loss is None or loss != loss else f", loss {loss:.4f}"
-        typer.echo(f"{unit} {done} of {total}, {left:.0f} s left{shown}", err=True)
+        note(f"{unit} {done} of {total}, elapsed {clock(elapsed)}, left {clock(left)}{shown}")
 
     return advance
+
+
+def log_lines(every: float = 10.0) -> Callable[[str, bool], None]:
+    """How the lines of a run's log are shown.
+
+    In a terminal, where the bar says the rest, only those that are rare; elsewhere all of them,
+    but of the frequent ones at most one in ``every`` seconds.
+    """
+    last, bar = -every, in_terminal()
+
+    def line(text: str, frequent: bool) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if frequent and (bar or now - last < every):
+            return
+        last = now if frequent else last
+        note(text)
+
+    return line
 
 
 def show(values: dict[str, Any], as_json: bool, funnel: list[dict[str, Any]] | None = None) -> None:

@@ -10,7 +10,10 @@ import typer
 from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, words
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION,
+    example="compare runs/uncorrected runs/debiased --out runs/comparison",
+)
 def compare(
     runs: Annotated[
         list[str], typer.Argument(help="Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")

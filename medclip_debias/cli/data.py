@@ -25,6 +25,7 @@ from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
     from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.store import PreparedSet
 
 
 class ImageFormat(StrEnum):
@@ -34,7 +35,7 @@ class ImageFormat(StrEnum):
     jpg = "jpg"
 
 
-@app.command(rich_help_panel=DATA)
+@app.command(rich_help_panel=DATA, example="phantom data/phantom --studies 500")
 def phantom(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
     studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
@@ -88,11 +89,23 @@ class _PrepareCommand(TyperCommand):
             if isinstance(option, TyperOption) and option.name == "kind":
                 option.help = f"{', '.join(f.kind for f in known)} or auto."
         lines = [f"{f.kind}: {f.give}. Needs {f.needs}." for f in known]
-        self.epilog = "\n\n".join(["Sources:", *lines]).replace("`", "")
+        sources = "\n\n".join(["Sources:", *lines]).replace("`", "")
+        self.epilog = f"{self.epilog}\n\n{sources}"
         super().format_help(ctx, formatter)
 
 
-@app.command(cls=_PrepareCommand, rich_help_panel=DATA)
+@app.command(
+    cls=_PrepareCommand,
+    rich_help_panel=DATA,
+    example="prepare data/phantom data/prepared --size 128",
+    panels={
+        "Pixels": "for_model size clip equalize window fit resample",
+        "Which images": "views blank_view multi_view without_sentence earlier_studies seed",
+        "Reports and labels": "reports report_settings language labels phrases",
+        "Splits": "split_seed split_file all_test",
+        "The source, and how to work": "kind tables text_only shard workers update overwrite",
+    },
+)
 def prepare(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(help="Folder or file; the kinds are listed below.")],
@@ -139,7 +152,9 @@ def prepare(
     ] = None,
     report_settings: Annotated[
         list[str] | None,
-        typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
+        typer.Option(
+            "--report-set", help=r"As sections=\[impression] min_words=2; may be repeated."
+        ),
     ] = None,
     language: Annotated[
         str,
@@ -226,7 +241,15 @@ def prepare(
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
-        show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
+        _show_set(out, prepared, as_json)
+
+
+def _show_set(out: Path, prepared: PreparedSet, as_json: bool) -> None:
+    """Write the set's page, and show its counts."""
+    from medclip_debias.reporting.prepared_page import write_prepared_page
+
+    page = {"page": str(write_prepared_page(prepared))}
+    show({"prepared": str(out), **prepared.summary, **page}, as_json, funnel=prepared.funnel)
 
 
 def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) -> PrepareSettings:
@@ -245,7 +268,7 @@ def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) ->
     return wanted
 
 
-@app.command(rich_help_panel=DATA)
+@app.command(rich_help_panel=DATA, example="merge data/part1 data/part2 data/prepared")
 def merge(
     parts: Annotated[list[Path], typer.Argument(help="Folders that 'prepare --shard' wrote.")],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
@@ -255,5 +278,4 @@ def merge(
     """Join the parts of a prepared set to the same bytes as one run."""
     from medclip_debias.data.prepare.shards import merge as run
 
-    prepared = run(parts, out, overwrite=overwrite)
-    show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
+    _show_set(out, run(parts, out, overwrite=overwrite), as_json)

@@ -60,7 +60,7 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
     ]
 
 
-@app.command(rich_help_panel=START)
+@app.command(rich_help_panel=START, example="demo --quick")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     studies: Annotated[
@@ -86,7 +86,7 @@ def demo(
     run_stages(stages(out, number, steps, quick), out, _verb)
 
 
-@app.command(rich_help_panel=START)
+@app.command(rich_help_panel=START, example="docs start")
 def docs(
     page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
 ) -> None:

@@ -41,7 +41,14 @@ def say_if_training(*folders: Path) -> None:
             )
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION,
+    example="evaluate runs/demo/model data/prepared --out runs/demo",
+    panels={
+        "Which data": "split allow_train labels label_map class_images phrases triplets",
+        "What is asked": "prompts classes preset options bootstrap seed",
+    },
+)
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
@@ -76,7 +83,10 @@ def evaluate(
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
     bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
-    heatmaps: Annotated[int, typer.Option(help="Heatmap pictures to write.", min=0)] = 16,
+    heatmaps: Annotated[
+        int,
+        typer.Option(help="Pictures to write beside best, median, worst; 0 for none.", min=0),
+    ] = 16,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
@@ -121,7 +131,7 @@ def evaluate(
     show({"results": str(out / "results.json"), **headline(results)}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(rich_help_panel=EVALUATION, example="offsets runs/demo/model data/prepared")
 def offsets(
     model: Annotated[Path, typer.Argument(help="Model folder; offsets.json is written there.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its labels are not read.")],
@@ -147,7 +157,9 @@ def offsets(
     show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION, example="suppression runs/demo/model data/prepared --share 0.95"
+)
 def suppression(
     model: Annotated[Path, typer.Argument(help="Model folder; suppression.json is written there.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its validate images are used.")],
@@ -185,13 +197,20 @@ def suppression(
     show({**head, "threshold": rule.threshold, **shown}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(rich_help_panel=EVALUATION, example="report runs/demo")
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder: settings, metrics, results.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or a prepared set.")],
+    prepared: Annotated[
+        Path | None,
+        typer.Option(
+            help="Set that the run learned from: the report then quotes its sentences. A synthetic"
+            " set need not be named."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's self-contained HTML report."""
+    """Write the self-contained HTML report of a run, or the page of a prepared set."""
     from medclip_debias.reporting.report import write_report
 
     say_if_training(run)
-    show({"report": str(write_report(run))}, as_json)
+    show({"report": str(write_report(run, prepared))}, as_json)

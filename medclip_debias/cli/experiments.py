@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
+from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, must_know, note, progress, show
 
 
-@app.command(rich_help_panel=EXPERIMENTS)
+@app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
 def experiment(
     grid: Annotated[
         Path, typer.Argument(help="YAML file of the grid, or a name that `config list` shows.")
@@ -46,7 +46,7 @@ def experiment(
                 say=None if as_json else note,
             )
     except StoppedBySignalError as stop:
-        note(f"medclip-debias: {stop}")
+        must_know(f"medclip-debias: {stop}")
         raise typer.Exit(EXIT_CODE) from None
     if planned:
         show(results, as_json)

@@ -24,7 +24,15 @@ from medclip_debias.cli.common import (
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(
+    rich_help_panel=LOOKING,
+    example="ground runs/demo/model image.dcm --text 'Left pleural effusion.' --out maps",
+    panels={
+        "Maps and boxes": "smoothing sharpen local threshold share suppress min_area boxes",
+        "Pictures": "colormap alpha contour scale limits max_side legend beside maps",
+        "From and to clinical systems": "dicomweb study query dicom_out kinds",
+    },
+)
 def ground(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
@@ -162,7 +170,9 @@ def ground(
         show({"groundings": str(out / "groundings.json"), **counts}, as_json)
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(
+    rich_help_panel=LOOKING, example="index runs/demo/model data/prepared --out runs/demo/index"
+)
 def index(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
@@ -203,7 +213,9 @@ def index(
     show({"index": str(out), **(meta if as_json else headline(meta))}, as_json)
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(
+    rich_help_panel=LOOKING, example="search runs/demo/index --text 'Left pleural effusion.' -k 5"
+)
 def search(
     index: Annotated[Path, typer.Argument(help="Folder that 'index' wrote.")],
     text: Annotated[str | None, typer.Option("--text", help="A sentence to look for.")] = None,

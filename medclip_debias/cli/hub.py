@@ -12,7 +12,7 @@ from medclip_debias.cli.common import SHARING, AsJson, app, note, show, warn
 ModelFolder = Annotated[Path, typer.Argument(help="Model folder, as RUN/model.")]
 
 
-@app.command(rich_help_panel=SHARING)
+@app.command(rich_help_panel=SHARING, example="card runs/demo/model --licence apache-2.0")
 def card(
     model: ModelFolder,
     results: Annotated[
@@ -37,7 +37,7 @@ def card(
     show({"card": str(model / CARD), "eval_results": written.eval_results is not None}, as_json)
 
 
-@app.command(rich_help_panel=SHARING)
+@app.command(rich_help_panel=SHARING, example="push runs/demo/model group/name")
 def push(
     model: ModelFolder,
     repo: Annotated[str, typer.Argument(help="GROUP/NAME on the hub.")],
@@ -66,7 +66,7 @@ def push(
     show(shown, as_json)
 
 
-@app.command(rich_help_panel=SHARING)
+@app.command(rich_help_panel=SHARING, example="export runs/demo/model exported --format onnx")
 def export(
     model: ModelFolder,
     out: Annotated[Path, typer.Argument(help="Folder to write.")],

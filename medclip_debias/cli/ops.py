@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, Loss, Overwrite, RunFile, app
+from medclip_debias.cli.common import (
+    TRAINING,
+    AsJson,
+    Loss,
+    Overwrite,
+    RunFile,
+    Verbs,
+    app,
+    note,
+)
 
-config_app = typer.Typer(help="Settings of a run.", no_args_is_help=True, add_completion=False)
+config_app = Verbs(help="Settings of a run.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
 
 Words = Annotated[
@@ -17,7 +26,7 @@ Words = Annotated[
 ]
 
 
-@config_app.command("list")
+@config_app.command("list", example="config list")
 def config_list(as_json: AsJson = False) -> None:
     """List the runs, grids and studies that come with the program, by name."""
     import json
@@ -32,7 +41,7 @@ def config_list(as_json: AsJson = False) -> None:
         typer.echo(f"{name}\n  {title}")
 
 
-@config_app.command("new")
+@config_app.command("new", example="config new phantom/demo mine.yaml")
 def config_new(
     name: Annotated[str, typer.Argument(help="Name that `config list` shows.")],
     file: Annotated[Path, typer.Argument(help="YAML file to write, to change as you like.")],
@@ -45,7 +54,7 @@ def config_new(
     typer.echo(f"{file}: change it, then give it in place of {name}.")
 
 
-@config_app.command("show")
+@config_app.command("show", example="config show phantom/demo train.lr=1e-4 --only-changed")
 def config_show(
     config: RunFile,
     settings: Words = None,
@@ -69,7 +78,7 @@ def config_show(
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
 
-@app.command(rich_help_panel=TRAINING)
+@app.command(rich_help_panel=TRAINING, example="doctor phantom/demo")
 def doctor(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of a run; without, the machine alone.")
@@ -81,13 +90,9 @@ def doctor(
     """Check machine, data and settings before a long run, and estimate what it will take."""
     import json
 
-    from medclip_debias.cli.common import note
-    from medclip_debias.errors import EXIT_CODE
-
-    if not as_json:
-        note("Starting ...")  # the imports alone may take long
     from medclip_debias.doctor.examine import examine
     from medclip_debias.doctor.findings import STOPS, Finding, lines, summary
+    from medclip_debias.errors import EXIT_CODE
 
     def tell(finding: Finding) -> None:
         typer.echo(lines(finding))

@@ -10,7 +10,11 @@ import typer
 from medclip_debias.cli.common import EVALUATION, AsJson, app, show
 
 
-@app.command("import-model", rich_help_panel=EVALUATION)
+@app.command(
+    "import-model",
+    rich_help_panel=EVALUATION,
+    example="import-model biovil weights.pt --text models/cxr-bert --out models/biovil",
+)
 def import_model(
     kind: Annotated[
         str,

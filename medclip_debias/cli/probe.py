@@ -10,7 +10,9 @@ import typer
 from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, progress, show
 
 
-@app.command(rich_help_panel=EVALUATION)
+@app.command(
+    rich_help_panel=EVALUATION, example="probe runs/demo/model data/prepared --out runs/demo"
+)
 def probe(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],

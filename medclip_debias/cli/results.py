@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from medclip_debias.cli.bench import bench
-from medclip_debias.cli.common import note, words
+from medclip_debias.cli.common import AsJson, must_know, note, show, words
 from medclip_debias.errors import UserError, did_you_mean
 
 Folder = Annotated[Path, typer.Argument(help="Results of 'bench', or a results repository.")]
@@ -17,7 +17,7 @@ Models = Annotated[str | None, typer.Option(help="Names of models, in the order 
 Baseline = Annotated[str | None, typer.Option(help="Model to compare with; default the first.")]
 
 
-@bench.command()
+@bench.command(example="bench table results --format latex --out table.tex")
 def table(
     results: Folder,
     cards: Cards = None,
@@ -25,6 +25,7 @@ def table(
     baseline: Baseline = None,
     form: Annotated[str, typer.Option("--format", help="md, latex, html or csv.")] = "md",
     out: Annotated[Path | None, typer.Option("--out", help="File; default the terminal.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Models x cards: intervals, ranks, paired differences over patients, published figures."""
     from medclip_debias.bench.board import read_board
@@ -38,14 +39,17 @@ def table(
         )
     board = read_board(results, cards=words(cards), models=words(models), baseline=baseline)
     text = FORMATS[form](board)
-    if out is None:
+    if out is not None:
+        write_text(out, text)
+    if as_json:
+        show({"format": form, "table": text if out is None else str(out)}, as_json)
+    elif out is None:
         typer.echo(text, nl=False)
     else:
-        write_text(out, text)
         note(f"{out}")
 
 
-@bench.command()
+@bench.command(example="bench pack results --out repository")
 def pack(
     results: Folder,
     out: Annotated[Path, typer.Option("--out", help="The results repository.")],
@@ -57,6 +61,7 @@ def pack(
         bool,
         typer.Option("--with-labels", help="Keep labels and boxes: where the archive allows it."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy results for others to see: figures and hashed ids; says what it leaves out."""
     from medclip_debias.bench.pack import pack_results
@@ -64,31 +69,46 @@ def pack(
     packed = pack_results(
         results, out, models=words(models), licence=licence, with_labels=with_labels
     )
-    for sentence in packed:
-        typer.echo(sentence)
+    _say({"repository": str(out), "says": list(packed)}, as_json)
 
 
-@bench.command()
-def validate(repository: Folder) -> None:
+@bench.command(example="bench validate repository")
+def validate(repository: Folder, as_json: AsJson = False) -> None:
     """Check a results repository; every fault is one sentence, exit code 2."""
     from medclip_debias.bench.repository import validate_repository
 
     report = validate_repository(repository)
-    for fault in report.faults:
-        note(fault)
+    if as_json:
+        show({"faults": list(report.faults), "says": list(report.says)}, as_json)
+    for fault in [] if as_json else report.faults:
+        must_know(fault)
     if report.faults:
         raise UserError(f"{repository}: {len(report.faults)} faults; mend them, or pack again.")
-    for sentence in report.says:
-        typer.echo(sentence)
+    if not as_json:
+        _say({"says": list(report.says)}, as_json)
 
 
-@bench.command()
+@bench.command(example="bench site repository --out site")
 def site(
     repository: Folder,
     out: Annotated[Path, typer.Option("--out", help="Folder for index.html.")],
     baseline: Baseline = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a leaderboard: one page that needs no other file and no network."""
     from medclip_debias.bench.site import write_site
 
-    typer.echo(str(write_site(repository, out, baseline=baseline)))
+    page = str(write_site(repository, out, baseline=baseline))
+    if as_json:
+        show({"page": page}, as_json)
+    else:
+        typer.echo(page)
+
+
+def _say(found: dict[str, Any], as_json: bool) -> None:
+    """What was found, or its sentences alone."""
+    if as_json:
+        show(found, as_json)
+        return
+    for sentence in found["says"]:
+        typer.echo(sentence)

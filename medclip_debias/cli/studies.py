@@ -11,7 +11,7 @@ from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, 
 from medclip_debias.errors import UserError
 
 
-@app.command(rich_help_panel=EXPERIMENTS)
+@app.command(rich_help_panel=EXPERIMENTS, example="study table1 --quick")
 def study(
     name: Annotated[str | None, typer.Argument(help="Which study; --list names them.")] = None,
     settings: Annotated[

@@ -7,10 +7,26 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, Loss, RunFile, app, note, progress, show
+from medclip_debias.cli.common import (
+    TRAINING,
+    AsJson,
+    Loss,
+    RunFile,
+    app,
+    log_lines,
+    must_know,
+    note,
+    progress,
+    show,
+)
+from medclip_debias.errors import UserError
 
 
-@app.command("language-model", rich_help_panel=TRAINING)
+@app.command(
+    "language-model",
+    rich_help_panel=TRAINING,
+    example="language-model data/prepared models/lm steps=500",
+)
 def language_model(
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its train split is read.")],
     out: Annotated[Path, typer.Argument(help="BERT folder to write.")],
@@ -43,7 +59,7 @@ def language_model(
     show({"language_model": str(out), **found}, as_json)
 
 
-@app.command(rich_help_panel=TRAINING)
+@app.command(rich_help_panel=TRAINING, example="score data/prepared --language-model models/lm")
 def score(
     prepared: Annotated[Path, typer.Argument(help="Prepared set to score.")],
     language_model: Annotated[
@@ -61,25 +77,38 @@ def score(
     show({"scores": str(prepared / "scores.parquet"), **found}, as_json)
 
 
-@app.command(rich_help_panel=TRAINING)
+@app.command(
+    rich_help_panel=TRAINING,
+    example="train phantom/demo --loss debiased_0.05 train.steps=500",
+)
 def train(
     config: RunFile,
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
     ] = None,
     loss: Loss = None,
+    longer: Annotated[
+        bool,
+        typer.Option("--continue", help="Train a run for more steps: RUN train.steps=2000."),
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; drop checkpoints.")] = False,
     allow_changed_data: Annotated[
         bool, typer.Option("--allow-changed-data", help="Resume although the data has changed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model; run the same command again to resume (exit code 75: stopped by a signal)."""
+    """Train a model; run the same command again to resume (exit code 75: stopped by a signal).
+
+    OUT/report.html shows how far it is while it trains, and OUT/train.log every line.
+    """
     from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError, stop_signals
 
+    if longer and fresh:
+        raise UserError("give either --continue or --fresh, not both.")
     # Before the imports, which take longer than a container is given to stop.
     with stop_signals(at_once=True):
         from medclip_debias.evaluation.validation import validator_of
+        from medclip_debias.reporting.live import LivePage
         from medclip_debias.training.place import Place, one_error_a_machine
         from medclip_debias.training.resolve import load_run
         from medclip_debias.training.run import train as run
@@ -91,7 +120,7 @@ def train(
             limit = chosen.train.validate_images
             validator = validator_of(chosen.prepared, limit) if first else None
         try:
-            with progress("Steps") as advance:
+            with progress("Steps", lines=False) as advance:
                 result = run(
                     chosen,
                     where=str(config),
@@ -99,29 +128,40 @@ def train(
                     progress=advance,
                     validator=validator,
                     allow_changed_data=allow_changed_data,
-                    warn=note,
+                    warn=must_know,
                     say=note,
+                    line=log_lines(),
+                    watcher=LivePage(chosen) if first else None,
+                    longer=longer,
                 )
         except StoppedBySignalError as stop:
             if first:
-                note(f"medclip-debias: {stop}")
+                must_know(f"medclip-debias: {stop}")
             raise typer.Exit(EXIT_CODE) from None
     if not first:
         return
     if result.finished_before:
-        note(f"{chosen.out}: this run is finished, and its model is left as it is.")
+        gave_up = result.steps < chosen.train.steps
+        needs = "a larger train.patience" if gave_up else f"train.steps above {result.steps}"
+        more = f"; to continue it, give {needs}" if longer else ""
+        note(f"{chosen.out}: this run is finished, and its model is left as it is{more}.")
     found = {
         "steps": result.steps,
         "resumed_at": result.resumed_at,
         "loss": result.loss,
         "images_per_second": result.images_per_second,
+        "kept": result.kept,
+        "kept_step": result.kept_step,
     }
     if result.best is not None:
         found |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
     show({"model": str(result.model), **found}, as_json)
 
 
-@app.command(rich_help_panel=TRAINING)
+@app.command(
+    rich_help_panel=TRAINING,
+    example="features phantom/demo train.freeze.image=all train.features.cache=true",
+)
 def features(
     config: RunFile,
     settings: Annotated[
@@ -140,7 +180,7 @@ def features(
     show(found, as_json)
 
 
-@app.command(rich_help_panel=TRAINING)
+@app.command(rich_help_panel=TRAINING, example="losses --json")
 def losses(as_json: AsJson = False) -> None:
     """List objectives and policies (formula, paper, settings), and the presets of `--loss`."""
     from medclip_debias.losses.objective import describe

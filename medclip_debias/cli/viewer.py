@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import LOOKING, app, note, warn
+from medclip_debias.cli.common import LOOKING, AsJson, app, note, show, warn
 
 
-@app.command(rich_help_panel=LOOKING)
+@app.command(rich_help_panel=LOOKING, example="view runs/demo/model --images data/phantom/files")
 def view(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     index: Annotated[
@@ -18,6 +19,16 @@ def view(
     ] = None,
     images: Annotated[
         Path | None, typer.Option(help="Folder of radiographs to choose from.")
+    ] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Folder of a second model, to be seen beside the first.")
+    ] = None,
+    boxes: Annotated[
+        Path | None, typer.Option(help="MS-CXR or COCO file with true boxes of --images.")
+    ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(help="File of 'calibrate' for one of the models; may be repeated."),
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
@@ -47,6 +58,7 @@ def view(
         bool, typer.Option("--no-token", help="Let in everybody who reaches the page.")
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Show on a web page where a model sees sentences; search an index. Ctrl-C ends it."""
     from medclip_debias.errors import UserError
@@ -62,13 +74,38 @@ def view(
     token = None if no_token else given or new_token()
     from medclip_debias.viewer.answers import Answers
 
-    answers = Answers.open(model, index, images, device, note)
-    warn(answers.warning)
+    answers = Answers.open(
+        model,
+        index,
+        images,
+        device,
+        note,
+        beside=beside,
+        boxes=boxes,
+        calibrations=calibration or (),
+    )
+    for warning in dict.fromkeys(one.warning for one in answers.models):
+        warn(warning)
     serve(
         answers,
         socket or (host or LOOPBACK, PORT if port is None else port),
         token,
         given=given is not None,
         allowed=allow_host or [],
-        say=typer.echo,
+        say=_address_as_json() if as_json else typer.echo,
     )
+
+
+def _address_as_json() -> Callable[[str], None]:
+    """The first line, which is the address, as JSON; what else is to be known as a note."""
+    lines = 0
+
+    def say(line: str) -> None:
+        nonlocal lines
+        lines += 1
+        if lines == 1:
+            show({"address": line}, True)
+        else:
+            note(line)
+
+    return say

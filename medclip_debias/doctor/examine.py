@@ -32,25 +32,29 @@ def examine(
     Raises:
         UserError: the settings themselves are wrong.
     """
-    from medclip_debias.losses.objective import loss_settings
-    from medclip_debias.training.resolve import load_run
-
     if config is None and overrides:
         raise UserError(f"'{overrides[0]}' is a setting of a run; name the run's file before it.")
     if config is None and loss is not None:
         raise UserError(f"--loss {loss}: is for a run; name the run's file.")
-    run = None if config is None else load_run(config, overrides, loss)
-    if run is not None:
-        loss_settings(run.loss, str(config))
-    found = Examination(say, tell)
-    found.say("Looking at the machine ...")
-    found.add(machine.versions())
-    found.add(machine.codecs())
-    found.add(*machine.gpus(None if run is None else run.train.device))
-    found.add(machine.shared_memory(None if run is None else run.train.workers))
+    found, look_at = Examination(say, tell), "Looking at"
+    device, workers, run = None, None, None
+    if config is not None:  # first: where the settings are wrong, that is all there is to say
+        with found.at_work("Reading the settings (torch and others are imported) ..."):
+            from medclip_debias.losses.objective import loss_settings
+            from medclip_debias.training.resolve import load_run
+
+            run = load_run(config, overrides, loss)
+            loss_settings(run.loss, str(config))
+        device, workers = run.train.device, run.train.workers
+    found.look("versions", f"{look_at} torch and other libraries ...", machine.versions)
+    found.look("codecs", f"{look_at} decoders of DICOM files ...", machine.codecs)
+    found.look("GPU", f"{look_at} the GPUs ...", lambda: machine.gpus(device))
+    found.look(
+        "shared memory", f"{look_at} the shared memory ...", lambda: machine.shared_memory(workers)
+    )
     found.look("all-reduce", "Adding up numbers among processes ...", machine.all_reduce)
     if run is not None:
-        from medclip_debias.doctor.training_run import examine_run
-
+        with found.at_work("Importing what a run needs ..."):
+            from medclip_debias.doctor.training_run import examine_run
         examine_run(run, str(config), found)
     return found.findings

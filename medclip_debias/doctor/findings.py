@@ -6,9 +6,12 @@ at because of it is `SKIPPED`, and names it.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from medclip_debias.errors import UserError
@@ -16,6 +19,7 @@ from medclip_debias.errors import UserError
 OK, WARNING, STOPS, SKIPPED = "ok", "warning", "failed", "not checked"
 _NAME_WIDTH, _STATE_WIDTH = 20, 11  # of the longest; lines are printed before the last is known
 GIB = 2**30
+BEAT = 5.0  # seconds after which a look that takes long says so
 
 Say = Callable[[str], None]
 Tell = Callable[["Finding"], None]
@@ -32,6 +36,7 @@ class Finding:
         text: what was found.
         remedy: what to do; empty where all is well.
         numbers: the numbers behind ``text``, for --json.
+        seconds: that the look took; None where nothing was looked at.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Finding:
     text: str
     remedy: str = ""
     numbers: dict[str, Any] | None = None
+    seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For --json, under the keys that scripts read."""
@@ -50,7 +56,7 @@ class Examination:
     """Looks at one thing after another.
 
     Args:
-        say: called with what is being looked at now.
+        say: called with what is being looked at now, and with how long that takes.
         tell: called with each finding when there is one.
 
     Attributes:
@@ -58,9 +64,15 @@ class Examination:
     """
 
     def __init__(self, say: Say | None = None, tell: Tell | None = None) -> None:
-        self.say: Say = say or (lambda _: None)
+        self._say: Say = say or (lambda _: None)
+        self._said = 0.0
         self._tell: Tell = tell or (lambda _: None)
         self.findings: list[Finding] = []
+
+    def say(self, what: str) -> None:
+        """Say something now."""
+        self._said = time.monotonic()
+        self._say(what)
 
     def add(self, *findings: Finding) -> None:
         """Take findings down, and tell them."""
@@ -88,9 +100,33 @@ class Examination:
             text = f"because '{broken[0]}' failed"
             self.add(Finding(name, SKIPPED, text, numbers={"because": broken[0]}))
             return
+        with self.at_work(what) as seconds:
+            found = guarded(name, how)
+        first, *rest = [found] if isinstance(found, Finding) else found
+        self.add(replace(first, seconds=seconds()), *rest)
+
+    @contextmanager
+    def at_work(self, what: str) -> Iterator[Callable[[], float]]:
+        """Say what is being done, and after silence that it still is; gives a stopwatch.
+
+        A thread does it: an import or a library's call leaves no other way to say something.
+        """
         self.say(what)
-        found = guarded(name, how)
-        self.add(*([found] if isinstance(found, Finding) else found))
+        began, over = time.monotonic(), threading.Event()
+
+        def beat() -> None:
+            while not over.wait(BEAT / 5):
+                now = time.monotonic()
+                if now - self._said >= BEAT:
+                    self.say(f"  still at it after {now - began:.0f} s")
+
+        thread = threading.Thread(target=beat, name="doctor", daemon=True)
+        thread.start()
+        try:
+            yield lambda: time.monotonic() - began
+        finally:
+            over.set()
+            thread.join()
 
     def failed(self, name: str) -> bool:
         """Whether the finding of that name would stop the run."""
@@ -112,6 +148,8 @@ def guarded(
 def lines(finding: Finding) -> str:
     """A finding as aligned lines; what to do stands below what it is about."""
     text = f"{finding.name:<{_NAME_WIDTH}}  {finding.state:<{_STATE_WIDTH}}  {finding.text}"
+    if finding.seconds is not None and finding.seconds >= 0.5:
+        text += f" [{finding.seconds:.1f} s]"
     if finding.remedy:
         text += f"\n{'':<{_NAME_WIDTH}}  {'':<{_STATE_WIDTH}}  -> {finding.remedy}"
     return text

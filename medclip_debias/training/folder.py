@@ -33,6 +33,7 @@ _FREE = {
     "train.workers",
     "train.stall_minutes",
     "train.log_every",
+    "train.preview",
     "train.checkpoint_every",
     "train.device",
     "train.deterministic",
@@ -83,13 +84,16 @@ def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in _flat(dict(content)).items() if key not in _FREE}
 
 
-def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> Path:
+def open_folder(
+    trainer: Trainer, *, fresh: bool, allow_changed_data: bool, longer: bool = False
+) -> Path:
     """Make the run's folder, or check that it holds the same run; return that of checkpoints.
 
     Args:
         trainer: of the run.
         fresh: drop the run's checkpoints.
         allow_changed_data: resume although the prepared set is another one.
+        longer: continue a run with more steps than it began with (`EXTENDED`).
 
     Raises:
         UserError: it cannot be written, or holds a run with other settings, other data, or
@@ -107,6 +111,8 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
         clean(folder)
         if fresh:
             drop_checkpoints(folder)
+        if not checkpoints(folder):
+            (out / CONTINUED).unlink(missing_ok=True)
     if checkpoints(folder):
         if not path.is_file():
             raise UserError(
@@ -118,10 +124,68 @@ def open_folder(trainer: Trainer, *, fresh: bool, allow_changed_data: bool) -> P
             before = yaml.safe_load(path.read_text(encoding="utf-8"))
             if not isinstance(before, dict):
                 raise TypeError
-        _same_run(_flat(before), _flat(mine), out, _free(trainer), allow_changed_data)
+        old, new = _flat(before), _flat(mine)
+        free = _free(trainer) | (set(EXTENDED) if longer else set())
+        _same_run(old, new, out, free, allow_changed_data)
+        _note_plan(out, old, new)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         write_text(path, yaml.safe_dump(mine, sort_keys=False))
     return folder
+
+
+# ------------------------------------------------------------------ a run that is continued
+
+CONTINUED = "continued.json"
+EXTENDED = ("train.steps", "train.patience")
+"""What may be raised when a run is continued."""
+
+
+def plans(out: Path) -> list[dict[str, Any]]:
+    """What `EXTENDED` was before each time that the run in ``out`` was continued."""
+    noted = read_json_or_none(out / CONTINUED)
+    listed = noted.get("plans") if isinstance(noted, dict) else None
+    if not isinstance(listed, list):
+        return []
+    whole = (plan for plan in listed if isinstance(plan, dict) and plan.keys() == set(EXTENDED))
+    return [plan for plan in whole if isinstance(plan["train.steps"], int)]
+
+
+def continues(trainer: Trainer, start: int) -> list[str]:
+    """What becomes of the learning rate in a run that was to have fewer steps; else nothing.
+
+    Args:
+        trainer: of the run.
+        start: steps done.
+    """
+    train, before = trainer.settings.train, plans(trainer.settings.out)
+    if not (start and before):
+        return []
+    had = before[-1]["train.steps"]
+    sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
+    if train.schedule == "constant":
+        return [sentence + "the learning rate stays, as in a run of so many steps from the start"]
+    return [
+        f"{sentence}the learning rate was on its way to 0 at step {had}, and follows the cosine of "
+        f"{train.steps} steps from here on ({trainer.rate(start):.3g} at the next step)"
+    ]
+
+
+def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Keep what the run was planned as, before settings.yaml says otherwise.
+
+    Checkpoints carry the hash of the settings that they were written under, and a schedule of the
+    learning rate that changed on the way cannot be told from the settings alone.
+    """
+    before, now = ({name: those.get(name) for name in EXTENDED} for those in (old, new))
+    if before == now:
+        return
+    had, wanted = before["train.steps"], now["train.steps"]
+    if not (isinstance(had, int) and isinstance(wanted, int) and had <= wanted):
+        raise UserError(
+            f"{out}: its run has {had} steps, and {wanted} are asked for; a run is "
+            "continued with more, or give another 'out'."
+        )
+    write_json(out / CONTINUED, {"plans": [*plans(out), before]})
 
 
 # -------------------------------------------------------------- settings and checkpoints
@@ -134,11 +198,16 @@ def bond(trainer: Trainer) -> dict[str, str]:
 
     Settings that a resumed run may change do not count.
     """
+    kept = _bound(trainer)
+    return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
+
+
+def _bound(trainer: Trainer) -> dict[str, Any]:
+    """The settings that a checkpoint is bound to."""
     # Where data, language model and start lie does not count: their hashes do.
     places = {"prepared", "model.text.folder", "model.start_from"}
     free = _free(trainer) | {_DATA, _CLAIMS} | places
-    kept = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
-    return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
+    return {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
 
 
 def check_bond(
@@ -168,7 +237,8 @@ def check_bond(
             "wrote it; those of settings.yaml beside it are taken."
         )
         return
-    if state[_SETTINGS_HASH] != mine[_SETTINGS_HASH]:
+    earlier = (_bound(trainer) | plan for plan in plans(trainer.settings.out))
+    if state[_SETTINGS_HASH] not in (mine[_SETTINGS_HASH], *map(json_hash, earlier)):
         raise UserError(
             f"{path}: was written under other settings (hash {state[_SETTINGS_HASH]}) than "
             f"settings.yaml now says ({mine[_SETTINGS_HASH]}): another run trained in this folder, "
@@ -249,6 +319,12 @@ def _same_run(
         raise UserError(
             f"{out}: its run began with other claims than {new['prepared']} has now; bring their"
             " file back, give another 'out', or --fresh to start over."
+        )
+    if settings and set(settings) <= set(EXTENDED):
+        raise UserError(
+            f"{out}: holds a run with other settings ({', '.join(settings)}), of "
+            f"{old.get('train.steps')} steps; to train it for more give --continue, else another "
+            "'out', or --fresh to start over."
         )
     if settings:
         raise UserError(

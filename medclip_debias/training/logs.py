@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
@@ -64,6 +66,11 @@ class RunLog:
     def write_validation(self, row: Mapping[str, float]) -> None:
         """Add one row of validation, with its ``step``."""
         self._write(self._validation, row, "validation/")
+
+    def write_picture(self, name: str, picture: NDArray[np.uint8], step: int) -> None:
+        """Add a picture ``[H, W, 3]`` to TensorBoard; it goes nowhere else."""
+        with _writable(Path(self._board.log_dir)):
+            self._board.add_image(name, picture, step, dataformats="HWC")
 
     def _write(self, table: _CsvLog, row: Mapping[str, float], prefix: str) -> None:
         table.write(row)

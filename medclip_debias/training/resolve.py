@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from medclip_debias.config import Named, apply_overrides, load_yaml, merge, validate
 from medclip_debias.configs import config_file, named_file
+from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
 from medclip_debias.losses.presets import NAMED as PRESETS
 from medclip_debias.losses.presets import with_preset
@@ -32,15 +33,17 @@ def load_run(
     """Read, override and validate the settings of a run; its ``loss`` is not looked into yet.
 
     Args:
-        config: YAML file of the run, or the name of one (`medclip_debias.configs`); ``extends``
-            is followed.
+        config: YAML file of the run or the name of one (`medclip_debias.configs`), whose
+            ``extends`` is followed; or the folder of a run.
         overrides: ``key.path=value`` words, over the preset.
         loss: name of a preset over the file (`medclip_debias.losses.presets.with_preset`).
 
     Raises:
         UserError: there is no such file or preset, or a setting is unknown, missing or wrong.
     """
-    content, given = load_yaml(config_file(config), NAMED), []
+    run = Path(config)
+    content = _of_run(run) if run.is_dir() else load_yaml(config_file(config), NAMED)
+    given: list[str] = []
     if loss is not None:
         content = with_preset(content, loss, "--loss")
         given = [f"--loss {loss}"]
@@ -48,6 +51,26 @@ def load_run(
         given.append("the settings on the command line")
     where = f"{config} (with {' and '.join(given)})" if given else str(config)
     return validate(RunSettings, apply_overrides(content, overrides), where)
+
+
+def _of_run(folder: Path) -> dict[str, Any]:
+    """The settings that the run in ``folder`` was started with, for a run in that folder.
+
+    Raises:
+        UserError: it holds no run.
+    """
+    path = folder / "settings.yaml"
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: is a folder without settings.yaml, so no run; give the YAML file of a run, "
+            "or the folder that 'train' wrote."
+        )
+    content = load_yaml(path) | {"out": str(folder)}
+    content.pop("provenance", None)
+    model = content.get("model")
+    if isinstance(model, dict) and "start_from" in model:
+        content.pop("preprocessing", None)  # it is the start's
+    return content
 
 
 def resolved(

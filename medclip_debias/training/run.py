@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,16 +36,20 @@ from medclip_debias.training.checkpoint import (
 from medclip_debias.training.folder import (
     bond,
     check_bond,
+    continues,
     identity,
     is_finished,
     mark_finished,
     open_folder,
+    plans,
     unmark_finished,
 )
 from medclip_debias.training.lock import RunLock, locked
 from medclip_debias.training.logs import RunLog, Window, last_loss, memory
+from medclip_debias.training.pace import Pace, what_trains
 from medclip_debias.training.place import Place
 from medclip_debias.training.processes import share_from_first, together, total
+from medclip_debias.training.progress_log import FINISHED, RUNNING, Line, ProgressLog, Watcher
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import (
     StoppedBySignalError,
@@ -76,6 +80,8 @@ class RunResult:
         best: best value of ``best_metric`` in the validations, None without any.
         best_step: steps done when it was reached.
         finished_before: whether there was nothing left to do, and the model was left as it is.
+        kept: which weights the model folder holds, ``last`` or ``best``.
+        kept_step: steps done when they were reached.
     """
 
     model: Path
@@ -86,6 +92,8 @@ class RunResult:
     best: float | None = None
     best_step: int = 0
     finished_before: bool = False
+    kept: str = "last"
+    kept_step: int = 0
 
 
 def train(
@@ -98,6 +106,9 @@ def train(
     allow_changed_data: bool = False,
     warn: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
+    line: Line | None = None,
+    watcher: Watcher | None = None,
+    longer: bool = False,
 ) -> RunResult:
     """Train a model, resuming where an earlier call with equal settings stopped.
 
@@ -115,6 +126,10 @@ def train(
         allow_changed_data: resume although the prepared set has changed.
         warn: called with a sentence about a damaged checkpoint; by default it is logged.
         say: called at the start with what it starts from and what trains; by default it is logged.
+        line: called with each line of ``train.log``.
+        watcher: called after validations and checkpoints and at the end; what it fails by is a
+            warning.
+        longer: continue a run, finished or not, with more steps (or patience) than it had.
 
     Returns:
         The model folder ``out/model`` and metrics of the run.
@@ -138,16 +153,18 @@ def train(
         check_sample(trainer.prepared)
         # What follows changes the folder: from here on a signal is an answer to wait for.
         signals.at_once = False
-        run = _Run(trainer, validator, warn or _log.warning, signals, watch)
+        run = _Run(trainer, validator, warn or _log.warning, signals, watch, (line, watcher))
         if run.asked_to_stop():
             raise StoppedBySignalError(before_the_first_step(signals.name))
         with run.hold_folder():
-            start = run.open_folder(fresh, allow_changed_data)
+            start = run.open_folder(fresh, allow_changed_data, longer)
             if run.first:
                 write_json(settings.out / "parameters.json", trainer.counts)
                 for sentence in trainer.start.sentences() if trainer.start else ():
                     (say or _log.info)(sentence)
-                (say or _log.info)(_what_trains(trainer.counts))
+                (say or _log.info)(what_trains(trainer.counts))
+                for sentence in continues(trainer, start):
+                    (say or _log.info)(sentence)
             return run.loop(start, progress)
 
 
@@ -161,6 +178,7 @@ class _Run:
         warn: Callable[[str], None],
         signals: StopSignals,
         watch: Watch,
+        shown: tuple[Line | None, Watcher | None],
     ) -> None:
         self.trainer = trainer
         self.signals = signals
@@ -181,6 +199,8 @@ class _Run:
         self._best_before = 0  # step of the best model, at the last checkpoint
         self._loss = math.nan
         self._window = Window()
+        self._shown = shown
+        self._told: ProgressLog | None = None  # in process 0
         self._lock: RunLock | None = None
 
     @property
@@ -210,11 +230,12 @@ class _Run:
         if self._lock is not None:
             self._lock.check()
 
-    def open_folder(self, fresh: bool, allow_changed_data: bool) -> int:
+    def open_folder(self, fresh: bool, allow_changed_data: bool, longer: bool) -> int:
         """Make or check the run's folder; return the step to start at."""
         newest: tuple[Path, dict[str, Any]] | None = None
         if self.first:
-            open_folder(self.trainer, fresh=fresh, allow_changed_data=allow_changed_data)
+            how = {"allow_changed_data": allow_changed_data, "longer": longer}
+            open_folder(self.trainer, fresh=fresh, **how)
             newest = load_newest(self.folder, self.warn)
             if newest:
                 self._check_bond(newest[1], newest[0], allow_changed_data)
@@ -252,7 +273,6 @@ class _Run:
     def loop(self, start: int, progress: Progress | None) -> RunResult:
         """Train from step ``start`` to the end and write the model folder."""
         train = self.settings.train
-        began = time.perf_counter()
         done = start
         self._loss = last_loss(self.out / "metrics.csv") if start else math.nan
         over = start == train.steps or bool(start and self.best.gives_up)
@@ -261,23 +281,42 @@ class _Run:
             return self._result(start, start, 0.0, finished_before=True)
         if self.first:
             unmark_finished(self.out)
+            line, watcher = self._shown
+            self._told = ProgressLog(self.out, train, start, self.best, line, self.warn, watcher)
         self.signals.begun = True
-        with self._open_log(start) as log, closing(self._steps(start, log)) as steps:
-            for done in steps:
-                if progress and self.first:
-                    progress(done, train.steps, self._loss)
-        if self.first:
-            self.watch.enter("files")
-            self._save_model()
-            mark_finished(self.out, done)
+        with self._open_log(start) as log:
+            pace = Pace(train.batch_size, start, train.steps)
+            with self._ends(pace), closing(self._steps(start, log, pace)) as steps:
+                for done in steps:
+                    if self._told:
+                        self._told.done = done
+                    if progress and self.first:
+                        progress(done, train.steps, self._loss)
+            if self._told:
+                self.watch.enter("files")
+                self._save_model()
+                mark_finished(self.out, done)
+                self._told.say(f"finished: {self._told.weights(done, True)}")
+                self._told.look(done, FINISHED, pace, self.trainer.result, log)
         if self.asked_to_stop():
             raise StoppedBySignalError(
                 f"stopped by {self._who()} after the last step; the model is saved and the run is "
                 "finished."
             )
-        seconds = time.perf_counter() - began
-        speed = (done - start) * train.batch_size / seconds if done > start else 0.0
+        speed = (done - start) * train.batch_size / pace.elapsed if done > start else 0.0
         return self._result(start, done, speed)
+
+    @contextmanager
+    def _ends(self, pace: Pace) -> Iterator[None]:
+        """Say in the log and on the page that the steps ended before the last one."""
+        try:
+            yield
+        except (UserError, StoppedBySignalError) as error:
+            if self._told:
+                stopped = isinstance(error, StoppedBySignalError)
+                text = str(error) if stopped else "ended by an error, which the terminal says"
+                self._told.end(text, pace)
+            raise
 
     def _result(
         self, start: int, done: int, speed: float, *, finished_before: bool = False
@@ -285,15 +324,19 @@ class _Run:
         best = self.best
         folder = self.out / "model"
         return RunResult(
-            folder, done, self._loss, speed, start, best.value, best.step, finished_before
+            *(folder, done, self._loss, speed, start, best.value, best.step, finished_before),
+            *(self.settings.train.keep, self._kept(done)),
         )
 
-    def _steps(self, start: int, log: RunLog | None) -> Generator[int]:
+    def _kept(self, done: int) -> int:
+        """Steps done when the weights of the model folder were reached."""
+        return self.best.step if self.settings.train.keep == "best" else done
+
+    def _steps(self, start: int, log: RunLog | None, pace: Pace) -> Generator[int]:
         """Take the steps from ``start``; yield how many are done after each."""
         train = self.settings.train
         if start == train.steps or (start and self.best.gives_up):
             return  # only the model is left to write
-        pace = _Pace(train.batch_size)
         with closing(self._batches(start, pace)) as batches:
             for step, batch in enumerate(batches, start=start):
                 self.watch.enter("step")
@@ -308,14 +351,19 @@ class _Run:
                 asked = self.trainer.asked_to_stop
                 if done % train.log_every == 0 or over:
                     self._write_row(log, done, self._window.means(), pace)
-                if train.validate_every and (done % train.validate_every == 0 or over):
+                validates = train.validate_every and (done % train.validate_every == 0 or over)
+                if validates:
                     asked = self._validate(done, log) or asked
                     over = over or self.best.gives_up
-                    pace.restart()
                 stopped = asked and not over
-                if done % train.checkpoint_every == 0 or over or stopped:
+                saves = done % train.checkpoint_every == 0 or over or stopped
+                if saves:
                     self.watch.enter("files" if self.first else "others")
                     self._checkpoint(done)
+                if (validates or saves) and not (over or stopped):
+                    self._look(done, log, pace)
+                if validates or saves:
+                    pace.restart()  # the next row is of steps alone
                 yield done
                 if stopped:
                     raise StoppedBySignalError(self._stopped(done))
@@ -323,7 +371,15 @@ class _Run:
                     return
                 self.watch.enter("data")
 
-    def _batches(self, start: int, pace: _Pace) -> Generator[Batch]:
+    def _look(self, done: int, log: RunLog | None, pace: Pace) -> None:
+        """Let the page be written anew, from the weights that a validation sees."""
+        if self._told:
+            model = self.trainer.result
+            model.eval()
+            self._told.look(done, RUNNING, pace, model, log)
+            self.trainer.train_mode()
+
+    def _batches(self, start: int, pace: Pace) -> Generator[Batch]:
         """The batches from step ``start`` on; how long each was waited for goes to ``pace``."""
         train = self.settings.train
         self.watch.enter("data")
@@ -335,24 +391,21 @@ class _Run:
                 if batch is None:
                     return
                 pace.waited += time.perf_counter() - asked
-                pace.steps += 1
+                pace.steps_taken += 1
                 yield batch
 
     def _write_row(
-        self, log: RunLog | None, done: int, means: dict[str, float], pace: _Pace
+        self, log: RunLog | None, done: int, means: dict[str, float], pace: Pace
     ) -> None:
         self._loss = means["loss"]
         metrics = pace.metrics() | memory(self.trainer.device)
         if log:
-            log.write(
-                {
-                    "step": done,
-                    "epoch": done / self.trainer.batches.steps_per_epoch,
-                    "lr": self.trainer.rate(done - 1),
-                }
-                | means
-                | metrics
-            )
+            epoch = done / self.trainer.batches.steps_per_epoch
+            row = {"step": done, "epoch": epoch, "lr": self.trainer.rate(done - 1)}
+            row |= means | metrics
+            log.write(row)
+            if self._told:
+                self._told.row(done, row, pace)
 
     def _validate(self, done: int, log: RunLog | None) -> bool:
         """Validate after ``done`` steps; return whether a signal came to process 0 meanwhile."""
@@ -366,7 +419,10 @@ class _Run:
             if log:
                 log.write_validation({"step": done} | metrics)
         metrics, asked = share_from_first((metrics, self.signals.name is not None), self.ranks)
-        if self.best.see(done, metrics) and self.first:
+        better = self.best.see(done, metrics)
+        if self._told:
+            self._told.validation(done, metrics, better)
+        if better and self.first:
             self.watch.enter("files")
             weights = self.trainer.result.state_dict()
             self._still_mine()
@@ -425,47 +481,13 @@ class _Run:
         model.provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
         if self.settings.train.ema:
             model.provenance["weights"] = "exponential moving average"
+        model.provenance["kept"] = self.settings.train.keep
         if steps is not None:
             model.provenance["best_step"] = steps
+        if before := plans(self.out):
+            model.provenance["continued"] = before
         model.eval()
         folder = self.out / "model"
         sentence = f"{folder}: the model cannot be written; free some space, then run the same "
         with explained(sentence + "command again", OSError):
             model.save(folder)
-
-
-def _what_trains(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """One sentence: ``training 1,234 of 5,678 numbers of the image encoder, ...``."""
-    names = {"image": "the image encoder", "text": "the text encoder", "heads": "the rest"}
-    parts = []
-    for part, count in counts.items():
-        trained, frozen = count["trained"], count["frozen"]
-        parts.append(f"{trained:,} of {trained + frozen:,} numbers of {names[part]}")
-    return f"training {', '.join(parts)}"
-
-
-class _Pace:
-    """Images a second, and the share of the time spent waiting for data, since the last row."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
-        self.began = time.perf_counter()
-        self.restart()
-
-    def restart(self) -> None:
-        """Start anew, as after a validation."""
-        self.mark = time.perf_counter()
-        self.waited = 0.0
-        self.steps = 0
-
-    def metrics(self) -> dict[str, float]:
-        """Metrics since the last call; starts anew."""
-        now = time.perf_counter()
-        span = max(now - self.mark, 1e-9)
-        result = {
-            "images_per_second": self.steps * self.batch_size / span,
-            "data_wait": self.waited / span,
-            "seconds": now - self.began,
-        }
-        self.restart()
-        return result

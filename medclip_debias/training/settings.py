@@ -20,6 +20,7 @@ from medclip_debias.config import (
 )
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.models.lora import Targets
+from medclip_debias.training.schedule import Schedule
 
 
 class FreezeSettings(Settings):
@@ -101,7 +102,7 @@ class LearningRateFactors(Settings):
 
 
 class TrainSettings(LaterSettings):
-    """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps``.
+    """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps`` (or a constant rate).
 
     Attributes:
         batch_size: studies in the batch of all processes together.
@@ -109,6 +110,8 @@ class TrainSettings(LaterSettings):
         norm_batch: studies that share batch-norm statistics and one draw of dropout masks; 0 for
             all that a process encodes at a time. With a number, the result does not depend on
             ``accumulate`` or on the number of processes (docs/training.md).
+        schedule: of the learning rate after the warm-up; with ``constant`` a run does not know its
+            end, so that one which is continued later is one that was longer from the start.
         views_per_study: most images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
         freeze, trainable: which parts of the encoders train, from below or from above; of an
@@ -129,13 +132,15 @@ class TrainSettings(LaterSettings):
             `medclip_debias.evaluation.catalogue.VALIDATION`.
         patience: validations without a better value after which the run ends; none: no such end.
         keep: whether the model folder holds the ``last`` weights or the ``best``.
+        preview: whether the run's page shows six radiographs of the validate split with their maps
+            and sentences; ``auto`` for generated images alone (docs/privacy.md).
         workers: processes of the data loader; 0 reads in the main one.
         stall_minutes: how long a run may stand still (a batch, a step, a validation, a file)
             before it ends with exit code 2 and says what it waited for; 0 for ever.
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
 
-    _later: ClassVar = ("trainable", "features", "shard_loss")
+    _later: ClassVar = ("trainable", "features", "shard_loss", "schedule", "preview")
 
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
@@ -149,6 +154,7 @@ class TrainSettings(LaterSettings):
     weight_decay: float = Field(0.01, ge=0)
     adam_eps: float = Field(1e-8, gt=0)
     warmup_steps: int = Field(2000, ge=0)
+    schedule: Schedule = "cosine"
     clip_norm: float | None = Field(1.0, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
     freeze: FreezeSettings = FreezeSettings()
@@ -169,6 +175,7 @@ class TrainSettings(LaterSettings):
     best_metric: str = "recall_at_10"
     patience: int | None = Field(None, ge=1)
     keep: Literal["last", "best"] = "last"
+    preview: Literal["auto", "on", "off"] = "auto"
     workers: int = Field(2, ge=0)
     stall_minutes: float = Field(30.0, ge=0, le=10080, allow_inf_nan=False)
     wandb: Literal["off", "offline", "online"] = "off"
@@ -200,6 +207,12 @@ class TrainSettings(LaterSettings):
         if self.task == "two_view" and features.augmentations == 1:
             raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
         return self
+
+    @field_validator("shard_loss", "preview", "wandb", mode="before")
+    @classmethod
+    def _words_of_yaml(cls, given: Any) -> Any:
+        """``on`` and ``off`` are true and false in YAML."""
+        return {True: "on", False: "off"}[given] if isinstance(given, bool) else given
 
     @field_validator("best_metric")
     @classmethod

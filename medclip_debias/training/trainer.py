@@ -315,7 +315,10 @@ class Trainer:
     def rate(self, step: int) -> float:
         """The schedule's learning rate at ``step`` (0-based)."""
         train = self.settings.train
-        return learning_rate(step, peak=train.lr, warmup=train.warmup_steps, steps=train.steps)
+        warmup, steps = train.warmup_steps, train.steps
+        return learning_rate(
+            step, peak=train.lr, warmup=warmup, steps=steps, schedule=train.schedule
+        )
 
     def step(self, step: int, batch: Batch | None = None, stop: bool = False) -> dict[str, Tensor]:
         """Take one step.

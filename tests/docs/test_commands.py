@@ -179,3 +179,17 @@ def test_blocks_marked_to_run_do(reader):
     assert len(run) >= 2
     for name, body in run:
         exec(compile(body, name, "exec"), {})
+
+
+def test_every_verb_has_an_example_that_parses():
+    def examples(command):
+        for one in command.commands.values():
+            if hasattr(one, "commands"):
+                yield from examples(one)
+            else:
+                yield one.epilog.split("Example: medclip-debias ")[1].split("\n")[0]
+
+    lines = list(examples(console()))
+    assert len(lines) > 30
+    for line in lines:
+        parse(shlex.split(line))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.doctor import machine
-from medclip_debias.doctor.findings import OK, Finding
+from medclip_debias.doctor import findings, machine
+from medclip_debias.doctor.findings import OK, Examination, Finding
 
 REPO = Path(__file__).parents[2]
 
@@ -134,3 +136,31 @@ def test_each_finding_is_printed_when_it_is_known(copy, monkeypatch):
     assert said[place - 1] == (True, "Hashing the language model ...")
     assert kinds.index("data") < place < kinds.index("step")
     assert said[-1][1].endswith("1 that would stop the run, 5 not checked")
+
+
+def test_a_look_that_takes_long_says_so_and_how_long_it_took(monkeypatch):
+    monkeypatch.setattr(findings, "BEAT", 0.05)
+    said, told = [], []
+    found = Examination(said.append, told.append)
+    found.look(
+        "disk", "Looking at the disk ...", lambda: time.sleep(0.3) or Finding("disk", OK, "x")
+    )
+    assert said[0] == "Looking at the disk ..."
+    assert 2 <= sum(word.startswith("  still at it after") for word in said) <= 8
+    assert told[0].seconds >= 0.3
+    shown = findings.lines(replace(told[0], seconds=1.26))
+    assert shown.endswith("x [1.3 s]")
+    assert "[" not in findings.lines(told[0])  # less than half a second is not worth a word
+
+
+def test_the_doctor_speaks_before_its_first_slow_import(capsys, monkeypatch):
+    monkeypatch.setattr(machine, "all_reduce", lambda: Finding("all-reduce", OK, ""))
+    said = []
+
+    def versions():
+        said.append(capsys.readouterr().err)
+        return Finding("versions", OK, "")
+
+    monkeypatch.setattr(machine, "versions", versions)
+    assert run(["doctor"]) == 0
+    assert said == ["Looking at torch and other libraries ...\n"]

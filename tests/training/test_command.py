@@ -176,6 +176,6 @@ def test_a_device_that_is_missing_is_said_once(config, capfd):
 def test_the_verb_says_that_a_run_is_finished(config, capsys):
     path = config(steps=2)
     assert command(["train", path]) == 0
-    assert "finished" not in capsys.readouterr().err
+    assert "is finished" not in capsys.readouterr().err
     assert command(["train", path]) == 0
     assert "is finished, and its model is left as it is" in capsys.readouterr().err

@@ -53,3 +53,12 @@ def test_a_minimal_file_changes_nothing_but_what_it_must_name(tmp_path):
 def test_a_wrong_loss_is_named(config):
     with pytest.raises(UserError, match=r"loss\.eta\.value"):
         resolved(config, ["loss.eta.value=2"])
+
+
+def test_on_and_off_are_taken_as_the_pages_write_them(config):
+    words = ["train.shard_loss=on", "train.preview=on", "train.wandb=off"]
+    train = load_run(config, words).train
+    assert (train.shard_loss, train.preview, train.wandb) == ("on", "on", "off")
+    assert load_run(config, ["train.preview=off"]).train.preview == "off"
+    with pytest.raises(UserError, match=r"train\.wandb.* is wrong: input should be 'off'"):
+        load_run(config, ["train.wandb=on"])

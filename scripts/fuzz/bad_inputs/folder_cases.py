@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
 from case import case
 from world import World
 
@@ -249,6 +250,33 @@ def _other_settings(world: World) -> list[str]:
     return world.resume(run, loss=settings["loss"])
 
 
+for what, words in {
+    "continued with fewer steps": ["--continue", "train.steps=1"],
+    "continued with another learning rate": ["--continue", "train.steps=9", "train.lr=0.5"],
+    "--continue and --fresh at once": ["--continue", "--fresh"],
+}.items():
+    case(RUN, what, "refused", shows="steps|train.lr|--fresh")(
+        lambda world, words=words: [*world.resume(world.copy("run")), *words]
+    )
+
+
+@case(RUN, "a folder in the place of a run's", "refused", shows="settings.yaml")
+def _no_run(world: World) -> list[str]:
+    return ["train", str(world.copy("run") / "model")]
+
+
+@case(RUN, "continued.json: random bytes", "read", shows="continued")
+def _damaged_plan(world: World) -> list[str]:
+    run = world.copy("run")
+    DAMAGES["random bytes"](_written(run / "continued.json"))
+    return world.resume(run)
+
+
+def _written(path: Path) -> Path:
+    path.write_text('{"plans": [{"train.steps": 2, "train.patience": null}]}')
+    return path
+
+
 REPORT = "run folder (report)"
 for name in ("results.json", "metrics.csv", "settings.yaml"):
     for how in ("empty", "cut off", "random bytes"):
@@ -269,6 +297,25 @@ def _linked(world: World) -> list[str]:
     picture = sorted((run / "heatmaps").glob("*.png"))[0]
     picture.unlink()
     picture.symlink_to(secret)
+    return ["report", str(run)]
+
+
+@case(REPORT, "--prepared of another set", "refused", shows="--prepared")
+def _another_set(world: World) -> list[str]:
+    run, other = world.copy("run"), world.copy("prepared")
+    meta = other / "meta.json"
+    content = json.loads(meta.read_text(encoding="utf-8"))
+    meta.write_text(json.dumps(content | {"content_hash": "0" * 64}), encoding="utf-8")
+    return ["report", str(run), "--prepared", str(other)]
+
+
+@case(REPORT, "settings.yaml: words where numbers belong", "read", shows="report")
+def _words_for_numbers(world: World) -> list[str]:
+    run = world.copy("run")
+    path = run / "settings.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["train"] |= {"steps": "many", "batch_size": "some"}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return ["report", str(run)]
 
 

@@ -1,0 +1,183 @@
+"""Six images with a sentence each, the same throughout a run, and where a model sees the sentences.
+
+They are of the validate split, so that nobody steers a run by images that will judge it; phrases
+with boxes come first, of different categories, then sentences of reports that say what is there. No
+sentence is shown twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrase, select_phrases
+from medclip_debias.evaluation.protocol import Skipped, geometry_of
+from medclip_debias.grounding.absent import AbsentFindings
+from medclip_debias.grounding.denials import is_groundable, normalised
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+IMAGES = 6
+SIDE = 224  # pixels of a picture
+ALPHA = 0.6  # opacity of the highest score
+BOX = (53, 224, 255)  # as in every picture of this project
+_CHOICE = 17
+_USUAL = re.compile(r"\b(?:normal|unremarkable|clear|stable|intact|unchanged|limits)\b")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image and its sentence; ``boxes`` are true ones ``[K, 4]`` in the model's input."""
+
+    row: int
+    text: str
+    boxes: NDArray[np.float64]
+
+
+def choose(data: PreparedSet, input_size: int, count: int = IMAGES) -> list[Example]:
+    """At most ``count`` images, each with a sentence; the same for every run on the same data.
+
+    Studies of which some sentence says that something is there come before the others.
+
+    Raises:
+        UserError: no study of the validate split has an image and a sentence.
+    """
+    found: dict[int, Example] = {}
+    for example in [*_phrases(data, input_size), *_sentences(data)]:
+        if normalised(example.text) not in {normalised(other.text) for other in found.values()}:
+            found.setdefault(example.row, example)
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
+    """Phrases with boxes, in turn of each category, in an order that their places decide."""
+    try:
+        listed = select_phrases(data, VALIDATE, input_size).phrases
+    except Skipped:
+        return
+    split = data.images["split"]
+    # Held-out images are judged at the end of the run.
+    listed = [each for each in listed if each.groundable and split.iloc[each.row] == VALIDATE]
+    order = np.random.default_rng(_CHOICE).permutation(len(listed))
+    turns: dict[str, int] = {}
+    ranked: list[tuple[int, int, Phrase]] = []
+    for place in order:
+        phrase = listed[place]
+        turns[phrase.category] = turns.get(phrase.category, 0) + 1
+        ranked.append((turns[phrase.category], len(ranked), phrase))
+    for _, _, phrase in sorted(ranked, key=lambda each: each[:2]):
+        boxes = np.asarray(phrase.geometry.box_to_model(phrase.boxes), dtype=np.float64)
+        yield Example(phrase.row, phrase.text, boxes)
+
+
+def _sentences(data: PreparedSet) -> Iterator[Example]:
+    studies = TrainingStudies.of(data, VALIDATE)
+    shown, told = studies.frontal or studies.rows, []
+    for study in np.random.default_rng(_CHOICE).permutation(len(studies)):
+        text = min((studies.texts[number] for number in studies.sentences[study]), key=_says_little)
+        told.append(Example(int(shown[study][0]), text, np.zeros((0, 4))))
+    yield from sorted(told, key=lambda example: _says_little(example.text))
+
+
+def _says_little(text: str) -> int:
+    """0 for a sentence that says that something is there, more for others."""
+    usual = _USUAL.search(normalised(text)) is not None
+    return usual + 2 * (not is_groundable(text, ""))
+
+
+def pictures(
+    model: ImageTextModel, data: PreparedSet, examples: list[Example]
+) -> list[NDArray[np.uint8]]:
+    """Each image, beside it the same with the map of its sentence and its boxes: ``[S, 2S, 3]``.
+
+    Colour begins where a score exceeds what regions of this image get for findings that the model
+    holds absent (`medclip_debias.grounding.absent`), and ends at the highest score of all.
+
+    Args:
+        model: in evaluation mode.
+        data: the prepared set.
+        examples: what `choose` gave.
+
+    Raises:
+        UserError: the model gives NaN.
+    """
+    rows = [example.row for example in examples]
+    with torch.inference_mode():
+        features = model.encode_images(torch.from_numpy(np.asarray(data.pixels[rows])))
+        vectors = model.encode_sentences([example.text for example in examples])
+        maps = finite(model.region_scores(features, vectors), "preview")
+        references = [scores.reference for scores in AbsentFindings(model).of(features)]
+    own = [maps[place, place].reshape(model.grid.shape) for place in range(len(examples))]
+    side = model.preprocessing.input_size
+    as_seen = SquareGeometry(side, side, side, side)
+    highest = max(float(each.max()) for each in own)
+    found = []
+    for example, scores, reference in zip(examples, own, references, strict=True):
+        crop = geometry_of(data, example.row, side).crop
+        image = np.asarray(data.pixels[example.row])[crop : crop + side, crop : crop + side]
+        heatmap = upsample_to_original(scores, as_seen, model.grid)
+        found.append(_picture(image, heatmap, (reference, highest), example.boxes))
+    return found
+
+
+def _picture(
+    image: NDArray[np.uint8],
+    heatmap: NDArray[np.floating],
+    limits: tuple[float, float],
+    boxes: NDArray[np.float64],
+) -> NDArray[np.uint8]:
+    from matplotlib import colormaps
+    from PIL import Image, ImageDraw
+
+    low, high = limits
+    share = np.clip((heatmap - low) / max(high - low, 1e-6), 0, 1)
+    alpha = np.where(heatmap > low, ALPHA * (0.15 + 0.85 * share), 0)[..., None]
+    grey = np.repeat(image[..., None], 3, axis=-1)
+    mixed = (1 - alpha) * grey + alpha * 255 * colormaps["inferno"](share)[..., :3]
+    halves = [
+        Image.fromarray(half).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        for half in (grey, mixed.round().astype(np.uint8))
+    ]
+    pen = ImageDraw.Draw(halves[1])
+    for x, y, width, height in boxes * SIDE / len(image):
+        pen.rectangle((x, y, x + width, y + height), outline=BOX)
+    return np.concatenate([np.asarray(half) for half in halves], axis=1)
+
+
+def sheet(found: list[NDArray[np.uint8]], columns: int = 2) -> NDArray[np.uint8]:
+    """All pictures as one, ``columns`` beside each other, white where there is none."""
+    blank = np.full_like(found[0], 255)
+    padded = found + [blank] * (-len(found) % columns)
+    rows = [np.concatenate(padded[i : i + columns], axis=1) for i in range(0, len(padded), columns)]
+    return np.concatenate(rows, axis=0)
+
+
+def refuse(data: PreparedSet, wanted: str, task: str) -> str:
+    """Why a run shows no pictures, or an empty sentence.
+
+    Args:
+        data: the prepared set.
+        wanted: ``train.preview``.
+        task: ``train.task``.
+    """
+    if wanted == "off":
+        return "no pictures: train.preview is off"
+    if task == "two_view":
+        return "no pictures: a run of task two_view learns no sentences"
+    if wanted == "auto" and not data.meta["synthetic"]:
+        return "no pictures of patients by default; train.preview=on shows six with their sentences"
+    return ""
