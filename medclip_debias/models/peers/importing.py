@@ -21,6 +21,7 @@ from medclip_debias.models.peers.checkpoint import (
     summed_channels,
 )
 from medclip_debias.models.peers.folder_models import READERS, folder_preprocessing
+from medclip_debias.models.peers.kad_medklip import read_kad, read_medklip
 from medclip_debias.models.peers.licence import licence_line
 from medclip_debias.models.peers.open_clip import (
     BUFFERS,
@@ -31,16 +32,21 @@ from medclip_debias.models.peers.open_clip import (
 )
 from medclip_debias.models.peers.peer import Peer, PeerTokenizer
 from medclip_debias.models.peers.readers import (
+    POOLER,
+    POSITIONS,
     SWIN,
+    TRAINING,
     read_carzero,
     read_conns,
     read_cxr_clip,
     read_mgca,
     read_radzero,
     swin_config,
+    without,
 )
 from medclip_debias.models.peers.settings import (
     BertSettings,
+    FusionSettings,
     Kind,
     PeerPreprocessing,
     PeerSettings,
@@ -115,7 +121,7 @@ def import_model(
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
         config: ``open_clip_config.json`` or open_clip's model configuration (open_clip), or
-            ``preprocessor_config.json`` (radzero, conns).
+            ``preprocessor_config.json`` (radzero, conns), or the questions (kad, medklip).
         golden: store golden samples, with which every later loading tests the machine.
         score: by what `medclip_debias.models.load.load_model` shall let it score (GLoRIA).
 
@@ -238,6 +244,11 @@ def _read(
         case "radzero" | "conns":
             other = read_radzero if kind == "radzero" else read_conns
             return other(state, _folder(text, kind), config, where, unused)
+        case "kad" | "medklip":
+            asked = read_kad if kind == "kad" else read_medklip
+            return asked(state, _folder(text, kind), config, where, unused)
+        case "afloc":
+            return _afloc(state, _folder(text, kind), where, unused), None
         case _:
             return read_open_clip(state, text, config, where), None
 
@@ -298,6 +309,21 @@ def _gloria(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
         tokenizer, shape_of(state, "text.bert.embeddings.word_embeddings.weight", where)[0], text
     )
     return settings, state, tokenizer
+
+
+def _afloc(state: Mapping[str, Tensor], text: Path, where: str, unused: Counter[str]) -> Read:
+    """AFLoc: one Lightning checkpoint, in GLoRIA's names; its level of words scores nothing."""
+    state = {key.rpartition("afloc.")[2]: value for key, value in state.items()}
+    left_out = [
+        POSITIONS,
+        (r"^text_encoder\.model\.pooler\.", POOLER),
+        (r"^img_encoder\.local(2|_f)_embedder\.", TRAINING),
+    ]
+    settings, named, tokenizer = _gloria(without(state, left_out, unused), text, where)
+    words = settings.text.model_copy(update={"positions": 97})
+    fusion = FusionSettings(kind="products")
+    change = {"kind": "afloc", "text": words, "fusion": fusion}
+    return settings.model_copy(update=change), named, tokenizer
 
 
 def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
