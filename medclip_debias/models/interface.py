@@ -169,9 +169,9 @@ def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> 
         raise UserError(
             f"'{verb}' needs sentences, and this model reads images alone; see 'probe'."
         )
-    if model.text_form == "words":
+    if model.text_form == "words" and not several:
         raise UserError(
-            f"'{verb}' keeps one vector a sentence, and this model scores by words and regions; "
+            f"'{verb}' needs one vector a sentence, and this model scores by words and regions; "
             "import it with --score whole."
         )
     if model.sentence_rows is not None and not several:

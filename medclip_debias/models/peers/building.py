@@ -9,10 +9,11 @@ from torch import nn
 
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.errors import UserError
+from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields
 from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.peers.clip_resnet import ClipResNet
-from medclip_debias.models.peers.fusion import build_fusion
+from medclip_debias.models.peers.fusion import SimilarityAttention, build_fusion
 from medclip_debias.models.peers.images import (
     BioViLImages,
     DinoImages,
@@ -20,6 +21,7 @@ from medclip_debias.models.peers.images import (
     MedClipResNet,
     MedClipSwin,
 )
+from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
 from medclip_debias.models.peers.sentence_towers import CarzeroText, EncoderText, MgcaText
 from medclip_debias.models.peers.settings import (
     ClipResNetSettings,
@@ -36,7 +38,7 @@ from medclip_debias.models.peers.settings import (
     ViTSettings,
     WordsTextSettings,
 )
-from medclip_debias.models.peers.text import BertTower
+from medclip_debias.models.peers.text import BertTower, ClipTokenizer, NoTokenizer
 from medclip_debias.models.peers.timm_tower import TimmTower
 from medclip_debias.models.peers.trunks import (
     CarzeroImages,
@@ -50,7 +52,19 @@ from medclip_debias.models.peers.trunks import (
 from medclip_debias.models.peers.vit import ClipText, VisionTransformer
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity
-from medclip_debias.models.text_encoder import TextEncoder
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
+
+PeerTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer | NoTokenizer
+
+
+def read_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
+    """What a peer folder's sentences are read with."""
+    text = settings.text
+    if isinstance(text, NoTextSettings):
+        return NoTokenizer()
+    if isinstance(text, ClipTextSettings):
+        return PieceTokenizer.load(folder) if text.pieces else ClipTokenizer.load(folder)
+    return SentenceTokenizer.load(folder)
 
 
 def check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
@@ -73,10 +87,28 @@ def check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
     check_room(towers, weights, where)
 
 
-def build_similarity(settings: PeerSettings) -> Similarity:
-    """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own."""
+def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) -> Similarity:
+    """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own.
+
+    ``fusion`` tells where the temperature of an attention starts.
+
+    Raises:
+        UserError: that temperature is outside of the bounds of what is trained here.
+    """
     given = settings.similarity
-    if not isinstance(given, SimilaritySettings):
+    if settings.fusion is not None:
+        # `SimilarityAttention`, over the class token and the regions.
+        sharpness = fusion.sharpness if isinstance(fusion, SimilarityAttention) else SHARP_MIN
+        if not SHARP_MIN <= sharpness <= SHARP_MAX:
+            raise UserError(
+                f"this {settings.kind} attends with a temperature of 1 / {sharpness:.4g}, and what "
+                f"is trained here lies from 1 / {SHARP_MAX:g} to 1 / {SHARP_MIN:g}; choose a "
+                "similarity of its regions in model.similarity."
+            )
+        given = SimilaritySettings(
+            aggregator="attention", attention_value="region", temperature=sharpness
+        )
+    elif not isinstance(given, SimilaritySettings):
         given = SimilaritySettings(aggregator="mean")
     if settings.scale is not None:
         scale = min(max(settings.scale, SCALE_MIN), SCALE_MAX)

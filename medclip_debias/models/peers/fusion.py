@@ -75,6 +75,12 @@ class SimilarityAttention(Fusion):
             self.attn_temperature = nn.Parameter(torch.full((1,), math.log(0.07)))
 
     @property
+    def sharpness(self) -> float:
+        """One over the temperature of the attention."""
+        own = self.attn_temperature
+        return float((-(self.loss_temperature if own is None else own).detach()).exp())
+
+    @property
     def scale(self) -> float:
         """One over the learned temperature of the loss, within [1, 100]."""
         return min(max(float((-self.loss_temperature.detach()).exp()), 1.0), 100.0)

@@ -60,7 +60,7 @@ class GloriaLocal:
         UserError: another model.
     """
 
-    has_whole: ClassVar[bool] = False
+    has_whole: ClassVar[bool] = True
     whole_alone: ClassVar[bool] = False
     text_form: ClassVar[TextForm] = "words"
     sentence_rows: ClassVar[SentenceRows | None] = (0, 0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash
 from medclip_debias.models.image_encoder import weight_file
+from medclip_debias.models.peers.building import PeerTokenizer
 from medclip_debias.models.peers.checkpoint import (
     Names,
     load_strictly,
@@ -24,13 +25,12 @@ from medclip_debias.models.peers.folder_models import READERS, folder_preprocess
 from medclip_debias.models.peers.kad_medklip import read_kad, read_medklip
 from medclip_debias.models.peers.licence import licence_line
 from medclip_debias.models.peers.open_clip import (
-    BUFFERS,
     Read,
     clip_preprocessing,
     read_chexzero,
     read_open_clip,
 )
-from medclip_debias.models.peers.peer import Peer, PeerTokenizer
+from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.readers import (
     POOLER,
     POSITIONS,
@@ -56,6 +56,7 @@ from medclip_debias.models.peers.settings import (
     ViTSettings,
 )
 from medclip_debias.models.peers.text import checked
+from medclip_debias.models.peers.visual_towers import BUFFERS
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     read_bert_config,
@@ -149,14 +150,14 @@ def import_model(
         return _of_folder(kind, weights, out, (text, config), golden)
     state = read_checkpoint(weights)
     where = str(weights)
-    scale = _learned_scale(state)
+    learned = _learned_by_loss(state)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
     unused: Counter[str] = Counter()
     with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
         read, preprocessing = _read(kind, state, text, config, where, unused)
     settings, state, tokenizer = read
     if settings.fusion is None:
-        settings = settings.model_copy(update={"scale": scale})
+        settings = settings.model_copy(update=learned)
     if score != "whole":
         settings = settings.model_copy(update={"score": score})
     if preprocessing is None:
@@ -180,7 +181,9 @@ def _of_folder(
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; {kind} is read from a folder.")
     path = weight_file(folder)
-    settings, state, tokenizer = READERS[kind](folder, read_checkpoint(path), str(path))
+    published = read_checkpoint(path)
+    settings, state, tokenizer = READERS[kind](folder, published, str(path))
+    settings = settings.model_copy(update=_learned_by_loss(published))
     image = settings.image
     size = image.image_size if isinstance(image, ViTSettings) else None
     preprocessing = folder_preprocessing(kind, folder, size)
@@ -218,6 +221,15 @@ def _learned_scale(state: Mapping[str, Tensor]) -> float | None:
             scale = float(value.double().exp())
             return scale if 0 < scale <= 1e4 else None
     return None
+
+
+def _learned_by_loss(state: Mapping[str, Tensor]) -> dict[str, float | None]:
+    """Scale and SigLIP's bias of `PeerSettings`, as far as the file holds them."""
+    found: dict[str, float | None] = {"scale": _learned_scale(state)}
+    bias = state.get("logit_bias")
+    if bias is not None and bias.numel() == 1 and abs(float(bias)) <= 1e4:
+        found["bias"] = float(bias)
+    return found
 
 
 def _read(

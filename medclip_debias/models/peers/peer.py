@@ -25,26 +25,31 @@ from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import Head, MapKind, SentenceRows, TextForm, Tower
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.peers.building import (
+    PeerTokenizer,
     build_similarity,
     build_towers,
     check_buildable,
+    read_tokenizer,
     region_grid,
 )
 from medclip_debias.models.peers.checkpoint import load_strictly
-from medclip_debias.models.peers.fusion import Fusion, QueryNetwork, build_fusion
+from medclip_debias.models.peers.fusion import (
+    Fusion,
+    QueryNetwork,
+    SimilarityAttention,
+    build_fusion,
+)
 from medclip_debias.models.peers.images import BioViLImages
-from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
 from medclip_debias.models.peers.questions import book_prompts
 from medclip_debias.models.peers.sentence_towers import word_places
 from medclip_debias.models.peers.settings import (
     BertSettings,
-    ClipTextSettings,
     NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
     WordsTextSettings,
 )
-from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer, words_only
+from medclip_debias.models.peers.text import words_only
 from medclip_debias.models.peers.trunks import class_token_first
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import encode_distinct, sentence_list, stacked
@@ -54,7 +59,6 @@ from medclip_debias.models.text_encoder import SentenceTokenizer
 FORMAT = 1
 FILE = "peer.yaml"
 WEIGHTS, WORDS = "model.safetensors", "tokenizer.json"
-PeerTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer | NoTokenizer
 
 
 class Peer(nn.Module):
@@ -109,19 +113,24 @@ class Peer(nn.Module):
         Raises:
             UserError: the model's score is of a kind that is not trained here.
         """
-        if self.fusion is not None:
+        before, fusion = self.settings, self.fusion
+        if fusion is not None and not isinstance(fusion, SimilarityAttention):
             raise UserError(
-                f"A {self.settings.kind} cannot be trained on: its score is no cosine; start from a"
-                " model whose score is."
+                f"A {before.kind} cannot be trained on: its score is neither a cosine nor an "
+                "attention by cosines; start from a model whose score is."
             )
-        before = self.settings
-        change: dict[str, Any] = {"max_tokens": max_tokens or before.max_tokens}
+        change: dict[str, Any] = {"max_tokens": max_tokens or before.max_tokens, "bias": None}
         if similarity is not None or before.similarity is None:
             change["similarity"] = similarity or "own"
             change["scale"] = self.learned_scale
+        if similarity is not None:
+            self.fusion = change["fusion"] = None
         self.settings = before.model_copy(update=change)
         if "similarity" in change:
-            self.trained_similarity = build_similarity(self.settings).to(self.device)
+            own = build_similarity(self.settings, self.fusion)
+            self.trained_similarity = own.to(self.device)
+        if self.fusion is not None:
+            self.fusion.requires_grad_(False)  # what trains is the similarity in its place
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -362,6 +371,9 @@ class Peer(nn.Module):
         """
         if self.fusion is not None and not self.whole_alone:
             fusion, tokens = self._asked_of(features)
+            if self.trained_similarity is not None:
+                attended: Tensor = self.trained_similarity(tokens, sentences)
+                return attended
             return fusion.scores(tokens, sentences)
         if not self.has_whole:
             scores: Tensor = self.similarity(features.regions, sentences)
@@ -454,7 +466,7 @@ class Peer(nn.Module):
         files = [folder / name for name in _files(settings)]
         for path in files:
             _there(path)
-        tokenizer = _tokenizer(settings, folder)
+        tokenizer = read_tokenizer(settings, folder)
         check_buildable(settings, files[0], where)
         model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
@@ -476,15 +488,6 @@ def _files(settings: PeerSettings) -> tuple[str, ...]:
 def _there(path: Path) -> None:
     if not path.is_file():
         raise UserError(f"{path.parent}: is no whole model folder, it holds no {path.name}.")
-
-
-def _tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
-    text = settings.text
-    if isinstance(text, NoTextSettings):
-        return NoTokenizer()
-    if isinstance(text, ClipTextSettings):
-        return PieceTokenizer.load(folder) if text.pieces else ClipTokenizer.load(folder)
-    return SentenceTokenizer.load(folder)
 
 
 def _unit(regions: Tensor, whole: Tensor) -> ImageFeatures:

@@ -25,7 +25,7 @@ from medclip_debias.models.peers.checkpoint import (
     shape_of,
     summed_channels,
 )
-from medclip_debias.models.peers.open_clip import Read, timm_names
+from medclip_debias.models.peers.open_clip import Read
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Dinov2Settings,
@@ -40,6 +40,7 @@ from medclip_debias.models.peers.settings import (
     WordsTextSettings,
 )
 from medclip_debias.models.peers.text import checked
+from medclip_debias.models.peers.visual_towers import timm_names
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     read_bert_config,

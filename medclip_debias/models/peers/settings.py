@@ -296,11 +296,12 @@ class PeerSettings(LaterSettings):
     ``fusion``: what the score is computed by where it is no plain cosine.
 
     ``scale`` is what cosines were multiplied by in the authors' training, where the published file
-    says it. ``similarity`` is none for a peer as it was published. One that was trained on here
-    says by what: its ``own`` score, or a similarity of its regions.
+    says it, and ``bias`` what SigLIP's loss then adds. ``similarity`` is none for a peer as it was
+    published. One that was trained on here says by what: its ``own`` score, or a similarity of its
+    regions.
     """
 
-    _later: ClassVar = ("score", "fusion", "scale", "similarity")
+    _later: ClassVar = ("score", "fusion", "scale", "bias", "similarity")
 
     kind: Kind
     dim: Width
@@ -320,6 +321,7 @@ class PeerSettings(LaterSettings):
     fusion: FusionSettings | None = None
     score: Score = "whole"
     scale: float | None = Field(None, gt=0, le=1e4)
+    bias: float | None = Field(None, ge=-1e4, le=1e4)
     similarity: Literal["own"] | SimilaritySettings | None = None
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.bert_config import checked_fields
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
     Dinov2Settings,
     ResNetSettings,
@@ -53,6 +54,21 @@ class Dinov2Images(nn.Module):
         x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
         x = self.head(self.blocks(x).last_hidden_state)
         return x[:, 1:], x[:, 0]
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks of DINOv2, and those after its last norm."""
+        return [*self.encoder.layers, *self.blocks.layer]
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """Nothing but the head; the trunk's norm, below other blocks, goes with its stem."""
+        return []
+
+    @property
+    def heads(self) -> list[Head]:
+        """The norm or the map into the shared space."""
+        return [self.head]
 
 
 class CarzeroImages(ViTTrunk):

@@ -35,7 +35,10 @@ class Network:
     def __init__(self, trunk, stage):
         self.trunk, self.stage = trunk, stage
         wide = 1024 if stage == 3 else 2048
-        self.first, self.second = lively(nn.Linear(wide, wide), 1), lively(nn.Linear(wide, WIDTH), 2)
+        self.first, self.second = (
+            lively(nn.Linear(wide, wide), 1),
+            lively(nn.Linear(wide, WIDTH), 2),
+        )
         layer = {"norm_first": True, "batch_first": True}
         self.layers = nn.ModuleList(
             lively(nn.TransformerDecoderLayer(WIDTH, 4, 24, **layer), 3 + n) for n in range(2)
