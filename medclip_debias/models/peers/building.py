@@ -193,7 +193,8 @@ def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> Reg
     if isinstance(image, Dinov2Settings):
         count = network // int(image.config.get("patch_size", 14))
         return RegionGrid.patches(count, count, float(side))
-    third = settings.kind in ("gloria", "mgca", "afloc") or image.stage == 3
+    third = settings.kind in ("gloria", "mgca", "afloc")
+    third |= isinstance(image, ResNetSettings) and image.stage == 3
     stride = 16 if third else 32
     count = -(-network // stride)
     if network == side:

@@ -308,7 +308,8 @@ class QueryNetwork(Fusion):
         other = (~known).nonzero()[:, 0]
         columns = place.clone()
         columns[other] = len(book) + torch.arange(len(other), device=other.device)
-        logits, maps = [], []
+        logits: list[Tensor] = []
+        maps: list[Tensor] = []
         for some in regions.split(_IMAGES):
             parts = [self._decode(some, book, queries[own]) for own in other.split(_QUERIES)]
             parts = parts or [self._decode(some, book, queries[:0])]
