@@ -126,10 +126,9 @@ def _bias(model: TrainableModel) -> float | None:
 
     So all logits shrink alike, and no pair changes sides.
     """
-    bounded = model.learned_scale
-    if not isinstance(model, Peer) or model.settings.bias is None or bounded is None:
+    if not isinstance(model, Peer) or model.settings.bias is None or model.learned_scale is None:
         return None
-    return model.settings.bias * bounded / (model.settings.scale or bounded)
+    return model.settings.bias * model.learned_scale / (model.settings.scale or model.learned_scale)
 
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:

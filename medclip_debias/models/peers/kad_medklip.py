@@ -42,6 +42,7 @@ def read_kad(
     state: State, text: Path, config: Path | None, where: str, unused: Unused
 ) -> tuple[Read, PeerPreprocessing]:
     """KAD: one file of three state dicts, with a ResNet-50 at 224 (stage 3) or 512 pixels."""
+    book = kad_book(config)
     if not any(key.startswith("image_encoder.res_features.") for key in state):
         raise UserError(
             f"{where}: holds no 'image_encoder' on a ResNet-50, which is what is read of KAD; "
@@ -88,7 +89,7 @@ def read_kad(
             token="pooler",
             hidden=shape_of(named, "text.head.0.weight", where)[0],
         ),
-        fusion=_network(named, kad_book(config), where, norm_inputs=True, last_map=True),
+        fusion=_network(named, book, where, norm_inputs=True, last_map=True),
     )
     how = published_preprocessing("kad", 224 if stage == 3 else 512)
     return (settings, named, word_pieces(text, named, "text.bert.", where)), how

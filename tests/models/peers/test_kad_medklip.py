@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import medclip_debias as md
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
@@ -181,6 +182,11 @@ def test_kad_asks_chestx_ray14_where_no_book_is_given(kad, bert, bert_folder, tm
     )
     assert peer.prompts["chex5"]["classes"]["Edema"]["negative"] == ["no edema"]
     assert load_model(tmp_path / "peer").content_hash == peer.content_hash
+    # The front door draws maps of it as of any model.
+    image = pictures(224)[0].numpy()
+    shown = md.load(tmp_path / "peer", device="cpu").heatmaps(image, ["There is edema."])
+    assert shown.values.shape == (1, 224, 224)
+    assert shown.kind == "attention"
 
 
 @pytest.mark.parametrize(
@@ -270,6 +276,7 @@ def test_afloc_scores_by_products_of_any_length(trunk, bert, bert_folder, tmp_pa
     assert peer.whole_alone
     # A product, not a cosine: twice the length is twice the score.
     close(peer.score(found, 2 * sentences), 2 * peer.score(found, sentences))
+    close(found.pooled, F.normalize(vector, dim=-1))
     assert peer.provenance["unused_tensors"]["parts of the training loss alone"] == 1
     assert "Apache" in peer.provenance["licence"]
 
