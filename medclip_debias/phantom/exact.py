@@ -212,7 +212,7 @@ def _ziggurat() -> tuple[NDArray[np.uint32], NDArray[np.float32], NDArray[np.flo
     ]
     heights = [1.0, *(math.exp(-0.5 * x * x) for x in edges[1:])]
     return (
-        np.array([int(bound * scale) for bound in bounds], np.uint32),
+        np.array([round(bound * scale) for bound in bounds], np.uint32),
         np.array([edge / scale for edge in edges], np.float32),
         np.array(heights, np.float32),
     )

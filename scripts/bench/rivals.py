@@ -183,10 +183,10 @@ def pll(options: Options) -> Iterator[Row]:
 
 def loader(options: Options) -> Iterator[Row]:
     """A batch of images: open_clip's transforms and a plain dataset, each in torch's DataLoader."""
-    from open_clip.transform import image_transform
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
     from torchvision import transforms
+    from train_ways import open_clip_module
 
     from medclip_debias.config import AugmentSettings
     from medclip_debias.data.loader import StepBatches, TrainingStudies
@@ -212,7 +212,9 @@ def loader(options: Options) -> Iterator[Row]:
 
     mean, deviation = 0.5, 0.25
     plain = transforms.Compose([transforms.ToTensor(), transforms.Normalize((mean,), (deviation,))])
-    theirs = image_transform(side, is_train=False, mean=(mean,) * 3, std=(deviation,) * 3)
+    theirs = open_clip_module("transform").image_transform(
+        side, is_train=False, mean=(mean,) * 3, std=(deviation,) * 3
+    )
     alone = [np.array([number]) for number in range(rows)]
     made = StepBatches(
         pixels,
@@ -309,7 +311,7 @@ def heatmaps(options: Options) -> Iterator[Row]:
         torch.set_num_threads(options.threads)
         window = model.preprocessing.prepare.window
         image = read_radiograph(options.folder / "small.dcm", window)
-        grids = [found.region_scores for found in ground_image(model, image, texts)]
+        grids = [found.grid for found in ground_image(model, image, texts)]
         same(np.stack(grids), rival.found, 2e-3)
 
         def ours() -> None:
@@ -449,8 +451,8 @@ def similarity(options: Options) -> Iterator[Row]:
     torch.manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(batch, regions, 128), dim=-1).requires_grad_()
     y = torch.nn.functional.normalize(torch.randn(batch, 128), dim=-1).requires_grad_()
-    chunks = Similarity(SimilaritySettings())
-    whole = Similarity(SimilaritySettings(chunk=0))
+    chunks = Similarity(SimilaritySettings(), dim=128)
+    whole = Similarity(SimilaritySettings(chunk=0), dim=128)
     same(chunks(x, y).detach(), whole(x, y).detach(), 1e-5)
     ways = {
         "ours": timed(lambda: chunks(x, y).sum().backward()),

@@ -58,6 +58,13 @@ def test_grain_is_numpys_stream_of_normal_numbers() -> None:
         assert ours.normal(0.3, 4.1, 3).tolist() == theirs.normal(0.3, 4.1, 3).tolist()
 
 
+def test_a_word_on_the_very_edge_of_its_strip_is_read_as_numpy_reads_it() -> None:
+    shape = (560, 500)  # of this key, number 275,034 is
+    found = exact.Generator([11]).grain(shape)
+    wanted = np.random.default_rng([11]).standard_normal(shape, dtype=np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=2e-7)
+
+
 def test_another_librarys_exp_and_log_would_give_the_same_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
