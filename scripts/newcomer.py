@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -170,13 +171,23 @@ class Shell:
 
 
 def _opened(address: str) -> bytes | None:
-    """What an address gives, or None as long as nobody answers."""
-    try:
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            content: bytes = answer.read()
-            return content
-    except OSError:
-        return None
+    """The page that a browser shows for an address, or None as long as nobody answers.
+
+    A page that only leads on to the next, with a cookie, is followed.
+    """
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    content = b""
+    for _ in range(3):
+        try:
+            with browser.open(address, timeout=60) as answer:
+                content = answer.read()
+        except OSError:
+            return None
+        onward = re.search(rb"http-equiv='refresh' content='0;url=([^']+)'", content)
+        if not onward:
+            break
+        address = urllib.parse.urljoin(address, onward.group(1).decode())
+    return content
 
 
 def clone(folder: Path) -> None:

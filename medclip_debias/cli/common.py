@@ -104,7 +104,7 @@ app = Verbs(
 )
 
 # The panels of --help, in its order.
-DATA, TRAINING, EVALUATION = "Data", "Training", "Evaluation"
+START, DATA, TRAINING, EVALUATION = "First steps", "Data", "Training", "Evaluation"
 LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
 SHARING = "Sharing"
 

@@ -1,4 +1,4 @@
-"""The verb `demo`: the whole way on the phantom, one verb after the other."""
+"""First steps: demo, the whole way on the phantom, one verb after the other; docs, the pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import DATA, app
+from medclip_debias.cli.common import START, app
 from medclip_debias.cli.stages import Stage, run_stages
 
 CONFIG = "phantom/demo"
@@ -60,7 +60,7 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
     ]
 
 
-@app.command(rich_help_panel=DATA, example="demo --quick")
+@app.command(rich_help_panel=START, example="demo --quick")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     studies: Annotated[
@@ -84,6 +84,25 @@ def demo(
         shutil.rmtree(out, ignore_errors=True)
     number = studies or (QUICK_STUDIES if quick else STUDIES)
     run_stages(stages(out, number, steps, quick), out, _verb)
+
+
+@app.command(rich_help_panel=START, example="docs start")
+def docs(
+    page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
+) -> None:
+    """Say where the pages of documentation lie, or print one."""
+    from medclip_debias.errors import UserError, did_you_mean
+    from medclip_debias.pages import pages
+
+    folder, found = pages()
+    if page is None:
+        typer.echo("\n  ".join([str(folder), *found]))
+        return
+    name = page.removesuffix(".md").removeprefix("docs/")
+    if name not in found:
+        hint = did_you_mean(name, found)
+        raise UserError(f"{page}: there is no such page{hint}; `medclip-debias docs` lists them.")
+    typer.echo((folder / f"{name}.md").read_text(encoding="utf-8"), nl=False)
 
 
 def _verb(words: list[str]) -> int:

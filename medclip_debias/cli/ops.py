@@ -1,4 +1,4 @@
-"""Verbs that look before a run: config list, new and show, docs, doctor."""
+"""Verbs that look before a run: config list, new and show, doctor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli.common import (
-    SHARING,
     TRAINING,
     AsJson,
     Loss,
@@ -77,25 +76,6 @@ def config_show(
         typer.echo(json.dumps(content))
     else:
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
-
-
-@app.command(rich_help_panel=SHARING, example="docs start")
-def docs(
-    page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
-) -> None:
-    """Say where the pages of documentation lie, or print one."""
-    from medclip_debias.errors import UserError, did_you_mean
-    from medclip_debias.pages import pages
-
-    folder, found = pages()
-    if page is None:
-        typer.echo("\n  ".join([str(folder), *found]))
-        return
-    name = page.removesuffix(".md").removeprefix("docs/")
-    if name not in found:
-        hint = did_you_mean(name, found)
-        raise UserError(f"{page}: there is no such page{hint}; `medclip-debias docs` lists them.")
-    typer.echo((folder / f"{name}.md").read_text(encoding="utf-8"), nl=False)
 
 
 @app.command(rich_help_panel=TRAINING, example="doctor phantom/demo")

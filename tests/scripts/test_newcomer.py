@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import newcomer
-from newcomer import Shell, Step, plan, steps
+from newcomer import Shell, plan, steps
 
 PAGE = """# Page
 ```
@@ -76,14 +76,36 @@ def test_what_one_step_sets_holds_for_the_next_and_a_failure_is_seen(shell, tmp_
     assert shell.run("cat") == 0  # nothing to read: it cannot wait for us
 
 
-def test_a_server_is_opened_and_stopped_and_one_that_ends_is_a_failure(shell, capfd):
-    serves = (
-        "python3 -u -c \"import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), type('H',"
-        " (h.BaseHTTPRequestHandler,), {'do_GET': lambda self: self.wfile.write(b'HTTP/1.0 200 OK"
-        "\\r\\n\\r\\n<html>'), 'log_message': lambda *a: None}));"
-        " print(f'http://127.0.0.1:{s.server_port}/?token=x'); s.serve_forever()\""
-    )
-    assert shell.serve(serves) == 0
-    assert "token" not in capfd.readouterr().out
+SERVER = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+import sys
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        known = self.headers.get("Cookie") == "seen=1"
+        self.send_response(403 if sys.argv[1:] else 200)
+        self.send_header("Set-Cookie", "seen=1")
+        self.end_headers()
+        onward = b"<meta http-equiv='refresh' content='0;url=./'>"
+        self.wfile.write(b"<html>the page" if known and self.path == "/" else onward)
+
+    def log_message(self, *words):
+        pass
+
+server = HTTPServer(("127.0.0.1", 0), Page)
+print(f"http://127.0.0.1:{server.server_port}/?token=x", flush=True)
+server.serve_forever()
+"""
+
+
+def test_a_server_is_opened_with_its_cookie_and_stopped(shell, tmp_path, capfd):
+    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
+    assert shell.serve("python3 server.py") == 0
+    said = capfd.readouterr().out
+    assert "gave 14 bytes" in said
+    assert "token" not in said
+    assert shell.run("kill -0 $server 2>/dev/null") != 0  # it was stopped
+
+
+def test_a_server_that_ends_is_a_failure(shell):
     assert shell.serve("python3 -c 'print(1)'") == 1
-    assert Step("p", "medclip-debias view x").command.startswith(newcomer.SERVES)
