@@ -8,7 +8,7 @@ sentence is shown twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 IMAGES = 6
 SIDE = 224  # pixels of a picture
+STRIP = 22  # pixels of the line below it
 ALPHA = 0.6  # opacity of the highest score
 BOX = (53, 224, 255)  # as in every picture of this project
 _CHOICE = 17
@@ -158,12 +159,23 @@ def _picture(
     return np.concatenate([np.asarray(half) for half in halves], axis=1)
 
 
-def sheet(found: list[NDArray[np.uint8]], columns: int = 2) -> NDArray[np.uint8]:
-    """All pictures as one, ``columns`` beside each other, white where there is none."""
-    blank = np.full_like(found[0], 255)
-    padded = found + [blank] * (-len(found) % columns)
-    rows = [np.concatenate(padded[i : i + columns], axis=1) for i in range(0, len(padded), columns)]
+def sheet(
+    found: Sequence[NDArray[np.uint8]], texts: Sequence[str], columns: int = 2
+) -> NDArray[np.uint8]:
+    """All pictures as one, each above its sentence, ``columns`` beside each other, else white."""
+    tiles = [_above(picture, text) for picture, text in zip(found, texts, strict=True)]
+    tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % columns)
+    rows = [np.concatenate(tiles[i : i + columns], axis=1) for i in range(0, len(tiles), columns)]
     return np.concatenate(rows, axis=0)
+
+
+def _above(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
+    """``picture`` with a line of words below it; what does not fit is cut."""
+    from PIL import Image, ImageDraw
+
+    strip = Image.new("RGB", (picture.shape[1], STRIP), "white")
+    ImageDraw.Draw(strip).text((4, 3), text, fill="black", font_size=13)
+    return np.concatenate([picture, np.asarray(strip)], axis=0)
 
 
 def refuse(data: PreparedSet, wanted: str, task: str) -> str:

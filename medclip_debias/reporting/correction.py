@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.eta import ConstantEta, clip_eta, eta_of
 from medclip_debias.reporting.content import Rows, number
-from medclip_debias.reporting.training_set import Learned
+from medclip_debias.reporting.learned_from import Learned
 from medclip_debias.training.fields import READERS
 
 Floats = NDArray[np.float64]

@@ -17,8 +17,8 @@ from medclip_debias.reporting.correction import (
     plots,
     summary,
 )
+from medclip_debias.reporting.learned_from import Learned, learned
 from medclip_debias.reporting.pair_classes import SAMPLE, Judged, judged
-from medclip_debias.reporting.training_set import Learned, learned
 
 
 @dataclass

@@ -59,7 +59,9 @@ class LivePage:
         fresh = model is not None and self._look(model, moment.step)
         write_text(moment.out / "report.html", self._page(moment))
         self.spent += time.perf_counter() - began
-        return sheet(self._pictures) if fresh else None
+        if not fresh:
+            return None
+        return sheet(self._pictures, [example.text for example in self._examples])
 
     def _look(self, model: TrainableModel, step: int) -> bool:
         """Make the pictures; whether there are any."""

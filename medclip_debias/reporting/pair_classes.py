@@ -22,7 +22,7 @@ from medclip_debias.losses.pair_evidence import PairEvidence
 from medclip_debias.losses.policies.weigh_by_evidence import WeighByEvidence
 from medclip_debias.losses.policy import NegativePolicy
 from medclip_debias.reporting.content import Rows, number
-from medclip_debias.reporting.training_set import Learned
+from medclip_debias.reporting.learned_from import Learned
 from medclip_debias.training.fields import BatchFields
 
 SAMPLE = 256
@@ -107,13 +107,13 @@ def judged(learned: Learned) -> tuple[list[Judged], list[str]]:
     Raises:
         UserError: the set lacks something that the objective reads.
     """
-    parts = list(_parts(learned))
-    shown = [part for part in parts if not isinstance(part, LateStart)]
+    parts: list[Any] = list(_parts(learned))
+    late: list[Any] = [part for part in parts if isinstance(part, LateStart)]
+    shown = [part for part in parts if part not in late]
     notes = [
         f"The policy '{part.kind}' decides by what the model itself finds similar, so the pairs "
         "that it takes away change from step to step."
-        for part in parts
-        if isinstance(part, LateStart)
+        for part in late
     ]
     if not shown or len(learned.run.studies) < 2:
         return [], notes
@@ -130,18 +130,19 @@ def _parts(learned: Learned) -> Iterator[Any]:
 
 def _of_part(part: Any, drawn: Sample) -> Judged:
     if isinstance(part, MultiPositive):
-        s = part.settings
-        title = f"Several positives, by the evidence '{s.evidence.kind}'"
+        several = part.settings
+        title = f"Several positives, by the evidence '{several.evidence.kind}'"
         agree = "pulled near, as the sentence's own image is"
-        if s.weight < 1 or s.schedule is not None:
+        if several.weight < 1 or several.schedule is not None:
             agree += " (in a part of the loss, or of the run)"
-        effects = (agree, "left among the negatives: the evidence is too weak", "negatives")
-        return _by_evidence(part.evidence, drawn, title, s.threshold, (*effects, "negatives"))
+        weak = "left among the negatives: the evidence is too weak"
+        effects = (agree, weak, "negatives", "negatives")
+        return _by_evidence(part.evidence, drawn, title, several.threshold, effects)
     if isinstance(part, WeighByEvidence):
         s = part.settings
         title = f"Negatives weighed by the evidence '{s.evidence.kind}'"
-        words = [_weight(weight) for weight in (s.agree, s.unknown, s.contradict)]
-        effects = (words[0], f"between {s.unknown:g} and {s.agree:g} times a negative", *words[1:])
+        between = f"between {s.unknown:g} and {s.agree:g} times a negative"
+        effects = (_weight(s.agree), between, _weight(s.unknown), _weight(s.contradict))
         return _by_evidence(part.evidence, drawn, title, 1 - 1e-6, effects)
     return _by_policy(part, drawn)
 

@@ -166,7 +166,7 @@ def label_rows(studies: pd.DataFrame) -> Rows:
 def said_by(prepared: PreparedSet) -> NDArray[np.int64]:
     """How many studies say each distinct sentence."""
     pairs = prepared.sentences[["study_id", "text"]].drop_duplicates()
-    return pairs["text"].value_counts().to_numpy(dtype=np.int64)
+    return np.asarray(pairs["text"].value_counts(), dtype=np.int64)
 
 
 def frequency_rows(counts: NDArray[np.int64]) -> Rows:
@@ -193,7 +193,7 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
         )
         shown.append((plot, "Views", "As the source names them."))
     per_study = prepared.sentences.groupby("study_id").size().to_numpy()
-    lengths = prepared.sentences["text"].str.split().str.len().to_numpy()
+    lengths = np.array([len(text.split()) for text in prepared.sentences["text"]], dtype=int)
     for values, title, x, caption in (
         (per_study, "Sentences of a study", "sentences", "Studies with at least one."),
         (lengths, "Words of a sentence", "words", "Every occurrence counts."),
@@ -215,4 +215,4 @@ def whole_bins(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.in
     low, high = int(values.min()), int(values.max())
     width = -(-(high - low + 1) // _MOST_BINS)
     edges = np.arange(low, high + width + 1, width) - 0.5
-    return edges, np.histogram(values, edges)[0]
+    return edges.astype(np.float64), np.histogram(values, edges)[0].astype(np.int64)

@@ -35,7 +35,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
     Args:
         run: its folder.
         prepared_set: the set that it learned from, to quote sentences of; not needed for a
-            synthetic one (`medclip_debias.reporting.training_set`).
+            synthetic one (`medclip_debias.reporting.learned_from`).
 
     Raises:
         UserError: the folder is no run, one of its files is damaged, or ``prepared_set`` is not

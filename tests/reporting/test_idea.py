@@ -13,9 +13,9 @@ from medclip_debias.errors import UserError
 from medclip_debias.reporting import correction as corrections
 from medclip_debias.reporting.correction import correction, ends, rank_correlation
 from medclip_debias.reporting.idea import idea
+from medclip_debias.reporting.learned_from import learned
 from medclip_debias.reporting.pair_classes import judged
 from medclip_debias.reporting.report import write_report
-from medclip_debias.reporting.training_set import learned
 from tests.reporting.conftest import EDEMA, SAID, write_set
 from tests.reporting.test_protocols import RESULTS
 

@@ -20,7 +20,7 @@ from medclip_debias.config import (
 )
 from medclip_debias.data.loader import training_corpus
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.preview import IMAGES, SIDE, _picture, choose, sheet
+from medclip_debias.evaluation.preview import IMAGES, SIDE, STRIP, _picture, choose, sheet
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.reporting.live import LivePage
 from medclip_debias.training.progress_log import RUNNING, Moment
@@ -169,9 +169,13 @@ def test_colour_begins_above_the_reference_and_boxes_stand_where_they_are():
     wanted[151:180, 121:160] = False
     assert (changed == wanted).all()
     assert (coloured[150, 120:161] == (53, 224, 255)).all()
-    whole = sheet([found] * 3)
-    assert whole.shape == (2 * SIDE, 4 * SIDE, 3)
-    assert (whole[SIDE:, 2 * SIDE :] == 255).all()
+    whole = sheet([found] * 3, ["Left effusion.", "", "Épanchement gauche " * 20])
+    assert whole.shape == (2 * (SIDE + STRIP), 4 * SIDE, 3)
+    assert (whole[SIDE + STRIP :, 2 * SIDE :] == 255).all()  # no fourth picture
+    assert (whole[:SIDE, : 2 * SIDE] == found).all()
+    words, none = whole[SIDE : SIDE + STRIP, : 2 * SIDE], whole[SIDE : SIDE + STRIP, 2 * SIDE :]
+    assert (words < 128).any()
+    assert (none == 255).all()
 
 
 def test_a_run_that_was_stopped_is_not_shown_as_one_that_trains(settings, tmp_path):
