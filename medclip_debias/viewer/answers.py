@@ -134,8 +134,8 @@ class Answers:
         for path, calibration in fitted.items():
             if calibration.model_hash not in hashes:
                 raise UserError(
-                    f"{path}: was made for the model {calibration.model_hash}, and none of these is that"
-                    " one; make one with 'medclip-debias calibrate'."
+                    f"{path}: was made for the model {calibration.model_hash}, and none of these is"
+                    " that one; make one with 'medclip-debias calibrate'."
                 )
         if found is not None:
             found.check_model(models[0].model.content_hash, model)
