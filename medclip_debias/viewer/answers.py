@@ -131,10 +131,10 @@ class Answers:
             for letter, one in zip("AB", models, strict=True):
                 one.name = f"{letter}: {one.name}"
         hashes = {one.model.content_hash for one in models}
-        for path, one in fitted.items():
-            if one.model_hash not in hashes:
+        for path, each in fitted.items():
+            if each.model_hash not in hashes:
                 raise UserError(
-                    f"{path}: was made for the model {one.model_hash}, and none of these is that"
+                    f"{path}: was made for the model {each.model_hash}, and none of these is that"
                     " one; make one with 'medclip-debias calibrate'."
                 )
         if found is not None:

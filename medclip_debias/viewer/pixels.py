@@ -48,8 +48,9 @@ class ShownPixels:
         whole = high - low <= _MOST and bool(np.all(values == np.rint(values)))
         step = 1.0 if whole else (high - low) / _MOST
         last = round((high - low) / step)
-        kind = np.uint8 if last <= 255 else np.uint16
-        levels = np.clip(np.rint((values - low) / step), 0, last).astype(kind)
+        numbers = np.clip(np.rint((values - low) / step), 0, last)
+        levels: NDArray[np.uint8] | NDArray[np.uint16]
+        levels = numbers.astype(np.uint8) if last <= 255 else numbers.astype(np.uint16)
         return cls(levels, low, step, high, image.inverted, _window(image, clip, seen))
 
     def described(self) -> dict[str, object]:
