@@ -58,7 +58,10 @@ function drawNow() {
   const parts = new Set(wanted);
   wanted.clear();
   if (!state.image) return;
-  if (parts.has("grey")) state.grey.paint(...state.window, state.inverted);
+  const scale = state.view.scale * (window.devicePixelRatio || 1);
+  if (parts.has("grey") || parts.has("image")) {
+    state.grey.paint(...state.window, state.inverted, scale);
+  }
   panes.forEach((pane, number) => {
     if (parts.has("grey") || parts.has("image")) pane.drawImage(state);
     if (parts.has("maps") || parts.has("image")) {
@@ -95,6 +98,7 @@ async function open(doing, get, texts = state.sentences.map((one) => one.text)) 
     state.grey = new Grey(image, levels);
     state.window = [...image.window];
     state.inverted = false;
+    press("invert", false);
     fit();
     setSliders();
     draw("grey");
