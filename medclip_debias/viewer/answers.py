@@ -46,6 +46,7 @@ class ViewedImage:
         source: identifiers of a DICOM image, for exports that a PACS takes.
         phrases: annotated phrases with their true boxes, where the image has some.
         pixels: of the original; None once the page has them.
+        aside: true boxes that do not fit the image, and are not shown.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ViewedImage:
     source: Source | None
     phrases: Phrases
     pixels: ShownPixels | None
+    aside: int = 0
 
     def kept(self) -> ViewedImage:
         """The same without the pixels."""
@@ -179,8 +181,10 @@ class Answers:
                 source = read_source(path)
             except UserError:
                 source = None  # the export says that there is none
-        phrases = self._references.phrases_of(path, first.shape) if self._references else []
-        return ViewedImage(path.name, first.shape, tuple(encoded), source, phrases, pixels)
+        phrases, aside = (
+            self._references.phrases_of(path, first.shape) if self._references else ([], 0)
+        )
+        return ViewedImage(path.name, first.shape, tuple(encoded), source, phrases, pixels, aside)
 
     def choose(self, name: str) -> ViewedImage:
         """Read one of `images`.
