@@ -87,15 +87,22 @@ class ReferenceBoxes:
 
     def phrases_of(
         self, image: Path, shape: tuple[int, int]
-    ) -> list[tuple[str, list[list[float]]]]:
+    ) -> tuple[list[tuple[str, list[list[float]]]], int]:
         """Every phrase of an image that has boxes, with these, in the image's own pixels.
 
         Args:
             image: the image's file.
             shape: as for `of`.
+
+        Returns:
+            The phrases, and how many boxes of the image were left aside.
         """
         pairs = self._pairs(image, shape)
-        return [(phrase.text, fitted.boxes) for phrase, fitted in pairs if fitted.boxes]
+        aside = sum(
+            len(phrase.boxes) if fitted.other_shape else fitted.flat + fitted.outside
+            for phrase, fitted in pairs
+        )
+        return [(phrase.text, fitted.boxes) for phrase, fitted in pairs if fitted.boxes], aside
 
     def _pairs(self, image: Path, shape: tuple[int, int]) -> list[tuple[PhraseRecord, Fitted]]:
         key = _key(image)

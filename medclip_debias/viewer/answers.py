@@ -46,6 +46,7 @@ class ViewedImage:
         source: identifiers of a DICOM image, for exports that a PACS takes.
         phrases: annotated phrases with their true boxes, where the image has some.
         pixels: of the original; None once the page has them.
+        aside: true boxes that do not fit the image, and are not shown.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ViewedImage:
     source: Source | None
     phrases: Phrases
     pixels: ShownPixels | None
+    aside: int = 0
 
     def kept(self) -> ViewedImage:
         """The same without the pixels."""
@@ -131,11 +133,11 @@ class Answers:
             for letter, one in zip("AB", models, strict=True):
                 one.name = f"{letter}: {one.name}"
         hashes = {one.model.content_hash for one in models}
-        for path, calibration in fitted.items():
-            if calibration.model_hash not in hashes:
+        for path, each in fitted.items():
+            if each.model_hash not in hashes:
                 raise UserError(
-                    f"{path}: was made for the model {calibration.model_hash}, and none of these is"
-                    " that one; make one with 'medclip-debias calibrate'."
+                    f"{path}: was made for the model {each.model_hash}, and none of these is that"
+                    " one; make one with 'medclip-debias calibrate'."
                 )
         if found is not None:
             found.check_model(models[0].model.content_hash, model)
@@ -179,8 +181,10 @@ class Answers:
                 source = read_source(path)
             except UserError:
                 source = None  # the export says that there is none
-        phrases = self._references.phrases_of(path, first.shape) if self._references else []
-        return ViewedImage(path.name, first.shape, tuple(encoded), source, phrases, pixels)
+        phrases, aside = (
+            self._references.phrases_of(path, first.shape) if self._references else ([], 0)
+        )
+        return ViewedImage(path.name, first.shape, tuple(encoded), source, phrases, pixels, aside)
 
     def choose(self, name: str) -> ViewedImage:
         """Read one of `images`.

@@ -128,6 +128,7 @@ class Api:
         described = {
             "name": image.name,
             "dicom": image.source is not None,
+            "aside": image.aside,
             "phrases": [{"text": text, "boxes": boxes} for text, boxes in image.phrases],
             **image.pixels.described(),
         }

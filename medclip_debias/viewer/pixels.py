@@ -44,12 +44,22 @@ class ShownPixels:
             seen: the same image as the model reads it, perhaps through its window.
         """
         low, high = image.range
-        values = image.display().astype(np.float64)
-        whole = high - low <= _MOST and bool(np.all(values == np.rint(values)))
+        # A level is a function of the value alone, so it is found for each value that occurs.
+        values = image.values
+        if image.padding is not None:  # as dark as the darkest pixel of the picture
+            values = np.where(image.padding, high if image.inverted else low, values)
+        if image.inverted:
+            values = low + high - values
+        occur = values[image.counts > 0]
+        whole = high - low <= _MOST and bool(np.all(occur == np.rint(occur)))
         step = 1.0 if whole else (high - low) / _MOST
         last = round((high - low) / step)
-        scaled = np.clip(np.rint((values - low) / step), 0, last)
-        levels = scaled.astype(np.uint8) if last <= 255 else scaled.astype(np.uint16)
+        numbers = np.nan_to_num(np.clip(np.rint((values - low) / step), 0, last))
+        levels: NDArray[np.uint8] | NDArray[np.uint16]
+        if last <= 255:
+            levels = numbers.astype(np.uint8)[image.codes]
+        else:
+            levels = numbers.astype(np.uint16)[image.codes]
         return cls(levels, low, step, high, image.inverted, _window(image, clip, seen))
 
     def described(self) -> dict[str, object]:

@@ -270,7 +270,13 @@ def test_true_boxes_are_those_of_the_file(answers, image_folder, tmp_path):
         references=ReferenceBoxes.read(path, list(answers.images.values())),
     )
     assert found.choose("good.png").phrases == [("A", [[10, 20, 30, 40]])]
-    assert found.choose("more/wide.png").phrases == []
+    wide = found.choose("more/wide.png")
+    assert (wide.phrases, wide.aside) == ([], 0)
+    coco["images"][0]["width"] = 180  # of another shape than the image: nobody knows where it lies
+    path.write_text(json.dumps(coco))
+    other = ReferenceBoxes.read(path, list(answers.images.values()))
+    image = Answers(answers.models, images=answers.images, references=other).choose("good.png")
+    assert (image.phrases, image.aside) == ([], 1)
     with pytest.raises(UserError, match="give --images"):
         Answers.open(tmp_path, boxes=path)
 

@@ -156,11 +156,23 @@ def test_a_cookie_of_another_start_or_port_lets_nobody_in(ask):
 
 
 def test_headers_are_set_and_those_that_open_the_page_to_others_removed(ask):
-    answer = ask("GET", "/")
-    assert "access-control-allow-origin" not in answer.headers
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    async def inner(scope, receive, send):
+        headers = [(b"access-control-allow-origin", b"*"), (b"cache-control", b"max-age=9")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def get():
+        transport = httpx.ASGITransport(app=Guard(inner, Access(None)))
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as web:
+            return await web.get("/")
+
+    for answer in (ask("GET", "/"), asyncio.run(get())):
+        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy
+        assert "unsafe" not in policy
     assert "content-security-policy" in ask("GET", "/nothing").headers
 
 

@@ -43,7 +43,7 @@ export function showFindings(image, models, showWhere) {
   ]));
 }
 
-export function showSentences(sentences, { alone, toggle, remove }) {
+export function showSentences(sentences, models, { alone, toggle, remove }) {
   const single = sentences.filter((one) => one.on).length === 1;
   $("list").replaceChildren(...sentences.map((one, place) => {
     const box = made("input", "", {
@@ -51,6 +51,9 @@ export function showSentences(sentences, { alone, toggle, remove }) {
     });
     box.checked = one.on;
     const notes = [...new Set(one.models.map((model) => model.note).filter(Boolean))];
+    if (one.models.every((model, number) => model.highest < models[number].reference)) {
+      notes.push("(no place reaches the reference: nothing is coloured)");
+    }
     return made("li", "", { class: one.on && single ? "alone" : null }, box,
       made("button", `${place + 1}: ${one.text}`, {
         type: "button", class: "words", title: "Only this map", onclick: () => alone(one),

@@ -58,7 +58,10 @@ function drawNow() {
   const parts = new Set(wanted);
   wanted.clear();
   if (!state.image) return;
-  if (parts.has("grey")) state.grey.paint(...state.window, state.inverted);
+  const scale = state.view.scale * (window.devicePixelRatio || 1);
+  if (parts.has("grey") || parts.has("image")) {
+    state.grey.paint(...state.window, state.inverted, scale);
+  }
   panes.forEach((pane, number) => {
     if (parts.has("grey") || parts.has("image")) pane.drawImage(state);
     if (parts.has("maps") || parts.has("image")) {
@@ -95,6 +98,7 @@ async function open(doing, get, texts = state.sentences.map((one) => one.text)) 
     state.grey = new Grey(image, levels);
     state.window = [...image.window];
     state.inverted = false;
+    press("invert", false);
     fit();
     setSliders();
     draw("grey");
@@ -105,10 +109,11 @@ async function open(doing, get, texts = state.sentences.map((one) => one.text)) 
 }
 
 function said() {
-  const { name, width, height, window, inverted } = state.image;
+  const { name, width, height, window, inverted, aside } = state.image;
   const [black, white] = window.map((value) => Math.round(shownValue(value)));
   say(`${name}: ${width} x ${height} pixels${inverted ? ", MONOCHROME1" : ""}; black at ${black} and`
-    + ` white at ${white}, as the model sees it.`);
+    + ` white at ${white}, as the model sees it.`
+    + (aside ? ` ${aside} true boxes do not fit this image, and are not shown.` : ""));
 }
 
 // ---------------------------------------------------------------------------------- sentences
@@ -310,7 +315,7 @@ async function search(content, text) {
 function refresh() {
   const none = !state.image;
   showFindings(state.image, common.models, showWhere);
-  showSentences(state.sentences, {
+  showSentences(state.sentences, state.image?.models, {
     alone,
     toggle: (one) => { one.on = !one.on; changed(); },
     remove: (one) => { state.sentences.splice(state.sentences.indexOf(one), 1); changed(); },

@@ -2,25 +2,47 @@
 
 import { coloured } from "./map.js";
 
-// The radiograph through a window, at its own pixels; drawn anew only when the window changes.
+// The radiograph through a window; painted anew only when the window changes, or the zoom so much
+// that more or fewer of its pixels are seen.
 export class Grey {
   constructor(image, levels) {
     this.image = image;
     this.levels = levels;
-    this.canvas = new OffscreenCanvas(image.width, image.height);
+    this.halves = [{ levels, width: image.width, height: image.height }]; // each half the one before
+    this.painted = "";
   }
 
-  // from, to: values in display polarity that become black and white.
-  paint(from, to, inverted) {
-    const { image, levels } = this, table = new Uint8ClampedArray(image.depth === 16 ? 65536 : 256);
+  // from, to: values in display polarity that become black and white; scale: pixels of the screen
+  // a pixel of the image. A small picture of a large image is painted from means of its pixels.
+  paint(from, to, inverted, scale) {
+    const times = Math.min(Math.max(Math.floor(Math.log2(1 / scale)), 0), 4);
+    const what = [from, to, inverted, times].join();
+    if (what === this.painted) return;
+    this.painted = what;
+    while (this.halves.length <= times) this.halves.push(halved(this.halves.at(-1)));
+    const { levels, width, height } = this.halves[times], { image } = this;
+    const table = new Uint32Array(image.depth === 16 ? 65536 : 256);
     for (let level = 0; level < table.length; level++) {
       const share = (image.low + image.step * level - from) / Math.max(to - from, 1e-9);
-      table[level] = 255 * Math.min(Math.max(inverted ? 1 - share : share, 0), 1);
+      const grey = Math.round(255 * Math.min(Math.max(inverted ? 1 - share : share, 0), 1));
+      table[level] = (0xff000000 | (grey * 0x010101)) >>> 0;
     }
-    const data = new ImageData(image.width, image.height);
-    const words = new Uint32Array(data.data.buffer);
-    for (let k = 0; k < levels.length; k++) words[k] = 0xff000000 | (table[levels[k]] * 0x010101);
+    const data = new ImageData(width, height), words = new Uint32Array(data.data.buffer);
+    for (let k = 0; k < levels.length; k++) words[k] = table[levels[k]];
+    this.canvas = new OffscreenCanvas(width, height);
     this.canvas.getContext("2d").putImageData(data, 0, 0);
+    this.times = 2 ** times;
+  }
+
+  // Draw it where a pixel of the image is a unit of the context.
+  draw(context) {
+    const { canvas, times, image } = this;
+    context.save();
+    context.beginPath();
+    context.rect(0, 0, image.width, image.height);
+    context.clip();
+    context.drawImage(canvas, 0, 0, canvas.width * times, canvas.height * times);
+    context.restore();
   }
 
   // The value that the file holds at a pixel.
@@ -29,6 +51,21 @@ export class Grey {
     const shown = low + step * this.levels[y * width + x];
     return inverted ? low + high - shown : shown;
   }
+}
+
+// Means of two by two pixels; of an odd last row or column those that there are.
+function halved({ levels, width, height }) {
+  const wide = Math.ceil(width / 2), high = Math.ceil(height / 2);
+  const found = new levels.constructor(wide * high);
+  for (let y = 0; y < high; y++) {
+    const above = 2 * y * width, below = Math.min(2 * y + 1, height - 1) * width;
+    for (let x = 0; x < wide; x++) {
+      const left = 2 * x, right = Math.min(left + 1, width - 1);
+      found[y * wide + x] = (levels[above + left] + levels[above + right]
+        + levels[below + left] + levels[below + right] + 2) >> 2;
+    }
+  }
+  return { levels: found, width: wide, height: high };
 }
 
 const number = (value) => (Number.isNaN(value) ? "not seen" : value.toFixed(3));
@@ -103,7 +140,7 @@ export class Pane {
     context.imageSmoothingEnabled = scale < 3; // single pixels are seen as such
     context.imageSmoothingQuality = "high";
     context.setTransform(scale, 0, 0, scale, left, top);
-    context.drawImage(state.grey.canvas, 0, 0);
+    state.grey.draw(context);
   }
 
   drawMaps(state, number) {
@@ -235,7 +272,11 @@ export class Pane {
     context.fillStyle = "white";
     context.fillRect(0, 0, canvas.width, canvas.height);
     context.imageSmoothingQuality = "high";
-    context.drawImage(state.grey.canvas, 0, 0, width, height);
+    state.grey.paint(...state.window, state.inverted, scale);
+    context.save();
+    context.scale(width / image.width, height / image.height);
+    state.grey.draw(context);
+    context.restore();
     if (on.length) {
       const under = (side, most) => Int32Array.from({ length: side }, (_, k) =>
         Math.min(most - 1, Math.floor((k + 0.5) / scale)));
