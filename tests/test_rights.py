@@ -51,6 +51,7 @@ def root(phantom_tree, tmp_path_factory):
         "run/model",
         "run/checkpoints",
         "run/heatmaps",
+        "run/retrieval",
         "run/items",
         "index",
         "maps",

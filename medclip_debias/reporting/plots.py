@@ -125,10 +125,16 @@ def bars(
     figure, axes = _axes(WIDE)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    # A logarithmic axis has no zero: everything stands on a floor below the lowest count.
+    seen = [count for count in (*counts, *(second or ())) if count > 0]
+    floor = min(seen, default=1) / 2
     widths = [high - low for low, high in pairwise(edges)]
-    axes.bar(edges[:-1], counts, widths, align="edge", color=ACCENT, edgecolor="white", lw=0.6)
+    heights = [max(count - floor, 0) for count in counts]
+    axes.bar(edges[:-1], heights, widths, floor, align="edge", fc=ACCENT, ec="white", lw=0.6)
     if second is not None:
-        axes.stairs(second, edges, color=SECOND, linestyle="--", linewidth=1.3)
+        outline = [max(count, floor) for count in second]
+        axes.stairs(outline, edges, baseline=floor, color=SECOND, linestyle="--", linewidth=1.3)
+    axes.set_ylim(floor, 1.6 * max(seen, default=1))
     axes.set_xlim(edges[0], edges[-1])
     axes.set_xlabel(x, fontsize=9, color=INK)
     axes.set_ylabel(y, fontsize=9, color=INK)

@@ -183,15 +183,6 @@ def frequency_rows(counts: NDArray[np.int64]) -> Rows:
 
 def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
     shown = []
-    views = prepared.images["view"].replace("", "blank").value_counts()
-    if len(views):
-        plot = levels(
-            [str(name) for name in views.index],
-            views.tolist(),
-            f"Images by view: {', '.join(f'{name} {n:,}' for name, n in views.items())}",
-            x="images",
-        )
-        shown.append((plot, "Views", "As the source names them."))
     per_study = prepared.sentences.groupby("study_id").size().to_numpy()
     lengths = np.array([len(text.split()) for text in prepared.sentences["text"]], dtype=int)
     for values, title, x, caption in (
@@ -207,6 +198,15 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
             )
             drawn = bars(edges.tolist(), counts.tolist(), label, x=x, y="count")
             shown.append((drawn, title, text))
+    views = prepared.images["view"].replace("", "blank").value_counts()
+    if len(views):
+        plot = levels(
+            [str(name) for name in views.index],
+            views.tolist(),
+            f"Images by view: {', '.join(f'{name} {n:,}' for name, n in views.items())}",
+            x="images",
+        )
+        shown.append((plot, "Views", "As the source names them."))
     return shown
 
 

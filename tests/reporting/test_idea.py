@@ -140,7 +140,9 @@ def test_what_is_lacking_is_one_sentence_and_the_rest_is_shown(tmp_path, write_r
     ],
 )
 def test_settings_of_a_stranger_may_hold_anything(tmp_path, write_run, eta_table, changed):
-    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table, **changed)
+    changed = dict(changed)
+    loss = changed.pop("loss", eta_table)
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), loss, **changed)
     page = write_report(run).read_text()
     assert "holds other values than" in page or "is not shown." in page
 

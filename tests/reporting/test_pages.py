@@ -125,6 +125,16 @@ def test_plots_follow_the_style_and_can_stand_side_by_side():
     assert "a_$b$" in drawn[-1]
 
 
+def test_bars_stay_between_their_axes():
+    drawn = str(plots.bars([0, 1, 2, 3], [0.9, 0.0, 0.001], "Bars", x="x", y="y"))
+    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)[1])
+    filled = re.findall(r'<path d="([^"]+)"[^>]*style="fill: var\(--accent\)', drawn)
+    lowest = [max(float(y) for y in re.findall(r"[\d.]+ ([\d.]+)", path)) for path in filled]
+    assert len(filled) == 3
+    assert len({round(y, 3) for y in lowest}) == 1  # all stand on the axis
+    assert max(lowest) < height - 20  # above its title
+
+
 def luminance(colour: str) -> float:
     """WCAG 2.2, relative luminance."""
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
