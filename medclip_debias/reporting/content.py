@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -343,8 +343,10 @@ def retrieval_rows(results: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def curves(metrics: Mapping[str, list[float | None]]) -> list[dict[str, str]]:
-    """Training curves of the columns that are there and hold numbers."""
+def curves(
+    metrics: Mapping[str, list[float | None]], draw: Callable[..., str] = curve
+) -> list[dict[str, str]]:
+    """Training curves of the columns that are there and hold numbers, by ``draw``."""
     count = len(next(iter(metrics.values()), []))
     steps = [
         float(index) if value is None else value
@@ -362,7 +364,7 @@ def curves(metrics: Mapping[str, list[float | None]]) -> list[dict[str, str]]:
                 "title": title,
                 "definition": line,
                 "last": f"{last:.3g}",
-                "plot": curve(steps, values, second),
+                "plot": draw(steps, values, second),
             }
         )
     return shown

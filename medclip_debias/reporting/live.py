@@ -23,8 +23,9 @@ from medclip_debias.evaluation.preview import Example, choose, pictures, refuse,
 from medclip_debias.files import write_text
 from medclip_debias.models.starting import TrainableModel
 from medclip_debias.reporting.content import curves, number, read_metrics
+from medclip_debias.reporting.light_curve import light_curve
 from medclip_debias.reporting.page import render
-from medclip_debias.reporting.plots import curve, data_address
+from medclip_debias.reporting.plots import data_address
 from medclip_debias.training.pace import clock
 from medclip_debias.training.progress_log import FINISHED, RUNNING, Moment
 from medclip_debias.training.settings import RunSettings
@@ -100,7 +101,7 @@ class LivePage:
             ],
             best=moment.best,
             weights=moment.weights,
-            curves=curves(read_metrics(moment.out / "metrics.csv")),
+            curves=curves(read_metrics(moment.out / "metrics.csv"), light_curve),
             validation=_validation_curves(moment.out / "validation.csv"),
             validates=bool(train.validate_every),
             pictures=[
@@ -129,7 +130,7 @@ def _validation_curves(path: Path) -> list[dict[str, Any]]:
                     "definition": metric.definition,
                     "last": number(values[-1], metric.digits),
                     "best": number(pick(values), metric.digits),
-                    "plot": curve(steps, table[metric.name]),
+                    "plot": light_curve(steps, table[metric.name]),
                 }
             )
     return found
