@@ -1,21 +1,22 @@
 # On a fresh machine: `make demo`, `make openi DATA=FOLDER` (docs/openi.md), `make test`, `make docs`.
-# Each builds .venv itself.
+# Each builds .venv itself. `make demo DEMO=--quick` takes a minute and shows that everything runs.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo openi test check unit docs format clean
+.PHONY: demo openi test check unit wheel-check newcomer dist docs format clean
 
 demo: $(STAMP)
-	$(BIN)/python scripts/demo.py --out runs/demo
+	$(BIN)/medclip-debias demo --out runs/demo $(DEMO)
+	@echo "To give commands yourself: source $(BIN)/activate; what next: docs/start.md"
 
 openi: $(STAMP)
 	@test -n "$(DATA)" || { echo "Say where Open-i is: make openi DATA=/path/to/openi"; exit 1; }
 	$(BIN)/python scripts/openi.py "$(DATA)" --out runs/openi
 
-test: check unit
+test: check unit wheel-check
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -26,6 +27,18 @@ check: $(STAMP)
 # Two processes of one thread each: on two cores twice as fast as one process of two.
 unit: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
+
+# The wheel, built and used alone outside this folder; and README.md and docs/start.md followed to the
+# letter in a copy of it, short and without a network (scripts/newcomer.py alone: the whole, anew).
+wheel-check: $(STAMP)
+	$(BIN)/python scripts/wheel_check.py
+
+newcomer: $(STAMP)
+	$(BIN)/python scripts/newcomer.py --quick
+
+dist: $(STAMP)
+	rm -rf runs/dist
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir runs/dist .
 
 # The lock has no tool for pages: they are added at their newest, and change nothing that it holds.
 docs: $(STAMP)

@@ -1,7 +1,7 @@
 """The whole way on Open-i, real radiographs and reports: what `make openi DATA=FOLDER` runs.
 
-Every line that starts with `$` is a command that you can type yourself (see stages.py). Run again,
-it goes on where it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
+Every line that starts with `$` is a command that you can type yourself. Run again, it goes on where
+it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import argparse
 import shutil
 from pathlib import Path
 
+from medclip_debias.cli import run
+from medclip_debias.cli.stages import Stage, run_stages
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.training.resolve import load_run
-from stages import Stage, run_stages
 
-CONFIG = Path("configs/openi/base.yaml")
+CONFIG = Path("openi/base")
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64"]
 LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
 SUPERVISED_STEPS = 800
@@ -104,7 +105,7 @@ def main() -> None:
     if options.fresh:
         shutil.rmtree(options.out, ignore_errors=True)
     given = (options.data, options.out, options.config, options.steps, options.least, options.loss)
-    run_stages(stages(*given), options.out)
+    run_stages(stages(*given), options.out, run)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ usage: scripts/train_mimic_cxr.sh SOURCE LANGUAGE_MODEL [CONFIG] [--loss NAME] [
   SOURCE          MIMIC-CXR or MIMIC-CXR-JPG folder of PhysioNet (only read)
   LANGUAGE_MODEL  folder of CXR-BERT (config.json, weights, vocabulary); scores sentences and
                   is what the text encoder starts from
-  CONFIG          file of the run; default configs/mimic_cxr/base.yaml with the paper's method,
+  CONFIG          file or name of the run; default mimic_cxr/base with the paper's method,
                   --loss debiased_language_model
   --loss NAME     preset over CONFIG; `medclip-debias losses` lists them, Table 1's rows first
   key=value       settings over CONFIG, as train.steps=50000
@@ -33,7 +33,7 @@ if [ $# -lt 2 ]; then
 fi
 source_folder=$1 language_model=$2
 shift 2
-config=configs/mimic_cxr/base.yaml usual=(--loss debiased_language_model)
+config=mimic_cxr/base usual=(--loss debiased_language_model)
 if [ $# -gt 0 ] && [[ $1 != *=* && $1 != -* ]]; then
     config=$1 usual=()
     shift
@@ -48,24 +48,24 @@ run() {
     printf '$ medclip-debias %s\n' "$*" >&2
     medclip-debias "$@"
 }
-for path in "$source_folder" "$language_model" "$config"; do
+for path in "$source_folder" "$language_model"; do
     if [ ! -e "$path" ]; then
         echo "$path: there is no such file or folder." >&2
         exit 2
     fi
 done
 
-# One setting of the run, as the program resolves it.
+settings=("prepared=${PREPARED:-data/mimic_cxr_512}" "model.text.folder=$language_model" "${settings[@]}")
+if [ -n "${OUT-}" ]; then settings+=("out=$OUT"); fi
+# The run as the program resolves it, and one setting of it.
+resolved=$(medclip-debias config show "$config" "${settings[@]}" --json)
 setting() {
-    medclip-debias config show "$config" "${settings[@]}" --json |
-        python -c "import json, sys
+    python -c "import json, sys
 value = json.load(sys.stdin)
 for key in sys.argv[1].split('.'):
     value = value[key]
-print(value)" "$1"
+print(value)" "$1" <<<"$resolved"
 }
-settings=("prepared=${PREPARED:-data/mimic_cxr_512}" "model.text.folder=$language_model" "${settings[@]}")
-if [ -n "${OUT-}" ]; then settings+=("out=$OUT"); fi
 prepared=$(setting prepared)
 out=$(setting out)
 size=$(setting preprocessing.prepare.size)

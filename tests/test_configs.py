@@ -1,20 +1,24 @@
-"""The files of configs/: each is valid alone, and every preset over both bases."""
+"""Settings that come along: each is valid, has a name, can be copied; presets over both bases."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from medclip_debias.cli import run
+from medclip_debias.experiments.grid import read_grid
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import presets
 from medclip_debias.training.resolve import changed, resolved
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[1] / "medclip_debias/configs"
 FAMILIES = ("mimic_cxr", "phantom")
 RUNS = (
-    *("mimic_cxr/base", "mimic_cxr/radzero_recipe", "openi/base"),
+    *("mimic_cxr/base", "mimic_cxr/debiased", "mimic_cxr/radzero_recipe", "openi/base"),
     *("phantom/base", "phantom/demo", "real_cxr/smoke"),
 )
 ELSEWHERE = {"experiments", "studies"}  # they have tests of their own
@@ -36,8 +40,75 @@ def test_every_file_is_looked_at():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_each_is_a_run(name):
-    path = CONFIGS / f"{name}.yaml"
-    build_objective(loss_settings(resolved(path)["loss"], str(path)))
+    content = resolved(name)
+    build_objective(loss_settings(content["loss"], name))
+    assert content == resolved(CONFIGS / f"{name}.yaml")
+
+
+def test_each_is_named_and_says_what_it_is(capsys):
+    assert run(["config", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["configs"]
+    files = [path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.y*")]
+    assert list(listed) == sorted(files)
+    assert all(" " in about and about[0] not in '#"' for about in listed.values())
+    assert run(["config", "list"]) == 0
+    assert f"phantom/demo\n  {listed['phantom/demo']}\n" in capsys.readouterr().out
+
+
+def test_the_papers_method_on_mimic_cxr_has_a_name():
+    assert resolved("mimic_cxr/debiased") == resolved(
+        "mimic_cxr/base", loss="debiased_language_model"
+    )
+
+
+@pytest.mark.parametrize("name", ["phantom/demo", "experiments/positives_phantom_300"])
+def test_a_copy_elsewhere_says_the_same_and_is_never_written_over_unasked(tmp_path, name, capsys):
+    mine = tmp_path / "new" / "mine.yaml"
+    assert run(["config", "new", name, str(mine)]) == 0
+    assert mine.read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()
+    if name.startswith("experiments"):
+        assert read_grid(mine) == read_grid(name).model_copy(update={"name": "mine"})
+    else:
+        assert resolved(mine) == resolved(name)
+    mine.write_text("train: {steps: 3}\n", encoding="utf-8")
+    assert run(["config", "new", name, str(mine)]) == 2
+    assert "is already there" in capsys.readouterr().err
+    assert mine.read_text(encoding="utf-8") == "train: {steps: 3}\n"
+    assert run(["config", "new", name, str(mine), "--overwrite"]) == 0
+    assert mine.read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()
+
+
+def test_a_file_of_ones_own_inherits_a_name_and_goes_before_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: [config:phantom/demo]\ntrain: {steps: 7}\n", encoding="utf-8")
+    named, own = flat(resolved("phantom/demo")), flat(resolved(mine))
+    assert {key for key in named if named[key] != own[key]} == {"train.steps"}
+    (tmp_path / "phantom").mkdir()
+    (tmp_path / "phantom" / "demo").write_text(mine.read_text("utf-8"), encoding="utf-8")
+    assert resolved("phantom/demo")["train"]["steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["config", "show", "mimic_cxr/debaised"], "no such file; .*mean 'mimic_cxr/debiased'"),
+        (["config", "show", "configs/phantom/demo.yaml"], "no such file; .*mean 'phantom/demo'"),
+        (["config", "new", "phantom/dem", "a.yaml"], "config new: no settings .*'phantom/demo'"),
+        (["experiment", "experiments/phantom_smal"], "mean 'experiments/phantom_small'"),
+        (["config", "show", "own.yaml"], "own.yaml: no settings .*called 'phantom/bse'.*base'"),
+    ],
+)
+def test_a_name_that_is_none_ends_with_one_sentence(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text("extends: config:phantom/bse\n", encoding="utf-8")
+    capsys.readouterr()
+    assert run(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.search(said, captured.err), captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert not (tmp_path / "a.yaml").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -56,12 +127,12 @@ def test_a_preset_over_a_base_changes_its_objective_and_its_folder_alone(family,
 
 
 def test_the_base_is_the_papers_setting():
-    run = resolved(CONFIGS / "mimic_cxr" / "base.yaml")
-    assert run["preprocessing"]["prepare"]["size"] == 512
-    assert run["preprocessing"]["input_size"] == 480
-    assert run["model"]["image"]["arch"] == "resnet18"
-    assert run["model"]["dim"] == 128
-    train = run["train"]
+    content = resolved(CONFIGS / "mimic_cxr" / "base.yaml")
+    assert content["preprocessing"]["prepare"]["size"] == 512
+    assert content["preprocessing"]["input_size"] == 480
+    assert content["model"]["image"]["arch"] == "resnet18"
+    assert content["model"]["dim"] == 128
+    train = content["train"]
     assert (train["batch_size"], train["lr"], train["warmup_steps"]) == (64, 1e-5, 2000)
 
 

@@ -50,8 +50,8 @@ def test_the_example_is_shown_under_the_help_and_brackets_stay(capsys):
         (["train", "x.yaml", "--jsn"], "--json"),
         (["bench", "lst"], "Did you mean 'list'"),
         (["config", "shwo"], "Did you mean 'show'"),
-        (["train", "configs/phantom/base.yaml", "train.step=5"], "did you mean 'steps'"),
-        (["train", "configs/phantom/base.yaml", "--loss", "debiasd"], "did you mean 'debiased"),
+        (["train", "phantom/base", "train.step=5"], "did you mean 'steps'"),
+        (["train", "phantom/base", "--loss", "debiasd"], "did you mean 'debiased"),
     ],
 )
 def test_a_typo_is_answered_by_what_was_meant(capsys, monkeypatch, words, hint):

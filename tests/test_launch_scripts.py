@@ -183,11 +183,11 @@ def test_a_job_is_requeued_only_so_often(tmp_path, more, again):
 @pytest.mark.parametrize(
     ("words", "run"),
     [
-        ([], ["configs/mimic_cxr/base.yaml", "--loss debiased_language_model"]),
-        (["train.steps=9"], ["base.yaml", "--loss debiased_language_model", "train.steps=9"]),
-        (["--loss", "xclr"], ["configs/mimic_cxr/base.yaml", "--loss xclr"]),
-        (["configs/phantom/demo.yaml"], ["config show configs/phantom/demo.yaml prepared="]),
-        (["configs/phantom/base.yaml", "--loss", "fnc"], ["phantom/base.yaml", "--loss fnc"]),
+        ([], ["mimic_cxr/base", "--loss debiased_language_model"]),
+        (["train.steps=9"], ["mimic_cxr/base", "--loss debiased_language_model", "train.steps=9"]),
+        (["--loss", "xclr"], ["mimic_cxr/base", "--loss xclr"]),
+        (["phantom/demo"], ["config show phantom/demo prepared="]),
+        (["phantom/base", "--loss", "fnc"], ["phantom/base", "--loss fnc"]),
     ],
 )
 def test_the_whole_way_trains_the_papers_method_unless_another_is_given(tmp_path, words, run):

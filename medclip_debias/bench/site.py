@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medclip_debias import __version__
 from medclip_debias.bench.board import Board, Cell, Gap, Row, read_board
 from medclip_debias.bench.pairs import RESAMPLES
 from medclip_debias.bench.record import Figure
@@ -121,7 +120,6 @@ def page(board: Board) -> str:
         number=number,
         width=WIDTH,
         resamples=RESAMPLES,
-        version=__version__,
     )
 
 

@@ -19,8 +19,16 @@ PUBLISHED = "published, not reproduced here"
 
 def printed(board: Board) -> list[PrintedTable]:
     """Values with ranks; differences to the baseline; where the figures of others stand."""
-    found = [_values(board), _differences(board), _sources(board)]
-    return [table for table in found if table is not None]
+    return [table for _, table in _titled(board)]
+
+
+def _titled(board: Board) -> list[tuple[str, PrintedTable]]:
+    found = {
+        "Values": _values(board),
+        "Differences": _differences(board),
+        "Figures of others": _sources(board),
+    }
+    return [(title, table) for title, table in found.items() if table is not None]
 
 
 def markdown(board: Board) -> str:
@@ -35,7 +43,7 @@ def latex(board: Board) -> str:
 
 def html(board: Board) -> str:
     """All tables as a page that needs no other file."""
-    return render("bench_table.html.j2", tables=printed(board))
+    return render("bench_table.html.j2", tables=_titled(board))
 
 
 COLUMNS = (

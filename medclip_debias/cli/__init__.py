@@ -16,7 +16,7 @@ import typer
 from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
-from medclip_debias.cli import data, claims, training, ops  # isort: skip  # noqa: F401
+from medclip_debias.cli import demo, data, claims, training, ops  # isort: skip  # noqa: F401
 from medclip_debias.cli import evaluation, calibration, compare, bench  # isort: skip  # noqa: F401
 from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
 from medclip_debias.cli import results  # isort: skip  # noqa: F401

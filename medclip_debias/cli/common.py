@@ -104,7 +104,7 @@ app = Verbs(
 )
 
 # The panels of --help, in its order.
-DATA, TRAINING, EVALUATION = "Data", "Training", "Evaluation"
+START, DATA, TRAINING, EVALUATION = "First steps", "Data", "Training", "Evaluation"
 LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
 SHARING = "Sharing"
 
@@ -113,6 +113,10 @@ Seed = Annotated[int, typer.Option(help="Same seed, same bytes.", min=0)]
 Loss = Annotated[
     str | None,
     typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
+]
+RunFile = Annotated[
+    Path,
+    typer.Argument(help="YAML file, a name that `config list` shows, or the folder of a run."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Prompts = Annotated[

@@ -25,6 +25,7 @@ from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
     from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.store import PreparedSet
 
 
 class ImageFormat(StrEnum):
@@ -240,7 +241,15 @@ def prepare(
     if shard is not None:
         show({"part": str(out), **counts}, as_json)
     else:
-        show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
+        _show_set(out, prepared, as_json)
+
+
+def _show_set(out: Path, prepared: PreparedSet, as_json: bool) -> None:
+    """Write the set's page, and show its counts."""
+    from medclip_debias.reporting.prepared_page import write_prepared_page
+
+    page = {"page": str(write_prepared_page(prepared))}
+    show({"prepared": str(out), **prepared.summary, **page}, as_json, funnel=prepared.funnel)
 
 
 def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) -> PrepareSettings:
@@ -269,5 +278,4 @@ def merge(
     """Join the parts of a prepared set to the same bytes as one run."""
     from medclip_debias.data.prepare.shards import merge as run
 
-    prepared = run(parts, out, overwrite=overwrite)
-    show({"prepared": str(out), **prepared.summary}, as_json, funnel=prepared.funnel)
+    _show_set(out, run(parts, out, overwrite=overwrite), as_json)

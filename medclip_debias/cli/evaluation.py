@@ -83,7 +83,10 @@ def evaluate(
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
     bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
-    heatmaps: Annotated[int, typer.Option(help="Heatmap pictures to write.", min=0)] = 16,
+    heatmaps: Annotated[
+        int,
+        typer.Option(help="Pictures to write beside best, median, worst; 0 for none.", min=0),
+    ] = 16,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
@@ -196,11 +199,18 @@ def suppression(
 
 @app.command(rich_help_panel=EVALUATION, example="report runs/demo")
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder: settings, metrics, results.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or a prepared set.")],
+    prepared: Annotated[
+        Path | None,
+        typer.Option(
+            help="Set that the run learned from: the report then quotes its sentences. A synthetic"
+            " set need not be named."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's self-contained HTML report."""
+    """Write the self-contained HTML report of a run, or the page of a prepared set."""
     from medclip_debias.reporting.report import write_report
 
     say_if_training(run)
-    show({"report": str(write_report(run))}, as_json)
+    show({"report": str(write_report(run, prepared))}, as_json)

@@ -10,11 +10,11 @@ import typer
 from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, must_know, note, progress, show
 
 
-@app.command(
-    rich_help_panel=EXPERIMENTS, example="experiment configs/experiments/phantom_demo.yaml --plan"
-)
+@app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
 def experiment(
-    grid: Annotated[Path, typer.Argument(help="YAML file of the grid, as configs/experiments.")],
+    grid: Annotated[
+        Path, typer.Argument(help="YAML file of the grid, or a name that `config list` shows.")
+    ],
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as base.train.steps=500 seeds=[0,1].")
     ] = None,

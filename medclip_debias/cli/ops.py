@@ -1,4 +1,4 @@
-"""Verbs that look before a run: config show, doctor."""
+"""Verbs that look before a run: config list, new and show, doctor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import TRAINING, AsJson, Loss, Verbs, app, note
+from medclip_debias.cli.common import (
+    TRAINING,
+    AsJson,
+    Loss,
+    Overwrite,
+    RunFile,
+    Verbs,
+    app,
+    note,
+)
 
 config_app = Verbs(help="Settings of a run.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
@@ -17,11 +26,37 @@ Words = Annotated[
 ]
 
 
-@config_app.command(
-    "show", example="config show configs/phantom/demo.yaml train.lr=1e-4 --only-changed"
-)
+@config_app.command("list", example="config list")
+def config_list(as_json: AsJson = False) -> None:
+    """List the runs, grids and studies that come with the program, by name."""
+    import json
+
+    from medclip_debias.configs import about, names
+
+    found = {name: about(name) for name in names()}
+    if as_json:
+        typer.echo(json.dumps({"configs": found}))
+        return
+    for name, title in found.items():
+        typer.echo(f"{name}\n  {title}")
+
+
+@config_app.command("new", example="config new phantom/demo mine.yaml")
+def config_new(
+    name: Annotated[str, typer.Argument(help="Name that `config list` shows.")],
+    file: Annotated[Path, typer.Argument(help="YAML file to write, to change as you like.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Copy settings that come with the program, with their comments, into a file of your own."""
+    from medclip_debias.configs import copy
+
+    copy(name, file, overwrite=overwrite)
+    typer.echo(f"{file}: change it, then give it in place of {name}.")
+
+
+@config_app.command("show", example="config show phantom/demo train.lr=1e-4 --only-changed")
 def config_show(
-    config: Annotated[Path, typer.Argument(help="YAML file of a run.")],
+    config: RunFile,
     settings: Words = None,
     loss: Loss = None,
     only_changed: Annotated[
@@ -43,7 +78,7 @@ def config_show(
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
 
-@app.command(rich_help_panel=TRAINING, example="doctor configs/phantom/demo.yaml")
+@app.command(rich_help_panel=TRAINING, example="doctor phantom/demo")
 def doctor(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of a run; without, the machine alone.")

@@ -20,7 +20,7 @@ def import_model(
         str,
         typer.Argument(
             help="biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
-            "carzero, radzero, conns, cxr_clip or mgca."
+            "carzero, radzero, conns, cxr_clip, mgca, kad, medklip or afloc."
         ),
     ],
     weights: Annotated[
@@ -33,7 +33,8 @@ def import_model(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns)."
+            help="open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns), "
+            "questions as JSON (kad, medklip)."
         ),
     ] = None,
     score: Annotated[

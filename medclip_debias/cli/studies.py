@@ -18,7 +18,8 @@ def study(
         list[str] | None, typer.Argument(help="Settings of the study, as seeds=5.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="YAML file of settings, as configs/studies.")
+        Path | None,
+        typer.Option("--config", help="YAML file of settings, or its name."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder; default runs/studies/NAME.")

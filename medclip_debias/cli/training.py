@@ -11,6 +11,7 @@ from medclip_debias.cli.common import (
     TRAINING,
     AsJson,
     Loss,
+    RunFile,
     app,
     log_lines,
     must_know,
@@ -78,10 +79,10 @@ def score(
 
 @app.command(
     rich_help_panel=TRAINING,
-    example="train configs/phantom/demo.yaml --loss debiased_0.05 train.steps=500",
+    example="train phantom/demo --loss debiased_0.05 train.steps=500",
 )
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file of the run, or the folder of a run.")],
+    config: RunFile,
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
     ] = None,
@@ -159,10 +160,10 @@ def train(
 
 @app.command(
     rich_help_panel=TRAINING,
-    example="features configs/phantom/demo.yaml train.freeze.image=all train.features.cache=true",
+    example="features phantom/demo train.freeze.image=all train.features.cache=true",
 )
 def features(
-    config: Annotated[Path, typer.Argument(help="YAML file of the run.")],
+    config: RunFile,
     settings: Annotated[
         list[str] | None, typer.Argument(help="Overrides, as train.features.dtype=fp16.")
     ] = None,

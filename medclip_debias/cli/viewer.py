@@ -20,6 +20,16 @@ def view(
     images: Annotated[
         Path | None, typer.Option(help="Folder of radiographs to choose from.")
     ] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Folder of a second model, to be seen beside the first.")
+    ] = None,
+    boxes: Annotated[
+        Path | None, typer.Option(help="MS-CXR or COCO file with true boxes of --images.")
+    ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(help="File of 'calibrate' for one of the models; may be repeated."),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
     ] = None,
@@ -64,8 +74,18 @@ def view(
     token = None if no_token else given or new_token()
     from medclip_debias.viewer.answers import Answers
 
-    answers = Answers.open(model, index, images, device, note)
-    warn(answers.warning)
+    answers = Answers.open(
+        model,
+        index,
+        images,
+        device,
+        note,
+        beside=beside,
+        boxes=boxes,
+        calibrations=calibration or (),
+    )
+    for warning in dict.fromkeys(one.warning for one in answers.models):
+        warn(warning)
     serve(
         answers,
         socket or (host or LOOPBACK, PORT if port is None else port),

@@ -24,6 +24,7 @@ __all__ = [
     "PAPER_COLUMNS",
     "PAPER_TABLE_1",
     "PROTOCOLS",
+    "PROTOCOL_TITLES",
     "VALIDATION",
     "VARIANTS",
     "Metric",
@@ -383,6 +384,19 @@ VALIDATION = (
 PROTOCOLS = tuple(dict.fromkeys(metric.protocol for metric in METRICS))
 """The protocols, in the order of their results."""
 
+PROTOCOL_TITLES = {
+    "zero_shot": "Zero-shot classification",
+    "grounding": "Phrase grounding",
+    "sentence_boxes": "Boxes for sentences that may not be in the image",
+    "retrieval": "Retrieval of boxes and sentences",
+    "study_retrieval": "Retrieval of whole studies",
+    "triplets": "Report triplets (--triplets)",
+    "segmentation": "Segmentation (archives with masks)",
+    "progression": "Progression (MS-CXR-T beside MIMIC-CXR)",
+    "validation": "On the way of a training run (validation.csv)",
+}
+"""The protocols as headings."""
+
 PAPER_COLUMNS: tuple[PaperColumn, ...] = ("AUC", "ACC", "CNR", "mIoU", "Recall", "MedR")
 
 PAPER_TABLE_1: dict[str, tuple[float, ...]] = {
@@ -442,20 +456,9 @@ def page() -> str:
         "catalogue.py`, which every table, plot and comparison reads. How each is computed:",
         "[evaluation.md](evaluation.md).",
     ]
-    titles = {
-        "zero_shot": "Zero-shot classification",
-        "grounding": "Phrase grounding",
-        "sentence_boxes": "Boxes for sentences that may not be in the image",
-        "retrieval": "Retrieval of boxes and sentences",
-        "study_retrieval": "Retrieval of whole studies",
-        "triplets": "Report triplets (`--triplets`)",
-        "segmentation": "Segmentation (archives with masks)",
-        "progression": "Progression (MS-CXR-T beside MIMIC-CXR)",
-        "validation": "On the way of a training run (`validation.csv`)",
-    }
     for protocol in (*PROTOCOLS, "validation"):
         found = [m for m in (*METRICS, *VALIDATION) if m.protocol == protocol]
-        lines += ["", f"## {titles[protocol]}", ""]
+        lines += ["", f"## {PROTOCOL_TITLES[protocol]}", ""]
         lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]
         lines += [_line(metric) for metric in found]
     return "\n".join(lines) + "\n"

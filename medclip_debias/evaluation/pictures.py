@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.evaluation.phrase_selection import Phrase
+from medclip_debias.evaluation.retrieval_examples import CASES as CASE_NAMES
+from medclip_debias.evaluation.retrieval_examples import case_places
 from medclip_debias.files import atomic_folder, write_json
 from medclip_debias.grounding.absent import PERCENTILE, AbsentScores
 from medclip_debias.grounding.boxes import as_boxes
@@ -30,6 +32,12 @@ CHOICE = (
     "One phrase of each category in turn, in the order of the phrase ids, each image once as long "
     "as there are others; the scores play no part."
 )
+
+CASES = (
+    "Beside these, the phrases with the best, the median and the worst value of a metric, of those"
+    " that can be grounded."
+)
+CASE_METRICS = ("cnr_signed", "miou")
 
 _QUANTILES = 1000
 
@@ -57,6 +65,25 @@ def choose_phrases(phrases: Sequence[Phrase], count: int) -> list[int]:
     return chosen
 
 
+def choose_cases(
+    phrases: Sequence[Phrase], metrics: Mapping[int, Mapping[str, float]]
+) -> list[tuple[str, str, int]]:
+    """Metric, ``best``, ``median`` or ``worst``, and number of the phrase, for `CASE_METRICS`.
+
+    Of equal values the first in the order of the phrase ids; of two medians the better.
+    """
+    usable = sorted(
+        (n for n, phrase in enumerate(phrases) if phrase.groundable and n in metrics),
+        key=lambda n: phrases[n].phrase_id,
+    )
+    found: list[tuple[str, str, int]] = []
+    for metric in CASE_METRICS if usable else ():
+        values = np.array([metrics[n][metric] for n in usable])
+        places = zip(CASE_NAMES, case_places(-values), strict=True)
+        found += [(metric, case, usable[place]) for case, place in places]
+    return found
+
+
 def write_heatmaps(
     folder: Path,
     prepared: PreparedSet,
@@ -70,20 +97,22 @@ def write_heatmaps(
 ) -> list[dict[str, Any]]:
     """Write ``count`` pictures with true boxes, and ``index.json``, as one new folder.
 
-    The pictures show the prepared image in the original's shape, in original coordinates.
+    Beside them those of `choose_cases`. The pictures show the prepared image in the original's
+    shape, in original coordinates.
     """
-    chosen = choose_phrases(phrases, count)
+    chosen, cases = choose_phrases(phrases, count), choose_cases(phrases, metrics)
+    every = list(dict.fromkeys([*chosen, *(number for _, _, number in cases)]))
 
     def heatmap(number: int) -> NDArray[np.float32]:
         """Computed anew each time: sixteen maps of large radiographs would hold 500 MB."""
         where = phrases[number].geometry
         return upsample_to_original(grids[number], where, grid, smoothing=smoothing)
 
-    scale = one_scale((heatmap(number), phrases[number].boxes) for number in chosen)
-    items = []
+    scale = one_scale((heatmap(number), phrases[number].boxes) for number in every)
+    items: dict[int, dict[str, Any]] = {}
     image_ids = prepared.images["image_id"].tolist()
     with atomic_folder(folder) as temporary:
-        for place, number in enumerate(chosen, start=1):
+        for place, number in enumerate(every, start=1):
             phrase = phrases[number]
             geometry = phrase.geometry
             name = f"{place:02d}_{slug(phrase.category, 24)}_{slug(phrase.text)}.png"
@@ -103,20 +132,23 @@ def write_heatmaps(
                     geometry.side - geometry.pad_y,
                 ),
             )
-            items.append(
-                {
-                    "file": name,
-                    "phrase_id": phrase.phrase_id,
-                    "image_id": image_ids[phrase.row],
-                    "category": phrase.category,
-                    "text": phrase.text,
-                    "boxes": phrase.boxes,
-                    **{key: float(value) for key, value in metrics[number].items()},
-                }
-            )
-        index = {"choice": CHOICE, "notice": NOTICE, "scale": _said(scale), "items": items}
+            items[number] = {
+                "file": name,
+                "phrase_id": phrase.phrase_id,
+                "image_id": image_ids[phrase.row],
+                "category": phrase.category,
+                "text": phrase.text,
+                "boxes": phrase.boxes,
+                **{key: float(value) for key, value in metrics[number].items()},
+            }
+        shown = [items[number] for number in chosen]
+        index = {
+            **{"choice": CHOICE, "choice_of_cases": CASES, "notice": NOTICE, "scale": _said(scale)},
+            "items": shown,
+            "cases": [{"metric": m, "case": case} | items[number] for m, case, number in cases],
+        }
         write_json(temporary / "index.json", index)
-    return items
+    return shown
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from medclip_debias.evaluation.representations import (
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
-from medclip_debias.models.interface import need_vectors
+from medclip_debias.models.interface import compares, need_vectors
 from medclip_debias.models.sentences import one_vector
 from medclip_debias.palette import PALE, STYLES
 from medclip_debias.phantom.truth import Truth
@@ -117,7 +117,7 @@ def probe(
     check_preparation(model.preprocessing, data)
     known = Truth(Path(truth)) if truth is not None else None
     if known is not None:
-        need_vectors(model, "probe --truth", several=True)
+        need_vectors(model, "probe --truth", several=compares(model, "images"))
     rows = {name: _rows(data, name) for name in ("train", split)}
     labels = _labels(data)
     every = np.concatenate(list(rows.values()))
@@ -242,7 +242,7 @@ def _features(
             if progress:
                 progress(min(start + 64, len(rows)), len(rows))
         vectors = np.concatenate(parts)
-        if model.text_form == "none":
+        if model.text_form == "none" or not compares(model, "images"):
             return vectors, {}
         sentences = data.sentences[["study_id", "text"]].drop_duplicates()
         place = {row: number for number, row in enumerate(rows)}

@@ -124,7 +124,8 @@ class Choice:
             )
             return SuppressionRule(chosen=about, **common)
         there = np.array([query.there for query in self._asked])
-        vectors = one_vector(self._vectors).cpu().numpy().astype(np.float64)
+        own = one_vector(self._vectors, self._model.sentence_rows)
+        vectors = own.cpu().numpy().astype(np.float64)
         place = [self._place[text] for text in self._level_texts]
         scores = np.stack([self._scores[row] for row in sorted(self._scores)])
         scale = self._model.learned_scale

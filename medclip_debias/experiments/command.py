@@ -42,7 +42,8 @@ def run_grid(
         say: called with sentences, as the predicted time.
 
     Returns:
-        The content of ``results.json`` and the place of the ``page``; for ``planned`` the numbers
+        The content of ``results.json`` and the places of the ``page`` and its ``html``; for
+        ``planned`` the numbers
         of the plan.
 
     Raises:
@@ -82,7 +83,7 @@ def run_grid(
         experiment, folder, workers=workers, progress=progress, say=say, ahead=ahead
     )
     write_text(folder / "tables.tex", _latex(experiment.tables))
-    return results | {"page": str(folder / "page.md")}
+    return results | {"page": str(folder / "page.md"), "html": str(folder / "page.html")}
 
 
 def _forget(experiment: Trainings, folder: Path) -> int:

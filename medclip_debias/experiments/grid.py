@@ -11,11 +11,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medclip_debias.config import Settings, apply_overrides, inherited, load_yaml, merge, validate
+from medclip_debias.configs import config_file
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.experiments.doses import is_dose, with_etas, with_policies, with_start
 from medclip_debias.losses.objective import loss_settings
-from medclip_debias.losses.presets import NAMED
+from medclip_debias.training.resolve import NAMED
 from medclip_debias.training.settings import RunSettings
 
 ONLY = "all"
@@ -102,27 +103,28 @@ class Run:
     content: dict[str, Any]
 
 
-def read_grid(path: Path, words: Sequence[str] = ()) -> GridSettings:
+def read_grid(grid_file: Path | str, words: Sequence[str] = ()) -> GridSettings:
     """Read a grid file.
 
     ``base``, and each entry of ``settings`` and ``methods``, is a mapping, which may have an
     ``extends`` of its own, or what could stand there: the name of a YAML file, relative to the
-    grid file, or ``loss:NAME``, a preset.
+    grid file, ``config:NAME``, or ``loss:NAME``, a preset.
 
     Args:
-        path: of the file.
+        grid_file: YAML file, or the name of one (`medclip_debias.configs`).
         words: ``key=value`` over it, as ``base.train.steps=500``.
 
     Raises:
         UserError: it cannot be read, or a setting of the grid is unknown or wrong.
     """
+    path = config_file(grid_file)
     content = {"name": path.stem} | load_yaml(path, NAMED)
     if "base" in content:
         content["base"] = _extended(content["base"], path)
     for key in ("settings", "methods"):
         if isinstance(content.get(key), Mapping):
             content[key] = {str(n): _extended(v, path) for n, v in content[key].items()}
-    where = f"{path} (with the settings on the command line)" if words else str(path)
+    where = f"{grid_file} (with the settings on the command line)" if words else str(grid_file)
     grid = validate(GridSettings, apply_overrides(content, words), where)
     _check(grid, where)
     return grid

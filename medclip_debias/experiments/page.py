@@ -45,6 +45,54 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
     return "\n".join(lines)
 
 
+def html_page(
+    experiment: Experiment, found: Summary, results: Mapping[str, Any], svg: bytes
+) -> str:
+    """The same as one HTML page that needs no other file.
+
+    Args:
+        experiment: what ran.
+        found: its summary.
+        results: the content of ``results.json``.
+        svg: the plot.
+    """
+    from medclip_debias.reporting.page import render
+    from medclip_debias.reporting.plots import inline
+    from medclip_debias.reporting.prose import prose, words
+
+    settings = experiment.shown(results["settings"])
+    heading = experiment.heading()
+    return render(
+        "experiment.html.j2",
+        heading=words(heading),
+        source=experiment.source,
+        introduction=prose(experiment.introduction()),
+        outdated=prose("\n".join(_outdated(experiment, results))),
+        findings=[words(sentence) for sentence in found.findings],
+        plot=inline(svg, f"Plot of {heading}; its numbers are in the tables"),
+        tables=[
+            (
+                words(one.title),
+                list(one.columns),
+                [[words(cell) for cell in row] for row in one.rows],
+            )
+            for one in found.tables
+        ],
+        command=experiment.command(),
+        cells=results["cells"],
+        seconds=results["seconds"],
+        settings=[[key.replace("_", " "), _shown(value)] for key, value in settings.items()],
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(each) for each in value) or "none"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key.replace('_', ' ')}: {_shown(each)}" for key, each in value.items())
+    return "none" if value is None else str(value)
+
+
 def _outdated(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
     """What to know of cells that an earlier version of the experiment measured."""
     version = type(experiment).version

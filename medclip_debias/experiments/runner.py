@@ -14,7 +14,7 @@ from medclip_debias import __version__
 from medclip_debias.data.parallel import cpus, ordered
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
-from medclip_debias.experiments.page import page, tables
+from medclip_debias.experiments.page import html_page, page, tables
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
 
 Progress = Callable[[int, int], None]
@@ -104,7 +104,8 @@ def run_experiment(
     Args:
         experiment: with its settings.
         out: folder; gets ``cells/``, ``results.json``, ``settings.yaml``, ``figure.png``,
-            ``figure.svg``, ``page.md`` and, for an index of several, perhaps ``overview.md``.
+            ``figure.svg``, ``page.md``, ``page.html`` and, for an index of several, perhaps
+            ``overview.md``.
         workers: processes; default as many cores as are worth it.
         progress: called with what is done and what there is to do, of inputs and cells.
         say: called with one line: the predicted time.
@@ -186,6 +187,8 @@ def _write(
     }
     _draw(experiment, rows, out)
     write_text(out / "page.md", page(experiment, found, results))
+    svg = (out / "figure.svg").read_bytes()
+    write_text(out / "page.html", html_page(experiment, found, results, svg))
     if found.overview:
         write_text(out / "overview.md", "\n".join(tables(found.overview)))
     write_text(out / "settings.yaml", yaml.safe_dump(results["settings"], sort_keys=False))

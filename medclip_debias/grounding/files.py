@@ -284,30 +284,14 @@ def write_groundings(
     for number, grounding in enumerate(groundings, start=1):
         name = f"{number:02d}_{slug(grounding.text)}"
         heatmap = grounding.heatmap
-        regions = _regions(heatmap, grounding.verdict, options)
+        regions = found_regions(heatmap, grounding.verdict, options)
         reference, match = (
             references.of(path, grounding.text, heatmap.shape)
             if references and path
             else ([], "none")
         )
-        lowest, highest = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
-        row: dict[str, Any] = {
-            "text": grounding.text,
-            "score": grounding.score,
-            "lowest": lowest,
-            "highest": highest,
-            "peak": list(highest_pixel(heatmap)),
-            "boxes": [
-                {
-                    "box": list(r.box),
-                    "confidence": r.confidence,
-                    "mean": r.mean,
-                    "peak": r.peak,
-                    "area": r.area,
-                }
-                for r in regions
-            ],
-            "in_image": asdict(grounding.verdict) if grounding.verdict else None,
+        row = grounding_row(grounding, heatmap, regions)
+        row |= {
             "reference": {"match": match, "boxes": reference},
             "picture": str(folder / f"{name}.png"),
             "map": str(folder / f"{name}.npy") if options.maps else None,
@@ -319,7 +303,7 @@ def write_groundings(
             heatmap,
             boxes=reference,
             found=[r.box for r in regions],
-            caption=_caption(grounding, lowest, highest, reference_score)
+            caption=_caption(grounding, row["lowest"], row["highest"], reference_score)
             if options.style.legend
             else "",
             limits=limits,
@@ -336,7 +320,37 @@ def write_groundings(
     return rows
 
 
-def _regions(
+def grounding_row(
+    grounding: Grounding, heatmap: NDArray[np.floating[Any]], regions: Sequence[ScoredRegion]
+) -> dict[str, Any]:
+    """What is said about one sentence on one image: ``text`` to ``in_image`` of `ground_files`.
+
+    Args:
+        grounding: the sentence on the image.
+        heatmap: its map ``[height, width]``.
+        regions: the boxes that were cut from it.
+    """
+    return {
+        "text": grounding.text,
+        "score": grounding.score,
+        "lowest": float(np.nanmin(heatmap)),
+        "highest": float(np.nanmax(heatmap)),
+        "peak": list(highest_pixel(heatmap)),
+        "boxes": [
+            {
+                "box": list(r.box),
+                "confidence": r.confidence,
+                "mean": r.mean,
+                "peak": r.peak,
+                "area": r.area,
+            }
+            for r in regions
+        ],
+        "in_image": asdict(grounding.verdict) if grounding.verdict else None,
+    }
+
+
+def found_regions(
     heatmap: NDArray[np.floating[Any]], verdict: Verdict | None, options: GroundOptions
 ) -> list[ScoredRegion]:
     """The boxes of one sentence: none where it is not in the image."""

@@ -80,6 +80,24 @@ class ReferenceBoxes:
             shape: the image's rows and columns; boxes annotated at another size are scaled, and
                 left aside where the ratio of the sides is another one.
         """
+        pairs = self._pairs(image, shape)
+        same = [pair for pair in pairs if _plain(pair[0].text) == _plain(text)]
+        boxes = [box for _, fitted in same or pairs for box in fitted.boxes]
+        return boxes, ("none" if not boxes else "phrase" if same else "image")
+
+    def phrases_of(
+        self, image: Path, shape: tuple[int, int]
+    ) -> list[tuple[str, list[list[float]]]]:
+        """Every phrase of an image that has boxes, with these, in the image's own pixels.
+
+        Args:
+            image: the image's file.
+            shape: as for `of`.
+        """
+        pairs = self._pairs(image, shape)
+        return [(phrase.text, fitted.boxes) for phrase, fitted in pairs if fitted.boxes]
+
+    def _pairs(self, image: Path, shape: tuple[int, int]) -> list[tuple[PhraseRecord, Fitted]]:
         key = _key(image)
         known = self.phrases.get(key, [])
         height, width = shape
@@ -87,10 +105,7 @@ class ReferenceBoxes:
             self._fitted[key] = [
                 fit_boxes(phrase.boxes, phrase.annotated_size, (width, height)) for phrase in known
             ]
-        pairs = list(zip(known, self._fitted[key], strict=True))
-        same = [pair for pair in pairs if _plain(pair[0].text) == _plain(text)]
-        boxes = [box for _, fitted in same or pairs for box in fitted.boxes]
-        return boxes, ("none" if not boxes else "phrase" if same else "image")
+        return list(zip(known, self._fitted[key], strict=True))
 
     def left_aside(self) -> list[str]:
         """Return a sentence on the boxes that could not be used, of the images asked for so far."""

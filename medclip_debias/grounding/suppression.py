@@ -8,7 +8,8 @@ the sentence is likelier true:
 - ``offset``: the image's score less the sentence's level over unlabelled images, the constant
   ``o_t = (1/g2) log mean_x exp(g2 s(x, t))`` (docs/theory.md, statement 6). A sentence of which
   every image scores high has to score higher to be believed. For sentences that nobody has seen
-  the level is a linear function of the sentence's vector, fitted when the rule is chosen.
+  the level is a linear function of the sentence's vector, fitted when the rule is chosen (of a
+  model that has several of a sentence, the one that lies with whole images).
 - ``negated``: the score less that of the sentence that denies the same findings.
 - ``peak``: the highest region less the reference of absent findings
   (`medclip_debias.grounding.absent`).
@@ -131,7 +132,8 @@ class Suppressor:
             )
         self._levels = np.zeros(len(sentences))
         if self._kind == "offset":
-            self._levels = rule.levels(one_vector(self._vectors).cpu().numpy())
+            own = one_vector(self._vectors, model.sentence_rows)
+            self._levels = rule.levels(own.cpu().numpy())
 
     def of(self, features: ImageFeatures) -> list[list[Verdict]]:
         """The verdict on each of T sentences for each of B images."""

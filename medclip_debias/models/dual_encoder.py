@@ -31,7 +31,7 @@ from medclip_debias.models.image_encoder import (
     rebuilt_image_encoder,
 )
 from medclip_debias.models.image_projection import image_projection
-from medclip_debias.models.interface import Head, MapKind, TextForm
+from medclip_debias.models.interface import Head, MapKind, SentenceRows, TextForm
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import encode_distinct, sentence_list
@@ -62,7 +62,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
     has_whole: ClassVar[bool] = False
     whole_alone: ClassVar[bool] = False
     text_form: ClassVar[TextForm] = "vector"
-    sentence_rows: ClassVar[tuple[int, int] | None] = None
+    sentence_rows: ClassVar[SentenceRows | None] = None
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance", "model_type")
 
     def __init__(

@@ -19,6 +19,9 @@ Rows: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[np.gene
 class ImageFeatures:
     """Vectors of B images, all on one device.
 
+    Vectors have unit length, but where a model scores by more than cosines (GLoRIA's local score,
+    KAD, MedKLIP, AFLoc): there they have their own.
+
     Attributes:
         regions: unit vectors ``[B, N, D]``, N = rows x columns in row-major order.
         whole: unit vectors ``[B, D]`` by which the model's authors score a whole image; None where
@@ -92,7 +95,13 @@ class ImageFeatures:
     @property
     def pooled(self) -> Tensor:
         """One unit vector an image ``[B, D]``: ``whole``, or the direction of the mean region."""
-        return F.normalize(self.regions.mean(dim=1), dim=-1) if self.whole is None else self.whole
+        if self.whole is None:
+            return F.normalize(self.regions.mean(dim=1), dim=-1)
+        length = torch.linalg.vector_norm(self.whole, dim=-1, keepdim=True)
+        # One of unit length stays as it is to the last bit.
+        return torch.where(
+            (length - 1).abs() < 1e-4, self.whole, self.whole / length.clamp_min(1e-12)
+        )
 
     @property
     def stored(self) -> Tensor:

@@ -18,6 +18,7 @@ from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.region_grid import RegionGrid
 
 MapKind = Literal["cosine", "attention"]
+SentenceRows: TypeAlias = tuple[int | None, int | None]
 TextForm = Literal["vector", "words", "none"]
 Head: TypeAlias = nn.Module | nn.Parameter
 
@@ -105,10 +106,11 @@ class ImageTextModel(Protocol):
         """Whether `score` reads nothing but ``whole``, so that regions need not be kept for it."""
 
     @property
-    def sentence_rows(self) -> tuple[int, int] | None:
+    def sentence_rows(self) -> SentenceRows | None:
         """Of a sentence's ``[K, D]``, the row that lies with whole images, and with regions.
 
-        None where a sentence has one vector, or words of which none stands for it.
+        A row is None where sentences and those vectors are not to be compared. None altogether
+        where a sentence has one vector, or words of which none stands for it.
         """
 
     @property
@@ -146,6 +148,12 @@ class ImageTextModel(Protocol):
         """The weights."""
 
 
+def compares(model: ImageTextModel, beside: Literal["images", "regions"]) -> bool:
+    """Whether a cosine of a sentence with whole images, or with regions, says something."""
+    rows = model.sentence_rows
+    return rows is None or rows[beside == "regions"] is not None
+
+
 def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> None:
     """Refuse a model of which a sentence has no single vector.
 
@@ -161,13 +169,13 @@ def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> 
         raise UserError(
             f"'{verb}' needs sentences, and this model reads images alone; see 'probe'."
         )
-    if model.text_form == "words":
+    if model.text_form == "words" and not several:
         raise UserError(
-            f"'{verb}' keeps one vector a sentence, and this model scores by words and regions; "
+            f"'{verb}' needs one vector a sentence, and this model scores by words and regions; "
             "import it with --score whole."
         )
     if model.sentence_rows is not None and not several:
         raise UserError(
-            f"'{verb}' needs one vector a sentence, and this model scores a sentence by several; "
-            "leave that out for it."
+            f"'{verb}' needs one vector a sentence, and this model scores a sentence by several, "
+            "or by more than a cosine; leave that out for it."
         )

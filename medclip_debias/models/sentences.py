@@ -45,7 +45,7 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
 
 def one_vector(
     sentences: Tensor,
-    rows: tuple[int, int] | None = None,
+    rows: tuple[int | None, int | None] | None = None,
     beside: Literal["images", "regions"] = "images",
 ) -> Tensor:
     """Unit vectors ``[T, D]`` of what a model encoded: that, or the direction of the mean word.
@@ -61,7 +61,7 @@ def one_vector(
     if rows is None:
         total = sentences.sum(dim=1)
     else:
-        total = sentences[:, rows[0] if beside == "images" else rows[1]]
+        total = sentences[:, rows[0 if beside == "images" else 1] or 0]
     return total / total.norm(dim=-1, keepdim=True).clamp_min(1e-12)
 
 

@@ -13,7 +13,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.interface import ImageTextModel
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import TimmSettings
+from medclip_debias.models.peers.settings import PeerSettings
 
 TrainableModel: TypeAlias = DualEncoder | Peer
 """What a run trains: two encoders, each a `medclip_debias.models.interface.Layered`."""
@@ -34,6 +34,8 @@ class Start:
         scale: what its scores are multiplied by at the first step.
         own_scale: whether that is what the start learned.
         score: how an image is compared with a sentence, in words.
+        bias: what a pairwise sigmoid loss adds to ``scale`` times the score, as the start learned
+            it; None where it does not say.
     """
 
     folder: Path
@@ -44,6 +46,7 @@ class Start:
     scale: float
     own_scale: bool
     score: str
+    bias: float | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -62,6 +65,8 @@ class Start:
                 said += ": non-commercial, and so are weights trained from it"
         learned = "learned before" if self.own_scale else "which the start does not say"
         score = f"an image scores by {self.score}, times {self.scale:.4g} ({learned})"
+        if self.bias is not None:
+            score += f"; a pairwise sigmoid loss starts with its bias, {self.bias:.4g}"
         return [f"{named}; {said}", score]
 
 
@@ -92,8 +97,11 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
     changed = given if isinstance(given, SimilaritySettings) else None
     if changed is not None:
         _check_similarity(changed, model, where)
+    bias = _bias(model) if changed is None else None
     model.begin_training(changed, settings.max_tokens)
     score = "the cosine of its whole-image vector, as published"
+    if isinstance(model, Peer) and model.fusion is not None:
+        score = "attention by cosine over its class token and regions, as published"
     if not model.has_whole:
         score = f"'{model.similarity.settings.aggregator}' of its regions"
         score += ", as the start" if changed is None else ", unlike the start"
@@ -109,8 +117,22 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
         scale=float(model.similarity.scale.detach()),
         own_scale=own_scale,
         score=score,
+        bias=bias,
     )
     return model, start
+
+
+def _bias(model: TrainableModel) -> float | None:
+    """SigLIP's bias, smaller by as much as its scale lies above the bound of those trained here.
+
+    So all logits shrink alike, and no pair changes sides.
+    """
+    if not isinstance(model, Peer) or model.learned_scale is None:
+        return None
+    published = model.settings
+    if not isinstance(published, PeerSettings) or published.bias is None:
+        return None
+    return published.bias * model.learned_scale / (published.scale or model.learned_scale)
 
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
@@ -119,8 +141,6 @@ def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableMode
         reason = "scores by words and regions as published; import it with --score whole"
     elif model.text_form == "none":
         reason = "reads images alone; give its folder to model.image.weights of a new model"
-    elif isinstance(model, Peer) and isinstance(model.settings.image, TimmSettings):
-        reason = f"has the image tower '{model.settings.image.name}', which cannot be trained on"
     else:
         return model
     raise UserError(f"{where}: setting 'model.start_from' is {folder}, but that model {reason}.")

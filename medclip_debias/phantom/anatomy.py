@@ -7,10 +7,13 @@ left, so the right lung has ``u < 0``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
+
+from medclip_debias.phantom import exact
 
 SIGN = {"right": -1.0, "left": 1.0}
 
@@ -21,12 +24,9 @@ def smooth(x: np.ndarray) -> np.ndarray:
     return x * x * (3.0 - 2.0 * x)
 
 
-def noise_field(
-    rng: np.random.Generator, shape: tuple[int, int], cells: tuple[int, int]
-) -> np.ndarray:
+def noise_field(rng: exact.Generator, shape: tuple[int, int], cells: tuple[int, int]) -> np.ndarray:
     """Smooth random field with standard deviation near 1, from a coarse grid of normals."""
-    coarse = rng.standard_normal(cells, dtype=np.float32).astype(np.float64)
-    return cv2.resize(coarse, (shape[1], shape[0]), interpolation=cv2.INTER_CUBIC)
+    return exact.enlarge(rng.grain(cells).astype(np.float64), shape)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Thorax:
 
     def heart(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Soft mask of the heart, which ends where it lies on the diaphragm."""
-        c, s = np.cos(self.heart_tilt), np.sin(self.heart_tilt)
+        c, s = exact.cos(self.heart_tilt), exact.sin(self.heart_tilt)
         x, y = u - self.heart_u, v - self.heart_v
         y = np.where(y > 0, 0.8 * y, y)  # no gap of air between heart and diaphragm
         q = ((c * x + s * y) / self.heart_a) ** 2 + ((c * y - s * x) / self.heart_b) ** 2
@@ -78,7 +78,7 @@ class Thorax:
 
     def spine_u(self, v: np.ndarray) -> np.ndarray:
         """``u`` of the spine's midline at height ``v``."""
-        return self.spine * np.sin(np.pi * np.clip((v + 0.95) / 1.6, 0.0, 1.0)) ** 2
+        return self.spine * exact.sin(np.pi * np.clip((v + 0.95) / 1.6, 0.0, 1.0)) ** 2
 
 
 @dataclass(slots=True)
@@ -106,11 +106,12 @@ class Scene:
     @property
     def unit(self) -> float:
         """Pixels per unit of the frame."""
-        return float(np.sqrt(abs(np.linalg.det(self.to_pixels[:, :2]))))
+        return math.sqrt(abs(_determinant(self.to_pixels)))
 
     def pixels(self, points: np.ndarray) -> np.ndarray:
         """Map frame points ``[n, 2]`` to continuous pixel coordinates."""
-        return np.asarray(points, dtype=float) @ self.to_pixels[:, :2].T + self.to_pixels[:, 2]
+        u, v = np.asarray(points, dtype=float).T
+        return np.stack([a * u + b * v + c for a, b, c in self.to_pixels], axis=-1)
 
     def window(self, u0: float, u1: float, v0: float, v1: float) -> tuple[slice, slice]:
         """Rows and columns that cover a rectangle of the frame (perhaps empty)."""
@@ -135,8 +136,12 @@ class Scene:
         return canvas.astype(np.float64) * (min(1.0, max(wide, 0.6)) / 255.0)
 
 
+def _determinant(matrix: np.ndarray) -> float:
+    return float(matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0])
+
+
 def new_scene(
-    rng: np.random.Generator, height: int, width: int, thorax: Thorax, portable: bool
+    rng: exact.Generator, height: int, width: int, thorax: Thorax, portable: bool
 ) -> Scene:
     """Place a thorax on a pixel grid, with jittered position, scale, proportions and tilt."""
     base = min(width / 2.3, height / 2.1)
@@ -145,19 +150,19 @@ def new_scene(
     cx = width * (0.5 + rng.uniform(-0.04, 0.04))
     cy = height * (0.5 + rng.uniform(-0.03, 0.04)) + 0.06 * sy
     angle = np.deg2rad(rng.normal(0.0, 2.5 if portable else 1.2))
-    c, s = np.cos(angle), np.sin(angle)
+    c, s = float(exact.cos(angle)), float(exact.sin(angle))
     matrix = np.array([[sx * c, -sy * s, cx], [sx * s, sy * c, cy]])
-    inverse = np.linalg.inv(matrix[:, :2])
     x = (np.arange(width) + 0.5 - cx)[None]
     y = (np.arange(height) + 0.5 - cy)[:, None]
-    u = inverse[0, 0] * x + inverse[0, 1] * y
-    v = inverse[1, 0] * x + inverse[1, 1] * y
+    area = _determinant(matrix)
+    u = (matrix[1, 1] * x - matrix[0, 1] * y) / area
+    v = (matrix[0, 0] * y - matrix[1, 0] * x) / area
     lung = np.zeros((height, width))
     empty = np.zeros((height, width))
     return Scene(thorax, matrix, u, v, lung, empty.copy(), empty.copy(), empty)
 
 
-def random_thorax(rng: np.random.Generator, portable: bool) -> Thorax:
+def random_thorax(rng: exact.Generator, portable: bool) -> Thorax:
     """Draw a normal thorax: proportions vary, the heart stays within normal limits."""
     depth = rng.normal(0.0, 0.04)  # how far the patient breathed in
     return Thorax(
@@ -175,7 +180,7 @@ def random_thorax(rng: np.random.Generator, portable: bool) -> Thorax:
     )
 
 
-def draw_lungs(scene: Scene, rng: np.random.Generator) -> None:
+def draw_lungs(scene: Scene, rng: exact.Generator) -> None:
     """Fill the layers of normal lungs: aeration minus heart, and branching vessels."""
     thorax = scene.thorax
     depth = np.maximum(
@@ -193,14 +198,14 @@ def draw_lungs(scene: Scene, rng: np.random.Generator) -> None:
         scene.vessels += _vessels(scene, rng, side, hilum)
 
 
-def _vessels(scene: Scene, rng: np.random.Generator, side: float, hilum: np.ndarray) -> np.ndarray:
+def _vessels(scene: Scene, rng: exact.Generator, side: float, hilum: np.ndarray) -> np.ndarray:
     angles = np.linspace(-1.35, 1.35, 11) + rng.normal(0, 0.07, 11)
     lengths = rng.uniform(0.4, 0.72, 11)
     bends = rng.normal(0, 0.25, 11)
     t = np.linspace(0, 1, 7)[:, None]
     thick, thin = [], []
     for angle, length, bend in zip(angles, lengths, bends, strict=True):
-        way = np.array([side * np.cos(angle), 1.15 * np.sin(angle)]) * length
+        way = np.array([side * exact.cos(angle), 1.15 * exact.sin(angle)]) * length
         across = np.array([-way[1], way[0]])
         curve = hilum + t * way + t * t * bend * across
         thick.append(curve[:4])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from medclip_debias.phantom.exact import Generator
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.study import Study, View
 
@@ -35,7 +36,7 @@ def write_dicom(
     Every value that a DICOM library would take from the clock or at random (UIDs, dates) comes
     from the study, so that the bytes are reproducible.
     """
-    rng = np.random.default_rng([*view.key, 4])
+    rng = Generator([*view.key, 4])
     black, span = rng.uniform(40, 220), rng.uniform(2600, 3600)
     shown = np.rint(black + span * pixels)
     inverted = bool(rng.random() < settings.monochrome1_share)

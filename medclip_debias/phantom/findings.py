@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from medclip_debias.phantom import exact
 from medclip_debias.phantom.anatomy import SIGN, Scene, Thorax, noise_field, smooth
 from medclip_debias.phantom.catalogue import FindingClass
 
@@ -42,9 +43,7 @@ class Mark:
 # ---------------------------------------------------------------- before the thorax is drawn
 
 
-def deform(
-    thorax: Thorax, finding: FindingClass, rng: np.random.Generator, visibility: float
-) -> None:
+def deform(thorax: Thorax, finding: FindingClass, rng: exact.Generator, visibility: float) -> None:
     """Let cardiomegaly or scoliosis change the thorax; other findings leave it alone."""
     if finding.type == "cardiomegaly":
         low, high = (1.26, 1.38) if finding.severity == "mild" else (1.5, 1.68)
@@ -72,7 +71,7 @@ def _mark_spine(scene: Scene) -> list[Mark]:
 
 # ------------------------------------------------------------------ after the lungs are drawn
 
-Painter = Callable[[Scene, FindingClass, np.random.Generator, float], list[Mark]]
+Painter = Callable[[Scene, FindingClass, exact.Generator, float], list[Mark]]
 
 
 def _fill(
@@ -86,7 +85,7 @@ def _fill(
 
 
 def _effusion(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     thorax, side = scene.thorax, SIGN[finding.side or "left"]
     window = scene.window(0.1 * side, 1.05 * side, -0.6, 1.0)
@@ -95,15 +94,15 @@ def _effusion(
     dome = thorax.diaphragm[side]
     if finding.severity == "small":
         # Fluid in the costophrenic angle: the level meets the dome and climbs the wall.
-        level = dome + rng.uniform(0.10, 0.16) - rng.uniform(0.26, 0.36) * wall**4
+        level = dome + rng.uniform(0.10, 0.16) - rng.uniform(0.26, 0.36) * (wall**2) ** 2
     else:
-        level = dome - rng.uniform(0.18, 0.48) - rng.uniform(0.16, 0.28) * wall**3
+        level = dome - rng.uniform(0.18, 0.48) - rng.uniform(0.16, 0.28) * (wall**2 * wall)
     shape = smooth((v - level) / 0.05) * (u * side > 0)
     return [_fill(scene, window, shape, 0.65 + 0.33 * min(1.0, visibility), 0.02)]
 
 
 def _pneumothorax(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     thorax, side = scene.thorax, SIGN[finding.side or "left"]
     window = scene.window(0.05 * side, 1.05 * side, -1.0, 0.95)
@@ -121,7 +120,9 @@ def _pneumothorax(
     # Towards its lower end the visceral pleura meets the wall again.
     border += (thorax.lateral(v) + 0.02 - border) * smooth((v - end + 0.25) / 0.25)
     gap = smooth((across - border) / 0.03) * scene.lung[window] * (across > 0)
-    line = np.exp(-(((across - border + 0.008) / 0.013) ** 2)) * scene.lung[window] * (across > 0)
+    line = (
+        exact.exp(-(((across - border + 0.008) / 0.013) ** 2)) * scene.lung[window] * (across > 0)
+    )
     line *= border < thorax.lateral(v) - 0.01
     line *= (v > apex - 0.03) & (border > thorax.medial(v))
     air, strength = scene.air[window], 0.4 + 0.6 * min(1.2, visibility)
@@ -135,7 +136,7 @@ def _pneumothorax(
 
 
 def _edema(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     severe = finding.severity == "severe"
     marks = []
@@ -156,7 +157,7 @@ def _edema(
 
 
 def _pneumonia(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     upper = finding.zone == "upper"
@@ -177,7 +178,7 @@ def _pneumonia(
 
 
 def _atelectasis(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     cu = side * rng.uniform(0.56, 0.66)
@@ -188,7 +189,7 @@ def _atelectasis(
     total = np.zeros_like(u)
     for k in range(1 + int(rng.random() < 0.45)):
         thick = rng.uniform(0.022, 0.038) * (1.0 if k == 0 else 0.75)
-        c, s = np.cos(slope), np.sin(slope)
+        c, s = exact.cos(slope), exact.sin(slope)
         along = c * (u - cu - 0.05 * k) + s * (v - cv + 0.085 * k)
         off = c * (v - cv + 0.085 * k) - s * (u - cu - 0.05 * k) + 0.3 * along**2
         bar = smooth((length - np.abs(along)) / 0.07) * smooth(1.6 - np.abs(off) / thick)
@@ -198,7 +199,7 @@ def _atelectasis(
 
 
 def _nodule(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     upper = finding.zone == "upper"
@@ -211,21 +212,36 @@ def _nodule(
     )
     u, v = scene.u[window], scene.v[window]
     x, y = (u - cu) / radius, (v - cv) / radius
-    angle = np.arctan2(y, x)
-    lobed = 1.0 + 0.05 * np.sin(rng.integers(2, 5) * angle + rng.uniform(0, 6.28))
-    shape = smooth((lobed - np.hypot(x, y)) / 0.3 + 0.3)
+    far = np.sqrt(x**2 + y**2)
+    lobes, turn = rng.integers(2, 5), rng.uniform(0, 6.28)
+    lobed = 1.0 + 0.05 * _wave_around(x, y, far, int(lobes), turn)
+    shape = smooth((lobed - far) / 0.3 + 0.3)
     opacity = rng.uniform(0.6, 0.85) * min(1.15, 0.3 + 0.7 * visibility)
     return [_fill(scene, window, shape, opacity, 0.07 * visibility)]
 
 
+def _wave_around(
+    x: np.ndarray, y: np.ndarray, far: np.ndarray, times: int, turn: float
+) -> np.ndarray:
+    """Sine of ``times`` the angle of (x, y), plus ``turn``: the angle itself is not computed."""
+    c, s = (
+        np.divide(z, far, out=np.full_like(far, zero), where=far > 0)
+        for z, zero in ((x, 1.0), (y, 0.0))
+    )
+    cosine, sine = c, s
+    for _ in range(times - 1):
+        cosine, sine = cosine * c - sine * s, cosine * s + sine * c
+    return cosine * exact.sin(turn) + sine * exact.cos(turn)
+
+
 def _hernia(
-    scene: Scene, _finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, _finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     cu, cv = rng.uniform(-0.02, 0.14), rng.uniform(0.30, 0.42)
     a, b = rng.uniform(0.14, 0.2), rng.uniform(0.13, 0.18)
     window = scene.window(cu - 1.25 * a, cu + 1.25 * a, cv - 1.25 * b, cv + 1.25 * b)
     u, v = scene.u[window], scene.v[window]
-    r = np.hypot((u - cu) / a, (v - cv) / b)
+    r = np.sqrt(((u - cu) / a) ** 2 + ((v - cv) / b) ** 2)
     strength = min(1.2, 0.35 + 0.65 * visibility)
     rim = smooth(1.0 - np.abs(r - 0.95) / 0.2)
     gas = smooth((0.85 - r) / 0.15) * smooth((cv + rng.uniform(-0.03, 0.05) - v) / 0.02)
@@ -248,7 +264,7 @@ def _bezier(points: list[tuple[float, float]], steps: int = 24) -> np.ndarray:
 
 
 def _line(
-    scene: Scene, finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     jit = rng.normal(0, 0.025, 6)
@@ -264,7 +280,7 @@ def _line(
 
 
 def _tube(
-    scene: Scene, _finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, _finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     u0, tip = rng.normal(0, 0.012), rng.uniform(-0.58, -0.40)
     walls = [
@@ -277,13 +293,13 @@ def _tube(
 
 
 def _pacemaker(
-    scene: Scene, _finding: FindingClass, rng: np.random.Generator, visibility: float
+    scene: Scene, _finding: FindingClass, rng: exact.Generator, visibility: float
 ) -> list[Mark]:
     cu, cv = rng.uniform(0.58, 0.70), rng.uniform(-0.58, -0.44)
     a, b = rng.uniform(0.10, 0.13), rng.uniform(0.085, 0.11)
     window = scene.window(cu - 1.3 * a, cu + 1.3 * a, cv - 1.3 * b, cv + 1.3 * b)
     u, v = scene.u[window], scene.v[window]
-    q = ((u - cu) / a) ** 4 + ((v - cv) / b) ** 4
+    q = (((u - cu) / a) ** 2) ** 2 + (((v - cv) / b) ** 2) ** 2
     shape = np.zeros(scene.shape)
     shape[window] = smooth((1.15 - q) / 0.3)
     top = (cu - 0.4 * a, cv - 0.8 * b)

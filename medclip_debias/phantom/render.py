@@ -1,9 +1,7 @@
 """From a list of findings to pixels: frontal (with boxes) and lateral views.
 
-All of it is computed in float64 and rounded once, at the end. Vector units differ in the last bits
-of exp, pow and of filters; in float32 that moved about nine grey values in a million by one, and
-so the bytes of every third file from one processor type to another. In float64 a value would have
-to lie within 1e-14 of the edge between two greys.
+All of it is computed in float64 by operations whose bits are the same on every processor (exact.py)
+and rounded at the end, so that a picture has the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from medclip_debias.phantom import exact
 from medclip_debias.phantom.anatomy import (
     Scene,
     draw_lungs,
@@ -61,9 +60,9 @@ def render_frontal(
         marker: draw the spurious marker in the corner.
     """
     height, width = size
-    anatomy = np.random.default_rng([*key, 0])
+    anatomy = exact.Generator([*key, 0])
     thorax = random_thorax(anatomy, portable)
-    sources = {i: np.random.default_rng([*key, 2, i]) for i in findings}
+    sources = {i: exact.Generator([*key, 2, i]) for i in findings}
     for i in findings:
         deform(thorax, CLASSES[i], sources[i], visibility)
     scene = new_scene(anatomy, height, width, thorax, portable)
@@ -81,7 +80,7 @@ def render_frontal(
         for i, found in marks.items()
     }
     value = _compose(scene, anatomy)
-    _exposure(value, np.random.default_rng([*key, 1]), marker)
+    _exposure(value, exact.Generator([*key, 1]), marker)
     return Picture(value.astype(np.float32), {i: b for i, b in boxes.items() if b})
 
 
@@ -90,16 +89,16 @@ def _order(order: list[str], index: int) -> tuple[int, int]:
     return (order.index(kind) if kind in order else -1, index)
 
 
-def _compose(scene: Scene, rng: np.random.Generator) -> np.ndarray:
+def _compose(scene: Scene, rng: exact.Generator) -> np.ndarray:
     """Add up what the beam passes: soft tissue, minus air, plus bone and devices."""
     u, v, thorax = scene.u, scene.v, scene.thorax
     across = np.abs(u)
     wall = thorax.lateral(v)
-    body = smooth((1.13 + 0.05 * np.sin(2.1 * v) - across) / 0.06)
+    body = smooth((1.13 + 0.05 * exact.sin(2.1 * v) - across) / 0.06)
     neck = np.where(v < -0.72, 0.30 + 0.95 * smooth((v + 1.12) / 0.34), 2.0)
     body = body * smooth((neck - across) / 0.07)
     belly = smooth((v - 0.45) / 0.5)
-    value = body * (0.60 + 0.09 * belly + 0.07 * np.exp(-((u / 0.17) ** 2)))
+    value = body * (0.60 + 0.09 * belly + 0.07 * exact.exp(-((u / 0.17) ** 2)))
     # Breast or muscle shadow over the lower lungs, of varying size.
     soft = rng.uniform(0.0, 0.09)
     for side in (-1.0, 1.0):
@@ -109,7 +108,7 @@ def _compose(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     value -= 0.44 * air * body
     value += 0.13 * scene.vessels * np.clip(air, 0.0, 1.0)
     value += _bones(scene, across, wall, rng) * body
-    windpipe = np.exp(-(((u - 0.01) / 0.055) ** 2)) * smooth((-0.28 - v) / 0.1)
+    windpipe = exact.exp(-(((u - 0.01) / 0.055) ** 2)) * smooth((-0.28 - v) / 0.1)
     value -= 0.10 * windpipe * body
     if rng.random() < 0.55:  # gas in the stomach, under the left hemidiaphragm
         q = ((u - 0.48) / 0.2) ** 2 + ((v - thorax.diaphragm[1.0] - 0.25) / 0.11) ** 2
@@ -118,9 +117,7 @@ def _compose(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     return value + 0.02
 
 
-def _bones(
-    scene: Scene, across: np.ndarray, wall: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _bones(scene: Scene, across: np.ndarray, wall: np.ndarray, rng: exact.Generator) -> np.ndarray:
     u, v, thorax = scene.u, scene.v, scene.thorax
     spacing = thorax.rib_spacing
     inside = smooth((wall + 0.07 - across) / 0.05) * smooth((across - 0.1) / 0.05)
@@ -128,7 +125,7 @@ def _bones(
     # Posterior ribs: leave the spine going slightly up, then slope down to the wall. One
     # expression gives them all: the distance to the nearest whole number of spacings.
     reach = np.clip((across - 0.1) / 0.85, 0.0, 1.2)
-    arch = -0.10 * np.sin(np.minimum(2.2 * reach, np.pi)) + 0.30 * reach**2.4
+    arch = -0.10 * exact.sin(np.minimum(2.2 * reach, np.pi)) + 0.30 * exact.power(reach, 2.4)
     t = (v - arch + 0.80) / spacing + thorax.rib_phase
     off = np.abs(t - np.round(t)) * spacing
     rib = smooth((0.040 - off) / 0.014) * (0.055 + 0.035 * smooth((off - 0.014) / 0.016))
@@ -142,13 +139,13 @@ def _bones(
     discs = 0.75 + 0.25 * smooth(np.abs(((v + 5.0) / 0.15) % 1.0 - 0.5) / 0.18)
     bones += 0.085 * column * discs
     lift = rng.normal(0, 0.03)
-    slope = -0.66 + lift - 0.30 * (across - 0.1) + 0.05 * np.sin(5.0 * across)
+    slope = -0.66 + lift - 0.30 * (across - 0.1) + 0.05 * exact.sin(5.0 * across)
     collar = smooth((0.036 - np.abs(v - slope)) / 0.014)
     collar *= smooth((across - 0.11) / 0.03) * smooth((0.98 - across) / 0.05)
     return bones + 0.085 * collar
 
 
-def _exposure(value: np.ndarray, rng: np.random.Generator, marker: bool) -> None:
+def _exposure(value: np.ndarray, rng: exact.Generator, marker: bool) -> None:
     """The detector: uneven exposure, contrast, letters, blur, noise; in place."""
     height, width = value.shape
     gain, gamma = rng.uniform(0.85, 1.12), rng.uniform(0.85, 1.2)
@@ -156,7 +153,7 @@ def _exposure(value: np.ndarray, rng: np.random.Generator, marker: bool) -> None
     value += 0.022 * noise_field(rng, value.shape, (4, 4)) + offset
     value *= gain
     np.clip(value, 0.0, 1.15, out=value)
-    np.power(value, gamma, out=value)
+    value[:] = exact.power(value, gamma)
     if rng.random() < 0.4:  # the letter that marks the patient's left
         at = (int(width * rng.uniform(0.86, 0.92)), int(height * rng.uniform(0.08, 0.16)))
         letter = np.zeros(value.shape, np.uint8)
@@ -168,29 +165,29 @@ def _exposure(value: np.ndarray, rng: np.random.Generator, marker: bool) -> None
         row, column = int(height * corner[0]), int(width * corner[1])
         value[row : row + side, column : column + side] = 1.0
     sigma = rng.uniform(0.4, 0.8)
-    cv2.GaussianBlur(value, (5, 5), sigma, dst=value)
-    grain = rng.standard_normal(value.shape, dtype=np.float32)
+    value[:] = exact.blur(value, sigma)
+    grain = rng.grain(value.shape)
     value += rng.uniform(0.008, 0.02) * grain
     np.clip(value, 0.0, 1.0, out=value)
 
 
 def render_lateral(key: tuple[int, ...], size: tuple[int, int]) -> Picture:
     """Render a plain lateral view: silhouette, spine, heart, retrosternal air; no findings."""
-    rng = np.random.default_rng([*key, 0])
+    rng = exact.Generator([*key, 0])
     scene = new_scene(rng, size[0], size[1], random_thorax(rng, False), False)
     u, v = scene.u, scene.v
-    body = smooth((0.85 + 0.08 * np.sin(2.0 * v + 0.5) - np.abs(u)) / 0.06)
+    body = smooth((0.85 + 0.08 * exact.sin(2.0 * v + 0.5) - np.abs(u)) / 0.06)
     neck = np.where(v < -0.75, 0.34 + 0.6 * smooth((v + 1.1) / 0.3), 2.0)
     body = body * smooth((neck - np.abs(u)) / 0.06)
     q = ((u + 0.04) / 0.64) ** 2 + ((v + 0.08) / 0.84) ** 2
-    dome = 0.42 + 0.35 * np.clip(u + 0.2, 0, 1) ** 1.5
+    dome = 0.42 + 0.35 * exact.power(np.clip(u + 0.2, 0, 1), 1.5)
     lung = smooth((1.0 - q) / 0.15) * smooth((dome - v) / 0.05)
     heart = smooth((1.0 - ((u + 0.25) / 0.3) ** 2 - ((v - 0.22) / 0.3) ** 2) / 0.2)
     value = body * (0.62 + 0.1 * smooth((v - 0.4) / 0.4)) - 0.34 * lung * (1 - 0.7 * heart) * body
-    back = 0.52 + 0.10 * np.cos(2.0 * v)
+    back = 0.52 + 0.10 * exact.cos(2.0 * v)
     bone = smooth((0.12 - np.abs(u - back)) / 0.03)
     discs = 0.6 + 0.4 * smooth(np.abs(((v + 5.0) / 0.16) % 1.0 - 0.5) / 0.2)
     value += 0.13 * bone * discs * body + 0.02
     value = np.ascontiguousarray(value)
-    _exposure(value, np.random.default_rng([*key, 1]), False)
+    _exposure(value, exact.Generator([*key, 1]), False)
     return Picture(value.astype(np.float32), {})

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from medclip_debias.phantom import exact
 from medclip_debias.phantom.catalogue import (
     CLASSES,
     INDEX,
@@ -167,7 +168,8 @@ def _views(
 
 def _size(rng: np.random.Generator, settings: PhantomSettings) -> tuple[int, int]:
     longer = float(rng.integers(settings.min_side, settings.max_side + 1))
-    aspect = float(np.exp(rng.uniform(*np.log(settings.aspect))))  # width over height
+    low, high = exact.log(settings.aspect)
+    aspect = float(exact.exp(low + (high - low) * rng.random()))  # width over height
     height, width = (longer, longer * aspect) if aspect < 1 else (longer / aspect, longer)
     limits = (settings.min_side, settings.max_side)
     return int(np.clip(round(height), *limits)), int(np.clip(round(width), *limits))

@@ -12,7 +12,8 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.reporting.content import Rows, check_own, dig, interval, number
+from medclip_debias.reporting.content import Rows, dig, interval, number
+from medclip_debias.reporting.run_files import check_own
 
 LINEAR = "linear at 1"
 

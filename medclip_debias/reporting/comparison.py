@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from medclip_debias.models.synthetic import WARNING
 from medclip_debias.reporting.content import number
 from medclip_debias.reporting.forest import forest
 from medclip_debias.reporting.page import render
-from medclip_debias.reporting.plots import data_address
+from medclip_debias.reporting.plots import inline
 from medclip_debias.reporting.tables import (
+    PrintedTable,
     class_table,
     comparison_table,
     latex,
@@ -41,7 +43,7 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
         with atomic_file(paths[kind]) as temporary:
             temporary.write_bytes(content_of_file)
     paths["html"] = out / "comparison.html"
-    write_text(paths["html"], _page(content, tables, data_address(plot, "image/svg+xml")))
+    write_text(paths["html"], _page(content, tables, plot))
     return list(paths.values())
 
 
@@ -53,14 +55,48 @@ def _ranks(content: Mapping[str, Any]) -> str:
     return f"\nAverage rank over the metrics (1 is best): {listed}.\n"
 
 
-def _page(content: Mapping[str, Any], tables: list[Any], plot: str) -> str:
+def _in_words(table: PrintedTable | None) -> PrintedTable | None:
+    """A table of settings without the marks of YAML."""
+    if table is None:
+        return None
+    blank = {"null": "none", "[]": "none", "{}": "none", "true": "yes", "false": "no"}
+    rows = tuple(
+        (
+            name.replace(".", ": ").replace("_", " "),
+            *(
+                blank.get(value, value if "/" in value else value.replace("_", " "))
+                for value in values
+            ),
+        )
+        for name, *values in table.rows
+    )
+    return replace(table, rows=rows)
+
+
+def _page(content: Mapping[str, Any], tables: list[Any], plot: bytes) -> str:
+    label = (
+        f"Differences to {content['baseline']} with 95% intervals, one panel for each metric; the "
+        "numbers are in the table below"
+    )
+    runs = [
+        (
+            group["label"],
+            f"{run}, seed {'not named' if seed is None else seed}, model {model}, code "
+            f"{code or 'not named'}",
+        )
+        for group in content["groups"]
+        for run, seed, model, code in zip(
+            *(group[key] for key in ("runs", "seeds", "model_hashes", "code_hashes")), strict=False
+        )
+    ]
     return render(
         "comparison.html.j2",
         content=content,
-        settings=settings_table(content),
+        settings=_in_words(settings_table(content)),
         seeds=seeds_sentence(content),
         warning=WARNING if WARNING in content.get("notes", ()) else None,
         tables=tables,
-        plot=plot,
+        plot=inline(plot, label),
+        runs=runs,
         ranks=_ranks(content).strip(),
     )

@@ -12,6 +12,8 @@ CURVES = (
         "Share of anchors whose debiased sum of negatives was raised to its lower bound.",
     ),
     ("mean_eta", "Mean eta", "Mean probability that an unpaired image agrees with a sentence."),
+    ("positives", "Positives", "Mean number of positives of an anchor, its own among them."),
+    ("removed", "Removed negatives", "Share of the negatives that the policies took away."),
     (
         "positive_similarity",
         "Similarity",

@@ -1,6 +1,7 @@
 """A curve as SVG without matplotlib, whose import alone takes longer than a live page may.
 
-It looks like `medclip_debias.reporting.plots.curve`, which draws the curves of a finished report.
+It stands in for `medclip_debias.reporting.plots.curve`, which draws those of a finished report, and
+has its colours by the names that `templates/page.css` gives them.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from medclip_debias.palette import ACCENT, AXIS, GRID, INK, SECOND
-from medclip_debias.reporting.plots import data_address
+from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 10, 38  # margins
@@ -20,29 +20,44 @@ Range = tuple[float, float]
 def light_curve(
     steps: Sequence[float],
     values: Sequence[float | None],
+    label: str,
+    *,
     second: Sequence[float | None] | None = None,
-) -> str:
-    """Draw a curve over training steps (None leaves a gap), with a dashed second one."""
-    series = [(values, ACCENT, ""), (second or (), SECOND, ' stroke-dasharray="5 3"')]
+    mark: float | None = None,
+) -> Markup:
+    """Draw a curve over training steps (None leaves a gap), with a dashed second one.
+
+    Args:
+        steps: places.
+        values: of the curve.
+        label: what it shows.
+        second: of the dashed one.
+        mark: step of a vertical line.
+    """
+    series = [(values, "accent", ""), (second or (), "second", ' stroke-dasharray="5 3"')]
     shown = [value for each, _, _ in series for value in each if value is not None]
     across = _widened(min(steps, default=0.0), max(steps, default=1.0))
     low, high = min(shown, default=0.0), max(shown, default=1.0)
     # Around a flat line there would be an axis of its own, below zero too.
     up = (0.0, 2 * max(low, 0) or 1.0) if low == high else (low, high)
     parts = [*_grid(across, up)]
-    for numbers, colour, dashes in series:
+    for numbers, name, dashes in series:
+        colour = f"var(--{name})"
         for run in _runs(steps, numbers):
             places = [_place(x, y, across, up) for x, y in run]
             line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
             look = f'fill="none" stroke="{colour}" stroke-width="1.8"{dashes}'
             parts.append(f'<polyline points="{line}" {look}/>')
-            for x, y in places if len(places) < 3 else ():  # one point makes no line
+            for x, y in places if len(places) < 12 else ():  # few points, or one, make no line
                 parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'font-family="sans-serif" font-size="11" fill="{INK}">{"".join(parts)}</svg>'
+    if mark is not None:
+        at = _place(mark, up[0], across, up)[0]
+        look = 'stroke="var(--second)" stroke-dasharray="2 3"'
+        parts.append(f'<path class="mark" d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" {look}/>')
+    return Markup(
+        f'<svg class="plot" role="img" aria-label="{escape(label)}" '
+        f'viewBox="0 0 {WIDTH} {HEIGHT}" font-size="13">{"".join(parts)}</svg>'
     )
-    return data_address(svg.encode(), "image/svg+xml")
 
 
 def _place(x: float, y: float, across: Range, up: Range) -> tuple[float, float]:
@@ -59,13 +74,13 @@ def _grid(across: Range, up: Range) -> Iterator[str]:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for value in ticks(*up):
         y = _place(across[0], value, across, up)[1]
-        yield f'<path d="M{LEFT} {y:.1f}H{right}" stroke="{GRID}"/>'
+        yield f'<path d="M{LEFT} {y:.1f}H{right}" stroke="var(--grid)"/>'
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.6g}</text>'
     for value in ticks(*across):
         x = _place(value, up[0], across, up)[0]
-        yield f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{GRID}"/>'
+        yield f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="var(--grid)"/>'
         yield f'<text x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">{value:.6g}</text>'
-    yield f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="{AXIS}"/>'
+    yield f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="var(--axis)"/>'
     middle = (LEFT + right) / 2
     yield f'<text x="{middle:.0f}" y="{HEIGHT - 6}" text-anchor="middle">step</text>'
 

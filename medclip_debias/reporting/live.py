@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import io
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias import __version__
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.evaluation.preview import Example, choose, pictures, refuse, sheet
 from medclip_debias.files import write_text
 from medclip_debias.models.starting import TrainableModel
-from medclip_debias.reporting.content import curves, number, read_metrics
 from medclip_debias.reporting.light_curve import light_curve
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import data_address
+from medclip_debias.reporting.run_files import read_metrics
+from medclip_debias.reporting.training import curves, validation_curves
 from medclip_debias.training.pace import clock
 from medclip_debias.training.progress_log import FINISHED, RUNNING, Moment
 from medclip_debias.training.settings import RunSettings
@@ -88,10 +85,9 @@ class LivePage:
         return render(
             "live.html.j2",
             name=moment.out.resolve().name,
-            version=__version__,
             refresh=REFRESH if moment.status == RUNNING else None,
             finished=moment.status == FINISHED,
-            title={RUNNING: "Training", FINISHED: "Trained"}.get(moment.status, "Stopped"),
+            word={RUNNING: "Training", FINISHED: "Trained"}.get(moment.status, "Stopped"),
             status=moment.status.rstrip("."),
             now=time.strftime("%Y-%m-%d %H:%M:%S"),
             tiles=[
@@ -102,7 +98,9 @@ class LivePage:
             best=moment.best,
             weights=moment.weights,
             curves=curves(read_metrics(moment.out / "metrics.csv"), light_curve),
-            validation=_validation_curves(moment.out / "validation.csv"),
+            validation=validation_curves(
+                read_metrics(moment.out / "validation.csv"), train.model_dump(), light_curve
+            ),
             validates=bool(train.validate_every),
             pictures=[
                 {"picture": _png(picture), "text": example.text, "boxes": len(example.boxes)}
@@ -114,26 +112,6 @@ class LivePage:
             f"--out {moment.out}",
             report=f"medclip-debias report {moment.out}",
         )
-
-
-def _validation_curves(path: Path) -> list[dict[str, Any]]:
-    table = read_metrics(path)
-    steps = [step or 0.0 for step in table.get("step", [])]
-    found = []
-    for metric in VALIDATION:
-        values = [value for value in table.get(metric.name, []) if value is not None]
-        if values:
-            pick = min if metric.lower_is_better else max
-            found.append(
-                {
-                    "title": metric.title,
-                    "definition": metric.definition,
-                    "last": number(values[-1], metric.digits),
-                    "best": number(pick(values), metric.digits),
-                    "plot": light_curve(steps, table[metric.name]),
-                }
-            )
-    return found
 
 
 def _png(picture: NDArray[np.uint8]) -> str:

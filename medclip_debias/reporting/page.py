@@ -1,8 +1,38 @@
-"""Fill the templates of HTML pages."""
+"""Fill the templates of HTML pages; what all of them share is in ``templates/base.html.j2``."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from medclip_debias import __version__
+
+
+class Contents:
+    """The list of a page's sections, filled while the page is.
+
+    Attributes:
+        entries: address within the page and title of each section, in order.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str]] = []
+
+    def add(self, title: str) -> str:
+        """Enter a section; return what its heading is to be called.
+
+        >>> contents = Contents()
+        >>> contents.add("Where the model looks"), contents.add("Where the model looks?")
+        ('where-the-model-looks', 'where-the-model-looks-2')
+        """
+        name = re.sub(r"\W+", "-", title.lower()).strip("-") or "section"
+        taken = {used for used, _ in self.entries}
+        number, free = 1, name
+        while free in taken:
+            number += 1
+            free = f"{name}-{number}"
+        self.entries.append((free, title))
+        return free
 
 
 def render(template: str, **values: Any) -> str:
@@ -16,4 +46,5 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
+    shared = {"contents": Contents(), "version": __version__}
+    return environment.get_template(template).render(**shared | values)

@@ -64,20 +64,21 @@ def negation_rows(results: Results) -> Rows:
     return rows
 
 
-def reliability_plots(results: Results) -> list[dict[str, str]]:
+def reliability_plots(results: Results) -> list[dict[str, Any]]:
     """A reliability diagram for each class that has one."""
     from medclip_debias.reporting.plots import reliability
 
-    return [
-        {
-            "title": name,
-            "ece": number(c.get("ece")),
-            "images": number(sum(int(each["images"]) for each in c["reliability"])),
-            "plot": reliability(c["reliability"]),
-        }
-        for name, c in (dig(results, "zero_shot.classes") or {}).items()
-        if c.get("reliability")
-    ]
+    shown = []
+    for name, c in (dig(results, "zero_shot.classes") or {}).items():
+        if c.get("reliability"):
+            ece, images = (
+                number(c.get("ece")),
+                sum(int(each["images"]) for each in c["reliability"]),
+            )
+            caption = f"ECE {ece}, {number(images)} images; a mark's area: its images"
+            plot = reliability(c["reliability"], f"Reliability diagram of {name}, ECE {ece}")
+            shown.append({"title": name, "caption": caption, "plot": plot})
+    return shown
 
 
 def decision_rows(results: Results) -> Rows:

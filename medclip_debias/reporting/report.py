@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from medclip_debias import __version__
 from medclip_debias.evaluation.catalogue import (
     PAPER_BASE,
     PAPER_BEST,
     PAPER_COLUMNS,
     PAPER_TABLE_1,
+    of_protocol,
 )
 from medclip_debias.files import write_text
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.reporting import content, protocols
+from medclip_debias.reporting import content, protocols, training
 from medclip_debias.reporting.ceilings import ceiling_rows
+from medclip_debias.reporting.idea import idea
 from medclip_debias.reporting.page import render
+from medclip_debias.reporting.prepared_page import write_prepared_page
+from medclip_debias.reporting.run_files import read_run
 from medclip_debias.reporting.tables import write_run_tables
 
+_TITLES = {metric.name: metric.title for metric in of_protocol("grounding")}
 
-def write_report(run: Path) -> Path:
+
+def write_report(run: Path, prepared_set: Path | None = None) -> Path:
     """Write ``report.html`` (and its tables, ``results.md`` and ``results.tex``); its path.
 
-    Whatever the run has is shown; for what it lacks, the page says what to run.
+    Whatever the run has is shown; for what it lacks, the page says what to run. Of a prepared set
+    the page is that of `medclip_debias.reporting.prepared_page`.
+
+    Args:
+        run: its folder.
+        prepared_set: the set that it learned from, to quote sentences of; not needed for a
+            synthetic one (`medclip_debias.reporting.learned_from`).
 
     Raises:
-        UserError: the folder is no run, or one of its files is damaged.
+        UserError: the folder is no run, one of its files is damaged, or ``prepared_set`` is not
+            the run's.
     """
     run = Path(run)
-    parts = content.read_run(run)
+    if (run / "meta.json").is_file() and (run / "images.bin").is_file():
+        return write_prepared_page(run)
+    parts = read_run(run)
     settings, metrics, results = parts["settings"], parts["metrics"], parts["results"]
     prepared = settings.get("prepared", "PREPARED")
+    rows = training.training_rows(settings, results, metrics)
     page = render(
         "report.html.j2",
         name=run.resolve().name,
-        version=__version__,
         evaluated=bool(results),
         trained=bool(metrics),
         evaluate_command=f"medclip-debias evaluate {run}/model {prepared} --out {run}",
         tiles=content.tiles(results),
-        training=content.training_rows(settings, results, metrics),
+        training=rows,
+        idea=idea(run, settings, prepared_set),
         metrics=content.metric_rows(results),
         paper_base=PAPER_BASE,
         paper_best=PAPER_BEST,
@@ -48,7 +65,9 @@ def write_report(run: Path) -> Path:
             name: [content.paper_value(row, column) for column in range(len(row))]
             for name, row in PAPER_TABLE_1.items()
         },
-        curves=content.curves(metrics),
+        curves=training.curves(metrics),
+        validated=training.validation_curves(parts["validation"], settings.get("train") or {}),
+        validation=dict(rows).get("Validation", ""),
         classes=content.class_rows(results),
         refused=content.refused_lines(results),
         label_map=content.dig(results, "zero_shot.label_map.name"),
@@ -75,9 +94,12 @@ def write_report(run: Path) -> Path:
         self_test=content.dig(results, "self_test.sentence"),
         retrieval=content.retrieval_rows(results),
         retrieval_part=results.get("retrieval", {}),
+        synthetic=bool(content.dig(results, "data.synthetic")),
         split=results.get("split", "test"),
         skipped=results.get("skipped", {}),
-        heatmaps=parts["heatmaps"],
+        heatmaps=parts["heatmaps"] or {"items": [], "cases": []},
+        cases=cases(parts["heatmaps"]),
+        retrieval_examples=parts["retrieval"],
         funnel=content.funnel_rows(results),
         timing=content.timing_rows(results),
         provenance=content.provenance_rows(results),
@@ -91,3 +113,11 @@ def write_report(run: Path) -> Path:
     if results:
         write_run_tables(run, run.resolve().name, results)
     return path
+
+
+def cases(heatmaps: Mapping[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
+    """The best, median and worst phrases under the title of each metric."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for case in heatmaps.get("cases") or ():
+        found.setdefault(_TITLES.get(case["metric"], case["metric"]), []).append(case)
+    return list(found.items())

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from medclip_debias.config import apply_overrides, load_yaml, validate
+from medclip_debias.config import Named, apply_overrides, load_yaml, merge, validate
+from medclip_debias.configs import config_file, named_file
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
-from medclip_debias.losses.presets import NAMED, with_preset
+from medclip_debias.losses.presets import NAMED as PRESETS
+from medclip_debias.losses.presets import with_preset
 from medclip_debias.training.settings import RunSettings
 
 _NOTHING = object()
 
 
-def load_run(config: Path, overrides: Sequence[str] = (), loss: str | None = None) -> RunSettings:
+def _with_config(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    return merge(content, load_yaml(named_file(name, where), NAMED))
+
+
+NAMED: Named = {**PRESETS, "config": _with_config}
+"""What ``extends`` may name in the file of a run or grid: ``loss:NAME`` and ``config:NAME``."""
+
+
+def load_run(
+    config: Path | str, overrides: Sequence[str] = (), loss: str | None = None
+) -> RunSettings:
     """Read, override and validate the settings of a run; its ``loss`` is not looked into yet.
 
     Args:
-        config: YAML file of the run, whose ``extends`` is followed, or the folder of a run.
+        config: YAML file of the run or the name of one (`medclip_debias.configs`), whose
+            ``extends`` is followed; or the folder of a run.
         overrides: ``key.path=value`` words, over the preset.
         loss: name of a preset over the file (`medclip_debias.losses.presets.with_preset`).
 
     Raises:
-        UserError: there is no such preset, or a setting is unknown, missing or wrong.
+        UserError: there is no such file or preset, or a setting is unknown, missing or wrong.
     """
-    content, given = _of_run(config) if config.is_dir() else load_yaml(config, NAMED), []
+    run = Path(config)
+    content = _of_run(run) if run.is_dir() else load_yaml(config_file(config), NAMED)
+    given: list[str] = []
     if loss is not None:
         content = with_preset(content, loss, "--loss")
         given = [f"--loss {loss}"]
@@ -59,12 +74,12 @@ def _of_run(folder: Path) -> dict[str, Any]:
 
 
 def resolved(
-    config: Path, overrides: Sequence[str] = (), loss: str | None = None
+    config: Path | str, overrides: Sequence[str] = (), loss: str | None = None
 ) -> dict[str, Any]:
     """Everything a run would use, as plain values.
 
     Args:
-        config: YAML file of the run; ``extends`` is followed.
+        config: YAML file or name of the run; ``extends`` is followed.
         overrides: ``key.path=value`` words.
         loss: name of a preset over the file.
 
@@ -75,7 +90,9 @@ def resolved(
     return run.model_dump(mode="json") | {"loss": objective.model_dump(mode="json")}
 
 
-def changed(config: Path, overrides: Sequence[str] = (), loss: str | None = None) -> dict[str, Any]:
+def changed(
+    config: Path | str, overrides: Sequence[str] = (), loss: str | None = None
+) -> dict[str, Any]:
     """The part of `resolved` that differs from the defaults; ``loss.kind`` is always there."""
     run, objective = _read(config, overrides, loss)
     usual = objectives()[objective.kind].settings_class().model_dump(mode="json")
@@ -84,7 +101,7 @@ def changed(config: Path, overrides: Sequence[str] = (), loss: str | None = None
 
 
 def _read(
-    config: Path, overrides: Sequence[str], loss: str | None
+    config: Path | str, overrides: Sequence[str], loss: str | None
 ) -> tuple[RunSettings, LossSettings]:
     run = load_run(config, overrides, loss)
     return run, loss_settings(run.loss, str(config))

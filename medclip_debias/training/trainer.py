@@ -30,6 +30,7 @@ from medclip_debias.losses.objective import (
     build_objective,
     loss_settings,
 )
+from medclip_debias.losses.objectives.siglip import carry_bias
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
 from medclip_debias.models.starting import Start, TrainableModel, start_training
@@ -184,6 +185,8 @@ class Trainer:
             self.model = DualEncoder.create(settings.model, settings.preprocessing)
         self.model = self.model.to(self.device)
         self.objective: Objective = build_objective(self.loss_settings).to(self.device)
+        if self.start is not None and self.start.bias is not None:
+            carry_bias(self.objective, self.start.bias)
         self.objective.begin(
             samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
         )

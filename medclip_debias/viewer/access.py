@@ -17,6 +17,8 @@ from medclip_debias.errors import UserError
 
 TOKEN_VARIABLE = "MEDCLIP_DEBIAS_VIEWER_TOKEN"
 SHORTEST_TOKEN = 20
+ENTRANCE = "/enter"
+"""Where the form of the refusal sends a password, which is the token."""
 
 Scope = MutableMapping[str, Any]
 
@@ -72,13 +74,15 @@ class Access:
             return Refusal(403, "This request does not come from the viewer's own page.")
         if self._token is None or self._has_cookie(scope, authority) or self.enters(scope):
             return None
+        if scope["path"] == ENTRANCE and scope["method"] == "POST":
+            return None  # it brings the password
         given = "token=" in scope.get("query_string", b"").decode("latin-1")
         return Refusal(
             403,
             "This token is wrong: it may be that of an earlier start."
             if given
             else "This page needs a token. Open the whole address that the viewer printed, with"
-            " ?token=... at its end, in this browser.",
+            " ?token=... at its end, in this browser, or give the token here.",
         )
 
     def enters(self, scope: Scope) -> bool:
@@ -90,7 +94,11 @@ class Access:
         except ValueError:
             return False
         tokens = query.get("token", [])
-        return len(tokens) == 1 and _same(tokens[0], self._token)
+        return len(tokens) == 1 and self.knows(tokens[0])
+
+    def knows(self, token: str) -> bool:
+        """Whether this is the token."""
+        return self._token is not None and _same(token, self._token)
 
     def cookie(self, scope: Scope) -> str:
         """The header value that lets a browser in from now on."""

@@ -1,10 +1,9 @@
-"""What the viewer's page answers: radiographs, heatmaps, probabilities, search; no web in here."""
+"""What the page answers: radiographs, findings, maps, search, exports; no web in here."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,93 +11,53 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from medclip_debias.data.images import prepare_image, read_radiograph
-from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.data.images.files import read_radiograph
+from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.classification import sigmoid
-from medclip_debias.evaluation.prompt_scores import class_scores
-from medclip_debias.grounding.absent import AbsentFindings
-from medclip_debias.grounding.files import GroundOptions, write_groundings
+from medclip_debias.evaluation.decisions.calibration import Calibration
+from medclip_debias.grounding.dicom_out.source import Source, read_source
 from medclip_debias.grounding.find import Say, find_images
-from medclip_debias.grounding.ground import ground_features, region_grid
-from medclip_debias.grounding.overlay import thinned
+from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.grounding.search.query import Hit, SearchIndex
-from medclip_debias.grounding.sentences import cut_notes
-from medclip_debias.models.dual_encoder import best_device
-from medclip_debias.models.finite import finite
-from medclip_debias.models.load import load_model
-from medclip_debias.models.synthetic import synthetic_warning
+from medclip_debias.viewer.pixels import ShownPixels
+from medclip_debias.viewer.viewed_model import Encoded, ViewedModel
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
-MOST_SENTENCES = 20
 MOST_CHARACTERS = 1000  # of a sentence
 MOST_IMAGES = 2000
+MOST_HITS = 50
+
+Phrases = list[tuple[str, list[list[float]]]]
 
 
 @dataclass(frozen=True, eq=False)
 class ViewedImage:
-    """One radiograph as the model has seen it; its file is not needed any more.
+    """One radiograph as the models have seen it; its file is not needed any more.
 
     Attributes:
         name: of its file, without the folder.
-        grey: uint8 ``[height, width]`` of the original, clipped and stretched.
-        features: of this one image.
+        shape: rows and columns of the original.
+        encoded: what each model keeps of it, in their order.
+        source: identifiers of a DICOM image, for exports that a PACS takes.
+        phrases: annotated phrases with their true boxes, where the image has some.
+        pixels: of the original; None once the page has them.
     """
 
     name: str
-    grey: NDArray[np.uint8]
-    features: ImageFeatures
+    shape: tuple[int, int]
+    encoded: tuple[Encoded, ...]
+    source: Source | None
+    phrases: Phrases
+    pixels: ShownPixels | None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of the original."""
-        height, width = self.grey.shape
-        return height, width
-
-    def small(self) -> NDArray[np.uint8]:
-        """The image with every n-th pixel, 1,200 a side at most, for a page."""
-        return thinned(self.grey, 0.0, 0.0, 1.0, 1.0)[0]
-
-
-@dataclass(frozen=True)
-class Look:
-    """Sentences seen on an image.
-
-    Attributes:
-        pictures: for each sentence its PNG file, drawn as ``medclip-debias ground`` draws it.
-        rows: for each sentence what ``groundings.json`` says about it (text, score, lowest,
-            highest, peak, boxes).
-        notes: one line for each sentence that the encoder cuts.
-    """
-
-    pictures: list[bytes]
-    rows: list[dict[str, Any]]
-    notes: list[str]
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """Zero-shot answer for one class of one prompt set.
-
-    Attributes:
-        prompt_set: name of the set.
-        name: of the class.
-        probability: sigmoid of the scaled difference; None for a model without a scale.
-        present: mean score of the prompts that say it is there.
-        absent: mean score of those that say it is not.
-    """
-
-    prompt_set: str
-    name: str
-    probability: float | None
-    present: float
-    absent: float
+    def kept(self) -> ViewedImage:
+        """The same without the pixels."""
+        return replace(self, pixels=None)
 
 
 @dataclass(frozen=True)
@@ -110,31 +69,26 @@ class Found:
 
 
 class Answers:
-    """One model, perhaps with an index and a folder of images.
+    """One model or two, perhaps with an index and a folder of images.
 
     Args:
-        model: in evaluation mode, with regions.
-        name: what the page calls it.
-        index: a search index built with this model.
+        models: what is asked; the first one searches the index.
+        index: a search index built with the first model.
         images: image files that may be chosen, by the name shown.
-
-    Raises:
-        UserError: the model has no regions, or its prompts are not whole.
+        references: true boxes of these images.
     """
 
     def __init__(
         self,
-        model: ImageTextModel,
-        name: str,
+        models: Sequence[ViewedModel],
         index: SearchIndex | None = None,
         images: Mapping[str, Path] | None = None,
+        references: ReferenceBoxes | None = None,
     ) -> None:
-        region_grid(model)
-        self.model = model
-        self.name = name
+        self.models = tuple(models)
         self.index = index
         self.images = dict(images or {})
-        self.prompt_sets = _prompt_sets(model)
+        self._references = references
 
     @classmethod
     def open(
@@ -144,6 +98,10 @@ class Answers:
         images: Path | None = None,
         device: str = "auto",
         say: Say | None = None,
+        *,
+        beside: Path | None = None,
+        boxes: Path | None = None,
+        calibrations: Sequence[Path] = (),
     ) -> Answers:
         """Read everything that the page needs.
 
@@ -153,16 +111,40 @@ class Answers:
             images: folder of DICOM, JPG and PNG files to choose from.
             device: cpu, cuda, or auto.
             say: called with a sentence on files of ``images`` that are left aside.
+            beside: folder of a second model, shown beside the first.
+            boxes: MS-CXR or COCO file with true boxes of ``images``.
+            calibrations: files of ``calibrate``, each of one of the models.
 
         Raises:
             UserError: any of them is missing, damaged or does not fit the others.
         """
+        if boxes is not None and images is None:
+            raise UserError("--boxes holds boxes of the images of a folder; give --images, too.")
         listed = listed_images(images, say) if images is not None else {}
+        references = ReferenceBoxes.read(boxes, list(listed.values())) if boxes else None
         found = SearchIndex.open(index) if index is not None else None
-        loaded = load_model(model, best_device(device))
+        fitted = {path: Calibration.read(path) for path in calibrations}
+        by_hash = {one.model_hash or "": one for one in fitted.values()}
+        folders = [model, *([beside] if beside is not None else [])]
+        models = [ViewedModel.open(folder, device, by_hash) for folder in folders]
+        if len(models) == 2:  # two runs may well have folders of one name
+            for letter, one in zip("AB", models, strict=True):
+                one.name = f"{letter}: {one.name}"
+        hashes = {one.model.content_hash for one in models}
+        for path, calibration in fitted.items():
+            if calibration.model_hash not in hashes:
+                raise UserError(
+                    f"{path}: was made for the model {calibration.model_hash}, and none of these is"
+                    " that one; make one with 'medclip-debias calibrate'."
+                )
         if found is not None:
-            found.check_model(loaded.content_hash, model)
-        return cls(loaded, "/".join(Path(model).resolve().parts[-2:]).lstrip("/"), found, listed)
+            found.check_model(models[0].model.content_hash, model)
+        return cls(models, found, listed, references)
+
+    @property
+    def model(self) -> ImageTextModel:
+        """The first model."""
+        return self.models[0].model
 
     # ------------------------------------------------------------------------------ images
 
@@ -172,17 +154,33 @@ class Answers:
         Raises:
             UserError: it is no radiograph that can be used.
         """
-        settings = self.model.preprocessing.prepare
         try:
-            image = read_radiograph(path, settings.window)
-            grey = image.stretched(settings)
-            square = torch.from_numpy(prepare_image(image, settings)[None])
+            return self._read(Path(path))
         except UserError as error:
             # The page must not learn where an upload lies on the server.
-            raise UserError(str(error).replace(str(path), path.name)) from error
-        with torch.inference_mode():
-            features = self.model.encode_images(square).cpu()
-        return ViewedImage(path.name, grey, features)
+            raise UserError(str(error).replace(str(path), Path(path).name)) from error
+
+    def _read(self, path: Path) -> ViewedImage:
+        windows = [one.model.preprocessing.prepare.window for one in self.models]
+        first = read_radiograph(path, windows[0])
+        read = {windows[0]: first}
+        # A window means something in DICOM files alone, of which `window` is set.
+        for window in ("none", *windows):
+            if window not in read:
+                read[window] = first if first.window is None else read_radiograph(path, window)
+        encoded = [
+            one.encode(read[window]) for one, window in zip(self.models, windows, strict=True)
+        ]
+        clip = self.models[0].model.preprocessing.prepare.clip
+        pixels = ShownPixels.of(read["none"], clip, first)
+        source = None
+        if first.window is not None:
+            try:
+                source = read_source(path)
+            except UserError:
+                source = None  # the export says that there is none
+        phrases = self._references.phrases_of(path, first.shape) if self._references else []
+        return ViewedImage(path.name, first.shape, tuple(encoded), source, phrases, pixels)
 
     def choose(self, name: str) -> ViewedImage:
         """Read one of `images`.
@@ -194,70 +192,67 @@ class Answers:
             raise UserError("there is no such image in the folder; choose one of the list.")
         return self.read(self.images[name])
 
-    # ----------------------------------------------------------------------------- answers
-
-    def look(self, image: ViewedImage, text: str, options: GroundOptions | None = None) -> Look:
-        """Where on an image each sentence is seen.
-
-        Args:
-            image: what `read` gave.
-            text: sentences, one a line; empty lines do not count.
-            options: what is drawn; no map is written whatever they say.
+    def hit(self, row: int) -> ViewedImage:
+        """Open an image of the index as it was prepared, with the boxes that the set has of it.
 
         Raises:
-            UserError: no sentence, more than `MOST_SENTENCES`, or one that is too long.
+            UserError: there is no such image, or the prepared set is not there any more.
         """
-        sentences = sentence_lines(text)
-        options = (options or GroundOptions()).model_copy(update={"maps": False})
-        found = ground_features(
-            self.model,
-            image.features.to(self.model.device),
-            image.shape,
-            sentences,
-            smoothing=options.smoothing,
-            absent=self._absent if options.needs_reference else None,
+        data, square = self._indexed, self.prepared_image(row)
+        if data is None or square is None:
+            raise UserError("the prepared set of this index is not there any more.")
+        known = data.images.iloc[row]
+        how = data.settings
+        place = SquareGeometry(
+            int(known["height"]), int(known["width"]), how.size, how.size, how.fit
         )
-        with tempfile.TemporaryDirectory() as folder:
-            rows = write_groundings(
-                Path(folder), image.grey, found, options, warning=self.warning or ""
-            )
-            pictures = [Path(row.pop("picture")).read_bytes() for row in rows]
-        return Look(pictures, rows, cut_notes(self.model, sentences))
+        own = data.phrases[data.phrases["image_id"] == known["image_id"]]
+        phrases = [
+            (str(text), np.round(place.box_to_model(boxes), 3).tolist())
+            for text, boxes in zip(own["text"], own["boxes"], strict=True)
+            if boxes
+        ]
+        image = Radiograph.of(square)
+        # The second model may want another size, which it makes of the square.
+        first = self.models[0].encode_square(square)
+        others = [one.encode(image) for one in self.models[1:]]
+        pixels = ShownPixels.of(image, (0.0, 100.0), image)
+        name = str(known["image_id"])
+        return ViewedImage(name, image.shape, (first, *others), None, phrases, pixels)
 
-    def classes(self, image: ViewedImage) -> list[ClassRow]:
-        """Zero-shot probabilities of the model's own prompts.
+    def prepared_image(self, row: int) -> NDArray[np.uint8] | None:
+        """An image of the index ``[size, size]``; None where its set is not there."""
+        data = self._indexed
+        if data is None or not 0 <= row < len(data):
+            return None
+        return np.array(data.pixels[row])
 
-        The mean score of the prompts that say a finding is present, and of those that say it is
-        absent; their difference times the learned scale is the logit, as in evaluation.
+    # ----------------------------------------------------------------------------- answers
+
+    def opened(self, image: ViewedImage) -> list[dict[str, Any]]:
+        """What each model says of a radiograph before it is asked."""
+        pairs = zip(self.models, image.encoded, strict=True)
+        return [model.opened(encoded, image.shape) for model, encoded in pairs]
+
+    def look(self, image: ViewedImage, sentence: str) -> list[dict[str, Any]]:
+        """Where each model sees a sentence.
+
+        Raises:
+            UserError: it is empty or too long.
         """
-        scale = self.model.learned_scale
-        features = image.features.to(self.model.device)
-        rows = []
-        for prompts in self.prompt_sets:
-            with torch.inference_mode():
-                scored = self.model.score(features, self._prompt_vectors[prompts.name])
-            scores = finite(scored, "zero-shot classification").astype(np.float64)
-            present = class_scores(scores, prompts, "positive")
-            absent = class_scores(scores, prompts, "negative")
-            for name in prompts.classes:
-                difference = present[name] - absent[name]
-                probability = None if scale is None else float(sigmoid(scale * difference)[0])
-                sides = float(present[name][0]), float(absent[name][0])
-                rows.append(ClassRow(prompts.name, name, probability, *sides))
-        return rows
+        text = checked_sentence(sentence)
+        pairs = zip(self.models, image.encoded, strict=True)
+        return [model.look(encoded, image.shape, text) for model, encoded in pairs]
 
     def find_sentence(self, text: str, k: int) -> list[Found]:
         """The ``k`` images of the index that a sentence describes best.
 
         Raises:
-            UserError: there is no index, or not exactly one sentence.
+            UserError: there is no index, or the sentence cannot be used.
         """
         index = self._with_index()
-        sentences = sentence_lines(text)
-        if len(sentences) != 1:
-            raise UserError("search takes one sentence at a time; write one line.")
         with torch.inference_mode():
-            vector = self.model.encode_sentences(sentences)[0]
+            vector = self.model.encode_sentences([checked_sentence(text)])[0]
         return self._found(index.by_sentence(vector, self.model.score, k))
 
     def find_similar(self, image: ViewedImage, k: int) -> list[Found]:
@@ -266,37 +261,7 @@ class Answers:
         Raises:
             UserError: there is no index.
         """
-        return self._found(self._with_index().by_image(image.features, k))
-
-    # ------------------------------------------------------------------------- description
-
-    @property
-    def warning(self) -> str | None:
-        """What the page says in red: that the model was trained on synthetic images, if it was.
-
-        Also before images of a phantom: the page cannot know what will be put on it.
-        """
-        return synthetic_warning(self.model.provenance)
-
-    def described(self) -> list[tuple[str, str]]:
-        """What answers here: names and values for the head of the page."""
-        model, how = self.model, self.model.preprocessing
-        prepare, grid = how.prepare, region_grid(model)
-        clip = f"grey levels clipped at the {prepare.clip[0]:g} and {prepare.clip[1]:g} percentiles"
-        fit = "padded to a square" if prepare.fit == "pad" else "central square"
-        equalized = ", equalised" if prepare.equalize else ""
-        lines = [
-            ("Model", f"{self.name}, hash {model.content_hash or 'none (not from a folder)'}"),
-            (
-                "Sees",
-                f"{clip}{equalized}; {fit}, {prepare.size} px a side, of which the central"
-                f" {how.input_size}; {grid.rows} x {grid.columns} regions",
-            ),
-            ("Reads", f"sentences of up to {model.max_tokens} tokens"),
-        ]
-        if self.index is not None:
-            lines.append(("Index", f"{len(self.index):,} images of this model"))
-        return lines
+        return self._found(self._with_index().by_image(image.encoded[0].features, k))
 
     # ------------------------------------------------------------------------------- parts
 
@@ -306,8 +271,7 @@ class Answers:
         return self.index
 
     def _found(self, hits: Sequence[Hit]) -> list[Found]:
-        pixels = None if self._indexed is None else self._indexed.pixels
-        return [Found(hit, None if pixels is None else np.array(pixels[hit.row])) for hit in hits]
+        return [Found(hit, self.prepared_image(hit.row)) for hit in hits]
 
     @cached_property
     def _indexed(self) -> PreparedSet | None:
@@ -317,37 +281,22 @@ class Answers:
         folder = Path(self._with_index().meta.get("prepared", ""))
         return PreparedSet.open(folder) if (folder / "meta.json").is_file() else None
 
-    @cached_property
-    def _absent(self) -> AbsentFindings:
-        return AbsentFindings(self.model)
 
-    @cached_property
-    def _prompt_vectors(self) -> dict[str, Tensor]:
-        with torch.inference_mode():
-            return {one.name: self.model.encode_sentences(one.texts) for one in self.prompt_sets}
-
-
-def sentence_lines(text: str) -> list[str]:
-    """Sentences of a text, one a line.
+def checked_sentence(text: str) -> str:
+    """A sentence without the white space around it and with single spaces inside.
 
     Raises:
-        UserError: none, more than `MOST_SENTENCES`, or one of more than `MOST_CHARACTERS`.
+        UserError: it is empty, or has more than `MOST_CHARACTERS`.
     """
-    sentences = [line.strip() for line in text.splitlines() if line.strip()]
-    if not sentences:
-        raise UserError("write at least one sentence, as in 'Left pleural effusion.'.")
-    if len(sentences) > MOST_SENTENCES:
+    sentence = " ".join(text.split())
+    if not sentence:
+        raise UserError("write a sentence, as in 'Left pleural effusion.'.")
+    if len(sentence) > MOST_CHARACTERS:
         raise UserError(
-            f"{len(sentences)} sentences are too many for a page, which shows {MOST_SENTENCES};"
-            " use medclip-debias ground for more."
+            f"this sentence has {len(sentence):,} characters, more than the {MOST_CHARACTERS:,}"
+            " that the page takes; write a shorter one."
         )
-    for number, sentence in enumerate(sentences, start=1):
-        if len(sentence) > MOST_CHARACTERS:
-            raise UserError(
-                f"sentence {number} has {len(sentence):,} characters, more than the"
-                f" {MOST_CHARACTERS:,} that the page takes; write one sentence a line."
-            )
-    return sentences
+    return sentence
 
 
 def listed_images(folder: Path, say: Say | None = None) -> dict[str, Path]:
@@ -366,9 +315,3 @@ def listed_images(folder: Path, say: Say | None = None) -> dict[str, Path]:
             " give a smaller folder."
         )
     return {file.relative_to(folder).as_posix(): file for file in files}
-
-
-def _prompt_sets(model: ImageTextModel) -> list[PromptSet]:
-    """The model's own prompt sets, else the packaged one."""
-    own = [content for content in model.prompts.values() if isinstance(content, Mapping)]
-    return [load_prompts(content) for content in own] or [load_prompts()]

@@ -19,28 +19,13 @@ from medclip_debias.viewer.access import TOKEN_VARIABLE, Access, is_loopback
 from medclip_debias.viewer.listen import listening, listening_at
 
 if TYPE_CHECKING:
-    from gradio import Blocks
-
     from medclip_debias.viewer.answers import Answers
     from medclip_debias.viewer.guard import Guard
-    from medclip_debias.viewer.sessions import Sessions
-    from medclip_debias.viewer.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
 PORT = 7860
 CLOSING = 2  # seconds that open connections get at the end
-SWEEP_EVERY = 10  # seconds between looks for uploads and sessions that nobody uses
-
-# Of gradio's own variables those that would let something out or in.
-_OFF = {
-    "GRADIO_ANALYTICS_ENABLED": "False",
-    "GRADIO_SHARE": "False",
-    "GRADIO_ALLOWED_PATHS": "",
-    "GRADIO_MCP_SERVER": "False",
-    "GRADIO_RUN_HISTORY": "False",
-    "GRADIO_SSR_MODE": "False",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-}
+SWEEP_EVERY = 10  # seconds between looks for sessions that nobody uses
 
 # They hold everything, and reach nobody from outside by themselves.
 _EVERYWHERE = ("0.0.0.0", "::", "")
@@ -69,7 +54,7 @@ def serve(
         say: called with the address, and who can reach it.
 
     Raises:
-        UserError: gradio is not installed, or the place cannot be listened on.
+        UserError: uvicorn is not installed, or the place cannot be listened on.
     """
     check_installed()
     at = listening_at(place) if isinstance(place, Path) else listening(*place)
@@ -81,7 +66,11 @@ def serve(
 
         app, sweep = application(answers, work, Access(token, names))
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=CLOSING
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=CLOSING,
         )
         server = uvicorn.Server(config)
         for line in _announced(place, listener, token, given, allowed):
@@ -122,7 +111,7 @@ def _announced(
 
 
 def check_installed() -> None:
-    """Refuse to start without gradio, without taking the seconds that its import takes.
+    """Refuse to start without the server.
 
     Raises:
         UserError: it is not installed.
@@ -130,12 +119,12 @@ def check_installed() -> None:
     from importlib.util import find_spec
 
     try:
-        there = find_spec("gradio") is not None
+        there = find_spec("uvicorn") is not None
     except ValueError:
         there = False
     if not there:
         raise UserError(
-            "the viewer needs gradio, which is not installed; run pip install"
+            "the viewer needs uvicorn, which is not installed; run pip install"
             " 'medclip-debias[viewer]'."
         )
 
@@ -149,77 +138,35 @@ def application(answers: Answers, work: Path, access: Access) -> tuple[Guard, Ca
         access: who may ask.
 
     Returns:
-        The application, and what removes the uploads and sessions that nobody uses any more.
+        The application, and what frees the sessions that nobody uses any more.
     """
-    os.environ.update(_OFF)
-    import gradio
-    from fastapi import FastAPI
-
-    from medclip_debias.viewer.calls import Calls
+    from medclip_debias.viewer.api import Api
     from medclip_debias.viewer.guard import Guard
-    from medclip_debias.viewer.page import STYLE, TITLE, build, functions
+    from medclip_debias.viewer.routes import Routes
     from medclip_debias.viewer.sessions import Sessions
-    from medclip_debias.viewer.uploads import MAX_UPLOAD, Uploads
+    from medclip_debias.viewer.uploads import Uploads
 
-    sessions, uploads = Sessions(), Uploads(work / "uploads")
-    page: Blocks = build(answers, sessions, uploads)
-    system = ("system-ui", "-apple-system", "Segoe UI", "sans-serif")
-    outer = gradio.mount_gradio_app(
-        FastAPI(title=TITLE, docs_url=None, redoc_url=None, openapi_url=None),
-        page,
-        path="/",
-        server_name=LOOPBACK,
-        footer_links=[],
-        run_history=False,
-        show_error=False,
-        max_file_size=MAX_UPLOAD,
-        allowed_paths=[],
-        ssr_mode=False,
-        enable_monitoring=False,
-        pwa=False,
-        mcp_server=False,
-        theme=gradio.themes.Default(font=system, font_mono=("ui-monospace", "monospace")),
-        css=STYLE,
-    )
-    # Gradio checks the paths of files on a launched page alone, and a mounted one never is.
-    page.has_launched = True
-    sessions.at_end += [uploads.end, lambda session: _forget(page, session)]
-    guard = Guard(outer, access, Calls(functions(page), uploads.claim), uploads, sessions)
-    return guard, lambda: _sweep(sessions, uploads)
-
-
-def _sweep(sessions: Sessions, uploads: Uploads) -> None:
-    sessions.sweep()
-    uploads.sweep()
-
-
-def _forget(page: Blocks, session: str) -> None:
-    """Free what gradio keeps of a session for an hour: sentences and tables."""
-    page.state_holder.session_data.pop(session, None)
-    page.state_holder.time_last_used.pop(session, None)
+    sessions = Sessions()
+    routes = Routes(Api(answers, sessions), sessions, Uploads(work / "uploads"))
+    return Guard(routes, access), sessions.sweep
 
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    """A private temporary folder, which gradio uses for all that it keeps on the disk.
+    """A private temporary folder for uploads, and for whatever else wants a temporary file.
 
-    It must be there before gradio is imported, which makes a folder in its usual place at once.
-    Whatever else wants a temporary file gets it here too. What a viewer that was killed left is
-    removed first.
+    What a viewer that was killed left is removed first.
     """
-    before, usual = os.environ.get("GRADIO_TEMP_DIR"), tempfile.tempdir
+    usual = tempfile.tempdir
     remove_leftovers(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(
         prefix=temporary_prefix("medclip-debias-viewer"), suffix=".part", ignore_cleanup_errors=True
     ) as name:
-        os.environ["GRADIO_TEMP_DIR"] = tempfile.tempdir = name
+        tempfile.tempdir = name
         try:
             yield Path(name)
         finally:
             tempfile.tempdir = usual
-            os.environ.pop("GRADIO_TEMP_DIR")
-            if before is not None:
-                os.environ["GRADIO_TEMP_DIR"] = before
 
 
 @contextmanager

@@ -1,12 +1,12 @@
-"""What each open page keeps in memory: its radiograph and its pictures, until it is closed."""
+"""What each open page keeps in memory: its radiograph, until it is closed."""
 
 from __future__ import annotations
 
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from medclip_debias.viewer.answers import ViewedImage
 
@@ -21,12 +21,13 @@ ABSENT_LIVES = 60
 class _Session:
     used: float
     connections: int = 0
+    name: str = ""
     image: ViewedImage | None = None
-    pictures: dict[str, list[str]] = field(default_factory=dict)
+    pixels: bytes | None = None
 
 
 class Sessions:
-    """Radiographs and pictures by session; nothing of them is on the disk.
+    """Radiographs by session; nothing of them is on the disk.
 
     Args:
         clock: seconds that only grow.
@@ -36,8 +37,6 @@ class Sessions:
         self._clock = clock
         self._lock = threading.RLock()
         self._sessions: dict[str, _Session] = {}
-        self._pictures: dict[str, bytes] = {}
-        self.at_end: list[Callable[[str], None]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -58,48 +57,47 @@ class Sessions:
         if last:
             self.end(session)
 
-    def keep(self, session: str, image: ViewedImage | None) -> None:
-        """Make a radiograph that of a session, in place of the one before."""
+    def clear(self, session: str) -> None:
+        """Free the radiograph of a session."""
         with self._lock:
-            self._of(session).image = image
-            held = [name for name, one in self._sessions.items() if one.image is not None]
-            held.sort(key=lambda name: self._sessions[name].used)
-        for name in held[: max(0, len(held) - MOST_SESSIONS)]:
-            self.end(name)
+            one = self._of(session)
+            one.name, one.image, one.pixels = "", None, None
 
-    def image(self, session: str) -> ViewedImage | None:
-        """The radiograph of a session."""
+    def keep(self, session: str, image: ViewedImage) -> str:
+        """Make a radiograph that of a session, in place of the one before.
+
+        Returns:
+            A random name of it, without which nothing is told of it.
+        """
+        name = secrets.token_urlsafe(16)
+        shown = image.pixels
+        with self._lock:
+            one = self._of(session)
+            one.name, one.image = name, image.kept()
+            one.pixels = None if shown is None else shown.bytes()
+            held = [key for key, each in self._sessions.items() if each.image is not None]
+            held.sort(key=lambda key: self._sessions[key].used)
+        for key in held[: max(0, len(held) - MOST_SESSIONS)]:
+            self.end(key)
+        return name
+
+    def image(self, session: str, name: str) -> ViewedImage | None:
+        """The radiograph of a session, if it has still this name."""
         with self._lock:
             one = self._sessions.get(session)
-            if one is None:
+            if one is None or not name or one.name != name:
                 return None
             one.used = self._clock()
             return one.image
 
-    def show(self, session: str, place: str, pictures: Sequence[bytes]) -> list[str]:
-        """Offer pictures at one place of a session's page, instead of those before.
-
-        Args:
-            session: whose page.
-            place: on the page.
-            pictures: PNG files.
-
-        Returns:
-            A random name for each, which `picture` takes.
-        """
-        names = [secrets.token_urlsafe(16) for _ in pictures]
+    def pixels(self, session: str, name: str) -> bytes | None:
+        """The pixels of a radiograph, which are handed over once."""
         with self._lock:
-            one = self._of(session)
-            for name in one.pictures.get(place, []):
-                self._pictures.pop(name, None)
-            one.pictures[place] = names
-            self._pictures.update(zip(names, pictures, strict=True))
-        return names
-
-    def picture(self, name: str) -> bytes | None:
-        """A PNG file that a page shows at present."""
-        with self._lock:
-            return self._pictures.get(name)
+            one = self._sessions.get(session)
+            if one is None or not name or one.name != name:
+                return None
+            found, one.pixels = one.pixels, None
+            return found
 
     def end(self, session: str) -> None:
         """Free all of a session at once; a page that is still open may begin again."""
@@ -107,10 +105,6 @@ class Sessions:
             one = self._sessions.pop(session, None)
             if one and one.connections > 0:
                 self._sessions[session] = _Session(self._clock(), one.connections)
-            for name in [name for names in one.pictures.values() for name in names] if one else []:
-                self._pictures.pop(name, None)
-        for tell in self.at_end:
-            tell(session)
 
     def sweep(self) -> None:
         """End the sessions that were not used for too long."""

@@ -1,13 +1,18 @@
-"""What the timing scripts share: generated radiographs, medians in turn, and the table."""
+"""What the timing scripts share: generated radiographs, medians in turn, and the tables."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+from medclip_debias.files import write_text
 
 HEIGHT, WIDTH = 3056, 2544
 ROUNDS = 5
@@ -52,17 +57,153 @@ def medians(
         ways: name to a function that handles some images and returns how many.
         before: what is done, without being timed, before each call of the way of that name.
     """
+
+    def once(name: str, way: Callable[[], int]) -> float:
+        if before and name in before:
+            before[name]()
+        began = time.perf_counter()
+        count = way()
+        return (time.perf_counter() - began) / count
+
+    found = in_turn({name: lambda n=name, w=way: once(n, w) for name, way in ways.items()})
+    return {name: 1000 * median(values) for name, values in found.items()}
+
+
+def in_turn(
+    ways: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, budget: float = float("inf")
+) -> dict[str, list[float]]:
+    """What each way measures, in each round; all ways take turns, in turned order every second one.
+
+    A round before the first is not counted: it fills caches, imports, and builds tables.
+
+    Args:
+        ways: name to a function that does the work and returns its seconds.
+        rounds: how many, and at least one.
+        budget: seconds after which no further round begins, once one is there.
+    """
+    began = time.perf_counter()
     for way in ways.values():
-        way()  # caches, imports, just-in-time tables
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            if before and name in before:
-                before[name]()
-            began = time.perf_counter()
-            count = way()
-            seconds[name].append((time.perf_counter() - began) / count)
-    return {name: 1000 * median(values) for name, values in seconds.items()}
+        way()
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        if number and time.perf_counter() - began > budget:
+            break
+        for name in list(ways)[:: -1 if number % 2 else 1]:
+            found[name].append(ways[name]())
+    return found
+
+
+def timed(work: Callable[[], object]) -> Callable[[], float]:
+    """A function that does ``work`` and returns its seconds by the clock."""
+
+    def way() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return way
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table with goals.
+
+    Attributes:
+        what: what was measured, and the key of the line.
+        goal: in words, or empty where none was set.
+        measured: in words, with its spread.
+        met: whether the goal is; None where none was set or nothing was measured.
+        note: what else a reader must know.
+    """
+
+    what: str
+    goal: str
+    measured: str
+    met: bool | None
+    note: str = ""
+
+    def __str__(self) -> str:
+        verdict = {None: "-", True: "met", False: "**missed**"}[self.met]
+        cells = (self.what, self.goal or "-", self.measured, verdict, self.note)
+        return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+HEAD = "| what | goal | measured | | note |\n| --- | --- | --- | --- | --- |\n"
+
+
+def ratio(what: str, ours: list[float], theirs: list[float], goal: float, note: str = "") -> Row:
+    """How many times as long the others take: the median and range of the rounds' ratios."""
+    each = [b / a for a, b in zip(ours, theirs, strict=True)]
+    low, middle, high = min(each), median(each), max(each)
+    measured = f"{middle:.2f} ({low:.2f} to {high:.2f}) times, {shown(median(ours))} against "
+    measured += f"{shown(median(theirs))}{short(each)}"
+    return Row(what, f">= {goal:g} times", measured, middle >= goal, note)
+
+
+def within(what: str, seconds: list[float], goal: float, note: str = "") -> Row:
+    """Seconds by the clock: the median and range of the rounds."""
+    measured = f"{shown(median(seconds))} ({shown(min(seconds))} to {shown(max(seconds))})"
+    return Row(what, f"< {goal:g} s", measured + short(seconds), median(seconds) < goal, note)
+
+
+def short(values: list[float]) -> str:
+    """Say that there are fewer rounds than there should be."""
+    return "" if len(values) >= ROUNDS else f", {len(values)} of {ROUNDS} rounds"
+
+
+def shown(seconds: float) -> str:
+    """Seconds, or milliseconds where they are few."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+class Page:
+    """A table of a page between two comments, written anew with every row that is measured.
+
+    What an earlier run measured stays until the same row is measured again, so that a run that
+    breaks, or measures some rows only, keeps the rest.
+
+    Args:
+        path: Markdown file, or None to print alone.
+        name: of the table: it lies between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+    """
+
+    def __init__(self, path: Path | None, name: str) -> None:
+        self.path = path
+        self.marks = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        if path is not None:
+            self._parts()
+
+    def _parts(self) -> tuple[str, list[str], str]:
+        """The text before the table, its lines, and the text behind it."""
+        assert self.path is not None
+        text = self.path.read_text(encoding="utf-8")
+        if any(text.count(mark) != 1 for mark in self.marks):
+            raise SystemExit(f"{self.path}: {' and '.join(self.marks).strip()} must be there once.")
+        before, _, rest = text.partition(self.marks[0])
+        table, _, after = rest.partition(self.marks[1])
+        return before, table.splitlines()[2:], after
+
+    def add(self, row: Row) -> None:
+        """Print a row, and put it into the page: in the place of the same row, or at the end."""
+        print(row, flush=True)
+        if self.path is None:
+            return
+        before, lines, after = self._parts()
+        key = str(row).split(" | ")[0]
+        places = [place for place, line in enumerate(lines) if line.split(" | ")[0] == key]
+        at = places[0] if places else len(lines)
+        lines[at : at + 1] = [str(row)]
+        table = HEAD + "".join(f"{line}\n" for line in lines)
+        write_text(self.path, before + self.marks[0] + table + self.marks[1] + after)
+
+
+def machine(*packages: str) -> str:
+    """What a table was measured on, in a few words: cores, load, versions; no names."""
+    from importlib.metadata import version
+
+    load = os.getloadavg()[0]
+    names = ", ".join(f"{package} {version(package)}" for package in packages)
+    return f"{os.cpu_count()} cores, {platform.machine()}, load {load:.1f} at the start, {names}"
 
 
 def show(found: Mapping[str, float], ours: str) -> None:

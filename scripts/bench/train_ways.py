@@ -8,8 +8,11 @@ loop as one writes it for a first experiment, `OpenClip` the step of open_clip's
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.machinery
 import importlib.util
 import math
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,7 +227,7 @@ class OpenClip(Way):
     def __init__(self, trainer: Trainer, precision: str, *, padded: bool) -> None:
         super().__init__(trainer, precision)
         self.length = self.model.max_tokens if padded else 0
-        self.criterion = open_clip_loss().ClipLoss()
+        self.criterion = open_clip_module("loss").ClipLoss()
         train = trainer.settings.train
         named = list(self.model.named_parameters())
         small = [p for name, p in named if _gain_or_bias(name, p)]
@@ -273,18 +276,15 @@ def _gain_or_bias(name: str, parameter: Tensor) -> bool:
     return parameter.ndim < 2 or any(w in name for w in ("bn", "ln", "bias", "logit_scale"))
 
 
-def open_clip_loss() -> ModuleType:
-    """open_clip's ``loss.py`` alone: the package's own import needs all of its models."""
+def open_clip_module(name: str) -> ModuleType:
+    """One module of open_clip alone: the package's own import needs all of its tokenizers."""
     found = importlib.util.find_spec("open_clip")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("open_clip is not installed (pip install open-clip-torch)")
-    path = Path(found.submodule_search_locations[0]) / "loss.py"
-    spec = importlib.util.spec_from_file_location("open_clip_loss", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    bare = importlib.machinery.ModuleSpec("open_clip_alone", None, is_package=True)
+    bare.submodule_search_locations = list(found.submodule_search_locations)
+    sys.modules.setdefault(bare.name, importlib.util.module_from_spec(bare))
+    return importlib.import_module(f"{bare.name}.{name}")
 
 
 def ways(trainer: Trainer) -> dict[str, Any]:

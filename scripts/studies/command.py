@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import Settings, apply_overrides, load_yaml, merge, validate
+from medclip_debias.configs import config_file
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.publish import publish
 from medclip_debias.experiments.runner import rewrite, run_experiment
@@ -37,7 +38,7 @@ def run_named(
     base = (kind.quick() if quick else kind.settings_class()).model_dump(mode="json")
     where = "the command line"
     if config is not None:
-        base, where = merge(base, load_yaml(config)), str(config)
+        base, where = merge(base, load_yaml(config_file(config))), str(config)
     settings = validate(kind.settings_class, apply_overrides(base, words), where)
     return run_study(name, out, settings=settings, **how)
 

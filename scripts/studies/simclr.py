@@ -57,6 +57,8 @@ def fit(
     seed: int,
     fields: Mapping[str, NDArray[Any]] | None = None,
     watch: Callable[[int, Encoder], None] | None = None,
+    trunk: torch.nn.Module | None = None,
+    views: Callable[[Tensor, torch.Generator], Tensor] | None = None,
 ) -> Encoder:
     """Train SimCLR with Adam, learning rate 1e-3 and a cosine to 0.
 
@@ -69,6 +71,8 @@ def fit(
         seed: of everything.
         fields: what the objective reads beside the similarities, one entry an image.
         watch: called after every step, with its number from 1.
+        trunk: another network than the one that fits the images' shape.
+        views: another random view than `view`.
     """
     import torch
 
@@ -76,7 +80,8 @@ def fit(
 
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    trunk = _trunk(images.shape[1:])
+    trunk = trunk or _trunk(images.shape[1:])
+    views = views or view
     data = torch.from_numpy(images)
     width = trunk(data[:2]).shape[1]
     head = torch.nn.Sequential(
@@ -89,7 +94,7 @@ def fit(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(1, steps + 1):
         rows = torch.randperm(len(data), generator=generator)[:batch]
-        first, second = (head(trunk(view(data[rows], generator))) for _ in range(2))
+        first, second = (head(trunk(views(data[rows], generator))) for _ in range(2))
         own = {name: values[rows] for name, values in tables.items()}
         pairs = TwoViewBatch.from_views(first, second, 1 / temperature, **own)
         optimizer.zero_grad()

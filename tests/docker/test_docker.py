@@ -227,14 +227,11 @@ def test_the_commands_are_verbs_of_the_program(services, name, capsys):
     verb = verb[verb.index("medclip-debias") + 1]
     assert run([verb, "--help"]) == 0
     assert verb == {"viewer": "view"}.get(name, name)
-    words = service["command"]
-    for word in words:
-        if word.startswith("configs/"):
-            assert (REPO / word).is_file()
+
     if name == "train":
         from medclip_debias.training.resolve import load_run
 
-        config, option, loss = words
+        config, option, loss = service["command"]
         assert option == "--loss"
-        folder = str(load_run(REPO / config, loss=loss).out)
+        folder = str(load_run(config, loss=loss).out)
         assert f"{folder}/model" in services["evaluate"]["command"]

@@ -8,36 +8,29 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.cli import run
+from medclip_debias.cli.demo import QUICK, stages
 
 REPO = Path(__file__).parents[2]
-SMALL_WORDS = ["steps=2", "hidden=16", "heads=2", "layers=1", "vocabulary=300"]
-QUICK = ["train.steps=4", "train.batch_size=16", "train.warmup_steps=1", "train.log_every=2"]
-QUICK += ["train.checkpoint_every=4", "train.workers=0"]
-SHORTER = {"language_model": SMALL_WORDS, "train": QUICK}
-SHORTER |= {"evaluate": ["--bootstrap", "20", "--heatmaps", "0"]}
 
 
 @pytest.fixture(scope="session")
 def demo_folder(phantom_tree, prepared_phantom, tmp_path_factory):
     """A folder in which `make demo` and the second run of the compare page were done, small."""
-    import demo
-
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "configs").symlink_to(REPO / "configs")
     (folder / "runs/demo").mkdir(parents=True)
     (folder / "runs/demo/phantom").symlink_to(phantom_tree)
     shutil.copytree(prepared_phantom, folder / "runs/demo/prepared")
     patch = pytest.MonkeyPatch()
     patch.chdir(folder)
-    stages = {stage.name: stage.words for stage in demo.stages(Path("runs/demo"), 160, None)}
-    second = ["train", "configs/phantom/demo.yaml", "--loss", "no_correction"]
+    words = {stage.name: stage.words for stage in stages(Path("runs/demo"), 160, quick=True)}
+    second = ["train", "phantom/demo", "--loss", "no_correction"]
     second += ["out=runs/uncorrected"]
     judged = ["evaluate", "runs/uncorrected/model", "runs/demo/prepared"]
     judged += ["--out", "runs/uncorrected"]
     for name in ("language_model", "score", "train", "evaluate"):
-        assert run([*stages[name], *SHORTER.get(name, [])]) == 0, name
-    assert run([*second, *SHORTER["train"]]) == 0
-    assert run([*judged, *SHORTER["evaluate"]]) == 0
+        assert run([*words[name]]) == 0, name
+    assert run([*second, *QUICK["train"]]) == 0
+    assert run([*judged, *QUICK["evaluate"]]) == 0
     patch.undo()
     _write_peer(folder / "models/peer", folder / "runs/demo/language_model", prepared_phantom)
     return folder

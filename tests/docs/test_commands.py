@@ -13,6 +13,7 @@ import typer
 
 from docs_site import OUTSIDE, REPO
 from medclip_debias.cli import app
+from medclip_debias.configs import names
 
 PAGES = [*sorted((REPO / "docs").rglob("*.md")), *(REPO / n for n in ("README.md", *OUTSIDE))]
 TEXTS = {str(page.relative_to(REPO)): page.read_text(encoding="utf-8") for page in PAGES}
@@ -110,9 +111,9 @@ def test_verbs_and_options_named_in_a_sentence_exist():
 
 def test_every_make_target_exists():
     makefile = (REPO / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.M))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.M))
     named = [words[1] for text in TEXTS.values() for _, words in commands(text, "make ")]
-    named += re.findall(r"`make ([a-z]+)[^`]*`", "".join(TEXTS.values()))
+    named += re.findall(r"`make ([a-z-]+)[^`]*`", "".join(TEXTS.values()))
     assert {"demo", "openi", "test", "docs"} <= set(named) <= targets
 
 
@@ -146,12 +147,16 @@ def test_every_script_exists_and_takes_these_options():
 
 
 def test_launch_scripts_and_configurations_named_in_commands_exist():
-    named = set()
+    scripts, settings = set(), set()
+    families = "|".join(sorted({name.split("/")[0] for name in names()}))
     for text in TEXTS.values():
         for _, body in fences(text, {"", "bash", "sh"}):
-            named |= set(re.findall(r"(?<![\w/.])((?:configs|scripts)/[\w./-]+\.\w+)", body))
-    assert len(named) > 15
-    assert [path for path in sorted(named) if not (REPO / path).exists()] == []
+            scripts |= set(re.findall(r"(?<![\w/.])(scripts/[\w./-]+\.\w+)", body))
+            settings |= set(re.findall(rf"(?<![\w/.=])((?:{families})/\w+)(?![\w./-])", body))
+    assert len(scripts) > 10
+    assert len(settings) > 4
+    assert [path for path in sorted(scripts) if not (REPO / path).exists()] == []
+    assert settings <= set(names())
 
 
 def test_python_blocks_are_python():

@@ -180,6 +180,34 @@ def test_pictures_are_spread_over_categories_and_show_the_originals_shape(result
         assert shown / picture.height == pytest.approx(width / height, abs=0.02)
 
 
+def test_cases_are_the_best_the_median_and_the_worst_of_all_phrases(results):
+    index = json.loads((results[1] / "heatmaps" / "index.json").read_text())
+    table = pd.read_parquet(results[1] / "items" / "phrases.parquet")
+    assert len(index["cases"]) == 6
+    for metric in ("cnr_signed", "miou"):
+        values = sorted(table.loc[table["groundable"], metric], reverse=True)
+        expected = {
+            "best": values[0],
+            "median": values[(len(values) - 1) // 2],
+            "worst": values[-1],
+        }
+        shown = {c["case"]: c for c in index["cases"] if c["metric"] == metric}
+        assert {name: case[metric] for name, case in shown.items()} == pytest.approx(expected)
+        assert all((results[1] / "heatmaps" / case["file"]).is_file() for case in shown.values())
+
+
+def test_examples_of_retrieval_come_with_the_evaluation(results):
+    index = json.loads((results[1] / "retrieval" / "index.json").read_text())
+    images = index["image_to_sentence"]
+    assert [found["case"] for found in images] == ["best", "median", "worst"]
+    assert images[0]["rank"] <= images[1]["rank"] <= images[2]["rank"]
+    way = results[0]["study_retrieval"]["sentence"]["lenient"]["image_to_sentence"]
+    if way["queries"] % 2:
+        assert images[1]["rank"] == way["median_rank"]
+    for found in [*images, *(a for f in index["sentence_to_image"] for a in f["answers"])]:
+        assert (results[1] / "retrieval" / found["file"]).is_file()
+
+
 def test_equal_runs_give_equal_results(results, small_prepared, small_model, tmp_path):
     again = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=100, heatmaps=0)
     drop = ("timing", "options")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-GRID = Path(__file__).parents[2] / "configs/experiments/phantom_small.yaml"
+GRID = Path(__file__).parents[2] / "medclip_debias/configs/experiments/phantom_small.yaml"
 
 
 class Place(NamedTuple):

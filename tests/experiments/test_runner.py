@@ -162,6 +162,9 @@ def test_the_page_points_to_the_files_beside_it(tmp_path, roots):
         assert f"]({name})" in page
         assert (tmp_path / "out" / name).is_file()
     assert "| 2 | 1.414214 |" in page
+    html = (tmp_path / "out/page.html").read_text()
+    assert '<th scope="row">2</th><td>1.414214</td>' in html
+    assert '<svg class="plot" role="img"' in html
 
 
 def test_what_is_measured_does_not_take_the_place_of_a_setting():

@@ -276,7 +276,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     # Without it each process resolves its host name, which some machines cannot.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.start_processes(worker, args=(folder,), nprocs=max(WORLDS), start_method="spawn")
+    mp.start_processes(worker, args=(folder,), nprocs=max(WORLDS), start_method="fork")
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(WORLDS))]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -13,23 +13,21 @@ from hypothesis import strategies as st
 
 from medclip_debias.reporting.light_curve import light_curve, ticks
 
-NAME = "{http://www.w3.org/2000/svg}"
 
-
-def drawn(*given):
-    address = light_curve(*given)
-    text = base64.b64decode(address.removeprefix("data:image/svg+xml;base64,")).decode()
+def drawn(steps, values, **more):
+    text = str(light_curve(steps, values, "Loss < 1 & falling", **more))
     tree = ElementTree.fromstring(text)
+    assert tree.get("aria-label") == "Loss < 1 & falling"
     lines = [
         [tuple(map(float, point.split(","))) for point in each.get("points").split()]
-        for each in tree.iter(f"{NAME}polyline")
+        for each in tree.iter("polyline")
     ]
     return tree, lines
 
 
 def test_points_stand_where_the_axes_say():
     tree, (line,) = drawn([0, 50, 100], [1.0, 2.0, 3.0])
-    labels = [(float(t.get("x")), float(t.get("y")), t.text) for t in tree.iter(f"{NAME}text")]
+    labels = [(float(t.get("x")), float(t.get("y")), t.text) for t in tree.iter("text")]
     steps = {float(text): x for x, y, text in labels if re.fullmatch(r"\d+", text) and y > 220}
     values = {float(text): y - 4 for x, y, text in labels if x < 54}
     assert [x for x, _ in line] == pytest.approx(
@@ -40,10 +38,12 @@ def test_points_stand_where_the_axes_say():
 
 
 def test_a_gap_stays_one_and_a_second_curve_is_dashed():
-    tree, lines = drawn([1, 2, 3, 4, 5], [1, 2, None, 4, 5], [2, 2, 2, 2, 2])
+    tree, lines = drawn([1, 2, 3, 4, 5], [1, 2, None, 4, 5], second=[2] * 5, mark=4)
     assert [len(line) for line in lines] == [2, 2, 5]
-    dashes = [each.get("stroke-dasharray") for each in tree.iter(f"{NAME}polyline")]
+    dashes = [each.get("stroke-dasharray") for each in tree.iter("polyline")]
     assert dashes == [None, None, "5 3"]
+    (mark,) = (each for each in tree.iter("path") if each.get("class") == "mark")
+    assert mark.get("d").startswith(f"M{lines[1][0][0]} ")
 
 
 @pytest.mark.parametrize("values", [[], [None], [0.5], [0.0], [2.0, 2.0], [-1.0, -1.0]])
@@ -63,6 +63,6 @@ def test_ticks_are_few_round_and_inside(low, span):
     assert 1 <= len(found) <= 7
     slack = 1e-6 * (abs(low) + span)
     assert all(low - slack <= value <= low + span + slack for value in found)
-    for a, b in zip(found, found[1:], strict=False):
+    for a, b in pairwise(found):
         mantissa = (b - a) / 10 ** math.floor(math.log10(b - a) + 1e-9)
         assert min(abs(mantissa - k) for k in (1, 2, 5, 10)) < 1e-3

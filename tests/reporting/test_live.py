@@ -89,14 +89,14 @@ def test_the_page_lives_while_the_run_does_and_tells_what_is_kept(settings):
     assert "Not evaluated yet" in last
     assert watcher.spent > 0
     data = PreparedSet.open(run.prepared)
-    shown = re.findall(r"<figcaption>(.*?)</figcaption>", last.split("Where the model looks")[1])
+    shown = re.findall(r"<figcaption>(.*?)</figcaption>", last.split("Where the model looks")[-1])
     assert len({text.lower() for text in shown}) == IMAGES
     assert set(shown) <= set(data.texts) | set(data.phrases["text"])
     pictures = re.findall(r'"data:image/png;base64,([^"]+)"', last)
     assert len(pictures) == IMAGES
     for text in pictures:
         assert Image.open(io.BytesIO(base64.b64decode(text))).size == (2 * SIDE, SIDE)
-    assert last.count("data:image/svg+xml") >= 2  # loss and learning rate at least
+    assert last.count("<svg") >= 2  # loss and learning rate at least
     board = EventAccumulator(str(run.out / "tensorboard"))
     board.Reload()
     assert [event.step for event in board.Images("preview")] == [2, 4]

@@ -147,5 +147,5 @@ def test_what_was_not_measured_has_no_heading(tmp_path):
 
 
 def test_equal_bins_give_equal_diagrams():
-    assert reliability([BIN]) == reliability([dict(BIN)])
-    assert reliability([BIN]) != reliability([BIN | {"positive": 0.1}])
+    assert reliability([BIN], "a") == reliability([dict(BIN)], "a")
+    assert reliability([BIN], "a") != reliability([BIN | {"positive": 0.1}], "a")

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from medclip_debias.errors import ReportedWarning, UserError
-from medclip_debias.reporting.content import duration, interval, number, read_metrics, read_run
+from medclip_debias.reporting.content import duration, interval, number
 from medclip_debias.reporting.report import write_report
+from medclip_debias.reporting.run_files import read_metrics, read_run
 
 RESULTS = {
     "format": 1,
@@ -95,12 +96,14 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.addresses: list[str] = []
+        self.names: list[str] = []
         self.tags: list[str] = []
         self.words: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self.names += [v for k, v in attrs if k == "id"]
         self.addresses += [v for k, v in attrs if k in ("src", "href", "srcset", "action") and v]
 
     def handle_data(self, data):
@@ -158,7 +161,8 @@ def test_the_figures_stand_in_the_page(tmp_path):
         "abc123",
         "Pulmonary edema",
         "1,531 images",
-        "eta.kind language_model",
+        "eta of a sentence is 0.2 times p to the power of 0.35",
+        "1,000 steps of AdamW with batches of 64 studies",
         "not comparable",
         "loss: {kind: debiased",
         "In the order of the ids.",
@@ -208,10 +212,16 @@ def test_the_paper_stands_beside_its_own_metrics_only(tmp_path):
 
 def test_the_page_needs_nothing_else(tmp_path):
     page = read(write_report(write_run(tmp_path / "run")))
-    assert len(page.addresses) >= 13 + 5
-    for address in page.addresses:
+    within = [address for address in page.addresses if address.startswith("#")]
+    pictures = [address for address in page.addresses if not address.startswith("#")]
+    assert len(within) > 8
+    assert set(within) <= {f"#{name}" for name in page.names}
+    assert len(page.names) == len(set(page.names))
+    assert len(pictures) == 13
+    assert page.tags.count("svg") == 5
+    for address in pictures:
         kind, _, content = address.partition(";base64,")
-        assert kind in ("data:image/png", "data:image/svg+xml")
+        assert kind == "data:image/png"
         base64.b64decode(content, validate=True)
     assert not {"script", "link", "iframe"} & set(page.tags)
     assert "url(" not in (tmp_path / "run" / "report.html").read_text()

@@ -17,7 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.training.resolve import load_run
 
-CONFIG = Path(__file__).parents[2] / "configs" / "openi" / "base.yaml"
+CONFIG = Path("openi/base")
 
 
 @pytest.fixture(scope="module")

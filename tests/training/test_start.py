@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import product
 
 import pytest
@@ -23,6 +24,8 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.grounding.ground import region_grid
+from medclip_debias.losses.objectives.multi_positive import MultiPositive, MultiPositiveSettings
+from medclip_debias.losses.objectives.siglip import carry_bias
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -32,9 +35,12 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
     BertSettings,
     ClipTextSettings,
+    Dinov2Settings,
+    EncoderTextSettings,
     PeerPreprocessing,
     PeerSettings,
     ResNetSettings,
+    TimmSettings,
     ViTSettings,
 )
 from medclip_debias.models.peers.text import ClipTokenizer
@@ -89,7 +95,11 @@ def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
                 BertSettings(config=config | {"projection_size": DIM}, pooling="projection"),
             ),
             "biomedclip": (TIMM_VIT, BertSettings(config=config, pooling="mlp", hidden=10)),
-        }[kind]
+            "conns": (DINO, EncoderTextSettings(config=config, pooling="cls", head="linear")),
+        }.get(kind, (None, BertSettings(config=config, pooling="mlp", hidden=10)))
+        if image is None:
+            side, stride = (160, 16) if kind == "test_vit" else (SIDE, 32)
+            image = TimmSettings(name=kind, image_size=side, stride=stride)
         clip = kind == "chexzero"
         tokenizer = (
             ClipTokenizer.from_merges(installed_merges())
@@ -97,7 +107,8 @@ def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
             else SentenceTokenizer.load(small_language_model)
         )
         settings = PeerSettings(
-            kind="open_clip" if kind == "biomedclip" else kind,
+            kind=kind if kind in ("chexzero", "biovil", "conns") else "open_clip",
+            fusion={"kind": "similarity_attention"} if kind == "conns" else None,
             dim=DIM,
             max_tokens=24,
             image=image,
@@ -110,9 +121,12 @@ def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
             input_size=SIDE,
             channel_mean=(0.4,) * channels,
             channel_std=(0.3,) * channels,
+            network_size=160 if kind == "test_vit" else None,
         )
         model = Peer(settings, own, tokenizer)
         with torch.no_grad():
+            if model.fusion is not None:
+                model.fusion.loss_temperature.fill_(-math.log(scale))
             for value in model.parameters():
                 if value.abs().max() == 0:  # class tokens, places, projections
                     value.normal_(std=0.2)
@@ -145,6 +159,94 @@ def run_of(prepared_phantom, tmp_path):
         )
 
     return make
+
+
+DINO = Dinov2Settings(
+    config={"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 16},
+    image_size=SIDE,
+    blocks=1,
+    block_heads=2,
+    head="norm",
+)
+# Over the bound of 100 of what is trained, as SigLIP's published scale is.
+SCALE, BIAS = 117.0, -12.9
+
+
+@pytest.mark.parametrize("name", ["test_convnext", "test_vit", "conns"])
+def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, start, run_of):
+    folder = start(name, 20.0)
+    settings = run_of(folder, steps=3, trainable={"image": {"last_blocks": 1}})
+    before, images = load_model(folder), images_of(settings)
+    trainer = Trainer(settings)
+    model = trainer.model.eval()
+    with torch.no_grad():
+        expected = scores(before, images)
+        torch.testing.assert_close(scores(model, images), expected, atol=1e-5, rtol=0)
+        stored = model.encode_images(images).stored
+        vectors = model.encode_ids(model.token_ids(SENTENCES))
+        found = model.similarity(stored, vectors)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert model.learned_scale == pytest.approx(20.0, rel=1e-6)
+    after = load_model(train(settings).model)
+    assert after.self_test["status"] == "passed"
+    assert not torch.allclose(scores(after, images), expected, atol=1e-5)
+    moved = {
+        key.partition(".")[0]
+        for key, value in after.state_dict().items()
+        if key not in before.state_dict() or not torch.equal(value, before.state_dict()[key])
+    }
+    assert moved == {"image", "text", "trained_similarity"}
+    layers = [layer.state_dict() for layer in after.image.layers]
+    own = [layer.state_dict() for layer in before.image.layers]
+    same = [all(torch.equal(a[k], b[k]) for k in a) for a, b in zip(layers, own, strict=True)]
+    assert same == [True] * (len(layers) - 1) + [False]
+    if name == "conns":
+        assert "attention by cosine" in trainer.start.score
+        sharp = after.similarity.aggregator.temperature.detach()
+        assert float(sharp) != pytest.approx(before.fusion.sharpness, abs=1e-6)
+        again = Trainer(run_of(after_folder(settings), "again")).model.eval()
+        torch.testing.assert_close(scores(again, images), scores(after, images), atol=1e-5, rtol=0)
+        by_region = run_of(folder, "regions", similarity=SimilaritySettings())
+        other = Trainer(by_region).model
+        assert other.fusion is None
+        assert not other.has_whole
+
+
+def after_folder(settings):
+    return settings.out / "model"
+
+
+def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of):
+    folder = start("conns", 20.0)
+    peer = load_model(folder)
+    peer.fusion.loss_temperature.data.fill_(-5.0)
+    peer.save(folder.parent / "sharp")
+    with pytest.raises(UserError, match=r"temperature of 1 / 148"):
+        Trainer(run_of(folder.parent / "sharp"))
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ({"kind": "siglip"}, BIAS * 100 / SCALE),
+        ({"kind": "siglip", "initial_bias": -5.0}, -5.0),
+    ],
+)
+def test_a_pairwise_sigmoid_starts_with_the_starts_bias(loss, expected, start, run_of):
+    """Smaller by as much as the scale is bounded, so that no pair changes sides."""
+    folder = start("biomedclip", SCALE)
+    peer = load_model(folder)
+    peer.settings = peer.settings.model_copy(update={"bias": BIAS})
+    peer.save(folder.parent / "siglip")
+    trainer = Trainer(run_of(folder.parent / "siglip", loss=loss))
+    assert trainer.model.learned_scale == pytest.approx(100.0)
+    (bias,) = (p for name, p in trainer.objective.named_parameters() if name.endswith("bias"))
+    assert float(bias.detach()) == pytest.approx(expected, rel=1e-6)
+    assert f"its bias, {BIAS * 100 / SCALE:.4g}" in trainer.start.sentences()[1]
+    assert trainer.model.settings.bias is None  # the model that is trained has another by then
+    around = MultiPositive(MultiPositiveSettings.model_validate({"core": loss}))
+    carry_bias(around, BIAS)
+    assert float(around.core.bias.detach()) == pytest.approx(loss.get("initial_bias", BIAS))
 
 
 def images_of(settings):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -65,10 +67,10 @@ def searching(model_folder, index_folder):
 TOKEN = "a-token-for-the-tests-of-the-viewer"
 
 
-class Browser:
-    """Asks for what the page's own script asks for, in the order in which it does."""
+class Client:
+    """Asks for what the page's own script asks for."""
 
-    def __init__(self, url: str, session: str = "session1", **options: Any) -> None:
+    def __init__(self, url: str, session: str = "session1" * 4, **options: Any) -> None:
         import httpx
 
         self.session = session
@@ -81,46 +83,15 @@ class Browser:
             **({"trust_env": False} | options),
         )
         self.entered = self.web.get(address.raw_path.decode())
-        self.functions: dict[str, int] = {}
-        page = self.web.get("/")
-        if page.status_code == 200:
-            start = page.text.index("window.gradio_config = ") + len("window.gradio_config = ")
-            config, _ = json.JSONDecoder().raw_decode(page.text, start)
-            self.functions = {one["api_name"]: one["id"] for one in config["dependencies"]}
 
     def upload(self, name: str, content: bytes) -> Any:
         """The answer to an upload."""
-        return self.web.post("/gradio_api/upload", files={"files": (name, content)})
+        headers = {"x-file-name": quote(name)}
+        return self.web.post(f"/api/upload/{self.session}", content=content, headers=headers)
 
-    def uploaded(self, name: str, content: bytes) -> dict[str, Any]:
-        """An upload as the page names it afterwards."""
-        (ticket,) = self.upload(name, content).json()
-        meta = {"_type": "gradio.FileData"}
-        return {
-            "path": ticket,
-            "url": f"/gradio_api/file={ticket}",
-            "orig_name": name,
-            "meta": meta,
-        }
-
-    def join(self, name: str | int, data: list[Any], **more: Any) -> Any:
+    def ask(self, what: str, **content: Any) -> Any:
         """The answer to a click."""
-        index = self.functions[name] if isinstance(name, str) else name
-        body = {"fn_index": index, "session_hash": self.session, "data": data, **more}
-        return self.web.post("/gradio_api/queue/join", json=body)
-
-    def click(self, name: str, *data: Any) -> list[Any]:
-        """What a click shows."""
-        joined = self.join(name, list(data))
-        assert joined.status_code == 200, joined.text
-        query = {"session_hash": self.session}
-        with self.web.stream("GET", "/gradio_api/queue/data", params=query) as stream:
-            for line in stream.iter_lines():
-                reported = json.loads(line.removeprefix("data: ")) if line else {}
-                if reported.get("msg") == "process_completed":
-                    assert reported["success"], reported
-                    return reported["output"]["data"]
-        raise AssertionError("the answer ended too early")
+        return self.web.post(f"/api/{what}", json={"session": self.session} | content)
 
 
 @dataclass
@@ -132,43 +103,40 @@ class Site:
     sweep: Any
     work: Path
 
-    @property
-    def page(self) -> Any:
-        """Gradio's page."""
-        return self.guard.app.routes[-1].app.get_blocks()
-
-    def browser(self, session: str = "session1") -> Browser:
+    def client(self, session: str = "session1" * 4) -> Client:
         """One that is let in."""
-        return Browser(f"{self.url}/?token={TOKEN}", session)
+        return Client(f"{self.url}/?token={TOKEN}", session)
+
+
+@contextmanager
+def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[Site]:
+    """The page, served by a thread of this process."""
+    uvicorn = pytest.importorskip("uvicorn")
+    from medclip_debias.viewer.access import Access
+    from medclip_debias.viewer.serve import application
+
+    guard, sweep = application(answers, work, Access(token))
+    config = uvicorn.Config(guard, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield Site(f"http://127.0.0.1:{listener.getsockname()[1]}", guard, sweep, work)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture(scope="module")
 def site(model_folder, index_folder, tmp_path_factory):
-    """The page with an index and a folder of radiographs, served by a thread of this process."""
-    pytest.importorskip("gradio")
-    import uvicorn
-
-    from medclip_debias.viewer.access import Access
-    from medclip_debias.viewer.serve import application
-
+    """The page with an index and a folder of radiographs."""
     image_folder = tmp_path_factory.mktemp("folder")
     picture(image_folder / "good.png", 90, 70)
     (image_folder / "letter.jpg").write_text("Dear patient")
-    work = tmp_path_factory.mktemp("work")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADIO_TEMP_DIR", str(work))
-        answers = Answers.open(model_folder, index_folder, image_folder, device="cpu")
-        guard, sweep = application(answers, work, Access(TOKEN))
-        config = uvicorn.Config(guard, log_config=None, timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-            thread.start()
-            try:
-                yield Site(f"http://127.0.0.1:{listener.getsockname()[1]}", guard, sweep, work)
-            finally:
-                server.should_exit = True
-                thread.join()
+    answers = Answers.open(model_folder, index_folder, image_folder, device="cpu")
+    with served(answers, tmp_path_factory.mktemp("work")) as found:
+        yield found
 
 
 def picture(path: Path, height: int, width: int) -> bytes:

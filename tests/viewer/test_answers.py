@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shutil
@@ -10,51 +9,75 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from medclip_debias.cli import run
 from medclip_debias.data.images import read_radiograph
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.files import GroundOptions
+from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
+from medclip_debias.evaluation.decisions.probability import Line
 from medclip_debias.grounding.ground import ground_image
-from medclip_debias.grounding.overlay import OverlayStyle
+from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.viewer import answers as answers_module
 from medclip_debias.viewer.answers import (
     MOST_CHARACTERS,
-    MOST_SENTENCES,
     Answers,
+    checked_sentence,
     listed_images,
-    sentence_lines,
 )
+from medclip_debias.viewer.export import export
+from medclip_debias.viewer.findings import Finder
+from medclip_debias.viewer.pixels import ShownPixels
+from medclip_debias.viewer.viewed_model import ViewedModel
 
 TEXTS = ["Left lung.", "Right lung."]
 
 
-def test_pictures_and_figures_are_those_of_the_verb_ground(
+def test_an_export_is_what_the_verb_ground_writes(
     answers, model_folder, image_folder, tmp_path, capsys
 ):
-    words = [
-        "ground",
-        model_folder,
-        image_folder / "good.png",
-        "--out",
-        tmp_path / "maps",
-        "--json",
-    ]
-    words += ["--threshold", "0.05", "--alpha", "0.7", "--scale", "image", "--device", "cpu"]
+    words = ["ground", model_folder, image_folder / "good.png", "--out", tmp_path / "maps"]
+    words += ["--threshold", "0.05", "--device", "cpu", "--json"]
     for text in TEXTS:
         words += ["--text", text]
     assert run([str(word) for word in words]) == 0
     (reported,) = json.loads(capsys.readouterr().out)["images"]
-    options = GroundOptions(threshold=0.05, scale="image", style=OverlayStyle(alpha=0.7))
-    look = answers.look(answers.choose("good.png"), "\n".join(TEXTS) + "\n\n", options)
-    assert len(look.rows) == len(reported["sentences"]) == 2
-    for row, picture, entry in zip(look.rows, look.pictures, reported["sentences"], strict=True):
-        for key in ("text", "peak", "boxes", "lowest", "highest", "score"):
-            assert row[key] == entry[key]
-        drawn = np.asarray(Image.open(io.BytesIO(picture)))
-        np.testing.assert_array_equal(drawn, np.asarray(Image.open(entry["picture"])))
+    image = answers.choose("good.png").kept()
+    name, content = export(answers, image, 0, TEXTS, 0.05, "json")
+    assert name == "found.json"
+    found = json.loads(content)
+    assert found["image"] == {"height": 90, "width": 70}
+    for row, entry in zip(found["sentences"], reported["sentences"], strict=True):
+        assert row["text"] == entry["text"]
+        assert row["score"] == pytest.approx(entry["score"], abs=1e-6)
+        assert [one["box"] for one in row["boxes"]] == [one["box"] for one in entry["boxes"]]
+    shown = [answers.look(image, text)[0] for text in TEXTS]
+    for one, entry in zip(shown, reported["sentences"], strict=True):
+        for key in ("score", "lowest", "highest"):
+            assert one[key] == pytest.approx(entry[key], abs=1e-6)
+        assert one["peak"] == entry["peak"]
+    assert [one["name"] for one in found["findings"]] == [
+        one["name"] for one in answers.models[0].findings(image.encoded[0])
+    ]
+    with pytest.raises(UserError, match="no DICOM file"):
+        export(answers, image, 0, TEXTS, 0.05, "seg")
+    with pytest.raises(UserError, match="1 to 20 sentences, not 0"):
+        export(answers, image, 0, [], 0.05, "json")
+
+
+def test_an_export_never_reads_a_file_of_the_images_name(answers, phantom_tree, tmp_path):
+    """What was opened as one name may be called as a file that lies where the viewer runs."""
+    image = answers.read(next(phantom_tree.rglob("*.dcm")))
+    assert image.source is not None
+    name, content = export(answers, image.kept(), 0, TEXTS, None, "json")
+    assert json.loads(content)["image"]["SOPInstanceUID"] == image.source.header.SOPInstanceUID
+    with pytest.raises(UserError, match="switch them on"):
+        export(answers, image, 0, TEXTS, None, "seg")
+    with pytest.raises(UserError, match="no box was found"):
+        export(answers, image, 0, TEXTS, 1.0, "seg")
+    name, content = export(answers, image, 0, TEXTS, None, "pm")
+    assert (name, content[:2]) == ("pm.zip", b"PK")
 
 
 def test_an_image_read_once_gives_what_a_fresh_reading_gives(answers, image_folder):
@@ -64,34 +87,118 @@ def test_an_image_read_once_gives_what_a_fresh_reading_gives(answers, image_fold
     (fresh,) = ground_image(
         answers.model, read_radiograph(image_folder / "more/wide.png"), [TEXTS[0]]
     )
-    (row,) = answers.look(image, TEXTS[0]).rows
-    assert row["score"] == pytest.approx(fresh.score, abs=1e-6)
-    assert row["highest"] == pytest.approx(float(np.nanmax(fresh.heatmap)), abs=1e-6)
+    (seen,) = answers.look(image, TEXTS[0])
+    assert seen["score"] == pytest.approx(fresh.score, abs=1e-6)
+    grid = np.reshape(seen["grid"], fresh.grid.shape)
+    heatmap = upsample_to_original(grid, fresh.geometry, fresh.places)
+    np.testing.assert_allclose(heatmap, fresh.heatmap, atol=1e-6)
+
+
+def test_pixels_come_as_the_file_holds_them(phantom_tree, image_folder, answers):
+    import pydicom
+
+    path = next(phantom_tree.rglob("*.dcm"))
+    stored = pydicom.dcmread(path)
+    pixels = answers.read(path).pixels
+    sent = np.frombuffer(pixels.bytes(), "<u2").reshape(stored.Rows, stored.Columns)
+    shown = pixels.low + pixels.step * sent.astype(float)
+    values = sum((pixels.low, pixels.high)) - shown if pixels.inverted else shown
+    raw = stored.pixel_array * float(stored.get("RescaleSlope", 1)) + float(
+        stored.get("RescaleIntercept", 0)
+    )
+    np.testing.assert_allclose(values, raw)
+    assert pixels.low <= pixels.window[0] < pixels.window[1] <= pixels.high
+    image = read_radiograph(image_folder / "good.png")
+    small = ShownPixels.of(image, (0.5, 99.5), image)
+    assert small.described()["depth"] == 8
+    assert small.window == image.percentiles((0.5, 99.5))
+
+
+def test_a_first_window_shows_what_the_model_sees():
+    """MONOCHROME1 with a window: the stored values at which the model's grey is black and white."""
+    from medclip_debias.data.images.radiograph import Radiograph
+
+    stored = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    raw = Radiograph.of(stored, inverted=True)
+    seen = Radiograph(raw.codes, np.clip((raw.values - 1000) / 2000, 0, 1), inverted=True)
+    found = ShownPixels.of(raw, (0, 100), seen)
+    assert found.inverted
+    # From 1,001 to 2,999 as stored; the scale is turned over for display.
+    assert found.window == (4095 - 2999, 4095 - 1001)
 
 
 def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
     """By hand, prompt by prompt, in double precision."""
     model, image = answers.model, answers.choose("good.png")
-    rows = answers.classes(image)
-    (prompts,) = answers.prompt_sets
-    assert [row.name for row in rows] == list(prompts.classes)
+    viewed = answers.models[0]
+    rows = viewed.finder.of(image.encoded[0].features)
+    (prompts,) = viewed.finder.prompt_sets
+    assert {row.name for row in rows} == set(prompts.classes)
     with torch.no_grad():
         scale = float(model.similarity.scale)
         for row in rows:
             means = []
             for texts in (prompts.classes[row.name].positive, prompts.classes[row.name].negative):
                 scores = [
-                    model.score(image.features, model.encode_sentences([text])).item()
+                    model.score(image.encoded[0].features, model.encode_sentences([text])).item()
                     for text in texts
                 ]
                 means.append(math.fsum(scores) / len(scores))
             assert (row.present, row.absent) == pytest.approx(means, abs=1e-6)
             expected = 1 / (1 + math.exp(-scale * (means[0] - means[1])))
             assert row.probability == pytest.approx(expected, abs=1e-5)
-    assert len({row.probability for row in rows}) > 1
+            assert row.seen == (means[0] >= means[1])
+            assert (row.calibrated, row.threshold) == (False, 0.5)
+    order = [(not row.seen, -row.probability) for row in rows]
+    assert order == sorted(order)
 
 
-def test_search_finds_what_the_verb_finds_and_shows_the_prepared_images(
+def test_calibrated_findings_take_the_files_probability_and_threshold(
+    answers, model_folder, tmp_path
+):
+    image = answers.choose("good.png")
+    viewed = answers.models[0]
+    by_name = {one.name: one for one in viewed.finder.of(image.encoded[0].features)}
+    name = sorted(by_name)[0]
+    d = by_name[name].present - by_name[name].absent
+    # Of six images those with the finding score above d + .1, with one exception below d: the
+    # best cut, of 2/3 + 1, is at the lower of the two above.
+    fitted = FittedClass(
+        map=Line(slope=3.0, intercept=-0.4),
+        positive=(d - 0.3, d + 0.1, d + 0.2),
+        negative=(d - 0.2, d - 0.1, d + 0.05),
+        target=0.2,
+    )
+    calibration = Calibration(
+        model_hash=viewed.model.content_hash,
+        data_hash="x",
+        split="validate",
+        prompts=viewed.finder.prompt_sets[0],
+        method="platt",
+        classes={name: fitted},
+    )
+    found = {
+        one.name: one for one in Finder(viewed.model, calibration).of(image.encoded[0].features)
+    }
+
+    def probability(score):
+        odds = 3 * score - 0.4 + math.log(0.2 / 0.8) - math.log(0.5 / 0.5)
+        return 1 / (1 + math.exp(-odds))
+
+    assert found[name].calibrated
+    assert found[name].probability == pytest.approx(probability(d), abs=1e-6)
+    assert found[name].threshold == pytest.approx(probability(d + 0.1), abs=1e-6)
+    assert not found[name].seen
+    assert not any(one.calibrated for other, one in found.items() if other != name)
+    calibration.write(tmp_path / "own.json")
+    opened = Answers.open(model_folder, device="cpu", calibrations=[tmp_path / "own.json"])
+    assert ("Probabilities", "calibrated on labelled images") in opened.models[0].described()
+    calibration.model_copy(update={"model_hash": "other"}).write(tmp_path / "other.json")
+    with pytest.raises(UserError, match="was made for the model other"):
+        Answers.open(model_folder, device="cpu", calibrations=[tmp_path / "other.json"])
+
+
+def test_search_finds_what_the_verb_finds_and_opens_the_prepared_images(
     searching, index_folder, prepared_phantom, phantom_tree, capsys
 ):
     text = "Left effusion."
@@ -102,12 +209,36 @@ def test_search_finds_what_the_verb_finds_and_shows_the_prepared_images(
     data = PreparedSet.open(prepared_phantom)
     for one in found:
         np.testing.assert_array_equal(one.image, data.pixels[one.hit.row])
+    # A hit opens with the score that it was found by.
+    image = searching.hit(found[0].hit.row)
+    (seen,) = searching.look(image, text)
+    assert seen["score"] == pytest.approx(found[0].hit.score, abs=2e-3)
+    np.testing.assert_array_equal(
+        image.pixels.low + image.pixels.step * image.pixels.levels, found[0].image
+    )
     row = 5
     path = next(phantom_tree.rglob(f"{data.images.iloc[row]['image_id']}.dcm"))
     (best, second) = searching.find_similar(searching.read(path), 2)
     assert best.hit.row == row
     assert best.hit.score == pytest.approx(1, abs=2e-3)
     assert second.hit.score < best.hit.score
+    for row in (-1, len(data)):
+        with pytest.raises(UserError, match="not there any more"):
+            searching.hit(row)
+
+
+def test_a_hit_brings_its_true_boxes_in_its_own_pixels(searching, prepared_phantom):
+    data = PreparedSet.open(prepared_phantom)
+    phrase = data.phrases.iloc[0]
+    row = int(np.flatnonzero(data.images["image_id"] == phrase["image_id"])[0])
+    height, width = (int(data.images.iloc[row][side]) for side in ("height", "width"))
+    scale, size = data.settings.size / max(height, width), data.settings.size
+    left, top = ((size - scale * side) / 2 for side in (width, height))
+    expected = [
+        [left + scale * x, top + scale * y, scale * w, scale * h] for x, y, w, h in phrase["boxes"]
+    ]
+    found = dict(searching.hit(row).phrases)[phrase["text"]]
+    np.testing.assert_allclose(found, expected, atol=scale)  # an odd margin is rounded down
 
 
 def test_results_come_without_pictures_where_the_set_is_gone(
@@ -117,18 +248,40 @@ def test_results_come_without_pictures_where_the_set_is_gone(
     shutil.copytree(index_folder, moved)
     meta = json.loads((moved / "index.json").read_text())
     (moved / "index.json").write_text(json.dumps(meta | {"prepared": str(tmp_path / "gone")}))
-    found = Answers.open(model_folder, moved, device="cpu").find_sentence("Left effusion.", 2)
-    assert [one.image for one in found] == [None, None]
+    found = Answers.open(model_folder, moved, device="cpu")
+    assert [one.image for one in found.find_sentence("Left effusion.", 2)] == [None, None]
+    with pytest.raises(UserError, match="prepared set"):
+        found.hit(0)
 
 
-def test_the_head_names_the_model_that_answers(answers, searching):
-    reported = dict(answers.described())
+def test_true_boxes_are_those_of_the_file(answers, image_folder, tmp_path):
+    coco = {
+        "images": [{"id": 1, "file_name": "good.png", "width": 140, "height": 180}],
+        "categories": [{"id": 1, "name": "Opacity"}],
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 40, 60, 80], "label_text": "A"}
+        ],
+    }
+    path = tmp_path / "boxes.json"
+    path.write_text(json.dumps(coco))
+    found = Answers(
+        answers.models,
+        images=answers.images,
+        references=ReferenceBoxes.read(path, list(answers.images.values())),
+    )
+    assert found.choose("good.png").phrases == [("A", [[10, 20, 30, 40]])]
+    assert found.choose("more/wide.png").phrases == []
+    with pytest.raises(UserError, match="give --images"):
+        Answers.open(tmp_path, boxes=path)
+
+
+def test_the_head_names_the_models_that_answer(answers):
+    reported = dict(answers.models[0].described())
     assert answers.model.content_hash in reported["Model"]
     assert reported["Model"].startswith("run/model, ")
     assert "72 px" in reported["Sees"]
     assert "central 64" in reported["Sees"]
-    assert "Index" not in reported
-    assert f"{len(searching.index):,} images" in dict(searching.described())["Index"]
+    assert reported["Probabilities"] == "not calibrated"
 
 
 def test_images_of_a_folder_are_named_by_their_place_in_it(image_folder, monkeypatch, tmp_path):
@@ -152,25 +305,27 @@ def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder
 
 def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, tmp_path):
     image = answers.choose("good.png")
-    with pytest.raises(UserError, match="at least one sentence"):
+    with pytest.raises(UserError, match="write a sentence"):
         answers.look(image, " \n\t\n")
-    with pytest.raises(UserError, match="too many"):
-        sentence_lines("a\n" * (MOST_SENTENCES + 1))
-    with pytest.raises(UserError, match=r"sentence 2 has 1,001 characters, more than the 1,000"):
-        sentence_lines("a\n" + "b" * (MOST_CHARACTERS + 1))
-    assert sentence_lines("b" * MOST_CHARACTERS) == ["b" * MOST_CHARACTERS]
+    with pytest.raises(UserError, match=r"has 1,001 characters, more than the 1,000"):
+        checked_sentence("b" * (MOST_CHARACTERS + 1))
+    assert checked_sentence(" a \n b ") == "a b"
     with pytest.raises(UserError, match="--index"):
         answers.find_sentence("Left lung.", 3)
     with pytest.raises(UserError, match="--index"):
         answers.find_similar(image, 3)
-    with pytest.raises(UserError, match="one sentence at a time"):
-        searching.find_sentence("Left lung.\nRight lung.", 3)
     make_model(72, 64, (0.5, 99.5), seed=8).save(tmp_path / "other")
     with pytest.raises(UserError, match="is not the model"):
         Answers.open(tmp_path / "other", searching.index.folder, device="cpu")
 
 
 def test_a_long_sentence_is_said_to_be_cut(answers):
-    look = answers.look(answers.choose("good.png"), "Left lung. " * 20)
-    (note,) = look.notes
-    assert note.startswith("Sentence 1 has")
+    (seen,) = answers.look(answers.choose("good.png"), "Left lung. " * 20)
+    assert seen["note"].startswith("Sentence 1 has")
+
+
+def test_a_model_of_synthetic_images_says_so(make_model):
+    viewed = ViewedModel(make_model(72, 64, (0.5, 99.5)), "a")
+    assert viewed.warning is None
+    viewed.model.provenance = {"synthetic": True}
+    assert "trained on synthetic images" in (viewed.warning or "")

@@ -1,30 +1,39 @@
-"""Who may ask and how much: names, origins, the token, sizes; with gradio out of the way."""
+"""Who may ask and how much: names, origins, the token, sizes; with the models out of the way."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.viewer import guard as guard_module
-from medclip_debias.viewer import uploads as uploads_module
-from medclip_debias.viewer.access import Access, given_token, is_loopback
-from medclip_debias.viewer.calls import Calls
+from medclip_debias.viewer import routes as routes_module
+from medclip_debias.viewer import wire as wire_module
+from medclip_debias.viewer.access import ENTRANCE, Access, given_token, is_loopback
 from medclip_debias.viewer.guard import Guard
+from medclip_debias.viewer.routes import Routes
 from medclip_debias.viewer.sessions import Sessions
 from medclip_debias.viewer.uploads import Uploads
 
 httpx = pytest.importorskip("httpx")
 TOKEN = "0123456789abcdefghij"
+SESSION = "a" * 32
 HERE = "http://127.0.0.1:7860"
 
 
-async def inner(scope, receive, send):
-    headers = [(b"access-control-allow-origin", b"*"), (b"cache-control", b"max-age=9")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    shown = b"|".join(b"%s=%s" % pair for pair in scope["headers"]) + b"?" + scope["query_string"]
-    await send({"type": "http.response.body", "body": shown})
+class Told:
+    """Stands for the answers: it says what it was asked, and how long the upload was."""
+
+    def __init__(self):
+        self.posts = {"look": lambda body: {"bytes": len(body)}}
+
+    def about(self):
+        return {"about": 1}
+
+    def upload(self, session, path):
+        return {"bytes": path.stat().st_size, "name": path.name}
 
 
 @pytest.fixture
@@ -34,14 +43,12 @@ def uploads(tmp_path):
 
 @pytest.fixture
 def ask(uploads):
-    """A function that sends requests to a guard, by default one that lets in."""
+    """A function that sends requests to a guarded page, by default one that lets in."""
 
     def ask(method, path, *, token=None, names=(), base=HERE, **options):
-        application = Guard(
-            inner, Access(token, names), Calls({}, uploads.claim), uploads, Sessions()
-        )
-
         async def send():
+            sessions = Sessions()
+            application = Guard(Routes(Told(), sessions, uploads), Access(token, names))
             transport = httpx.ASGITransport(app=application)
             async with httpx.AsyncClient(transport=transport, base_url=base) as web:
                 if cookies := options.pop("enter", None):
@@ -97,19 +104,22 @@ def test_only_this_machine_and_allowed_names_are_served(ask, host, names, served
 )
 def test_changes_come_from_the_page_itself(ask, origin, status):
     headers = {"origin": origin} if origin else {}
-    for path in ("/gradio_api/queue/join", "/gradio_api/upload", "/nothing"):
+    for path in ("/api/look", f"/api/upload/{SESSION}", "/nothing"):
         answer = ask("POST", path, headers=headers)
-        assert answer.status_code in ((400, 404) if status == 404 else (403,)), (path, answer.text)
+        assert answer.status_code in ((200, 404) if status == 404 else (403,)), (path, answer.text)
 
 
 def test_another_page_can_open_this_one_and_nothing_of_it(ask):
     link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     picture = {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}
     assert ask("GET", "/", headers=link).status_code == 200
-    assert ask("GET", "/theme.css", headers=link).status_code == 403
+    assert ask("GET", "/assets/style.css", headers=link).status_code == 403
     assert ask("GET", "/", headers=picture).status_code == 403
-    assert ask("GET", "/pictures/x.png", headers=picture).status_code == 403
-    assert ask("GET", "/theme.css", headers={"origin": "http://127.0.0.1:9999"}).status_code == 403
+    assert ask("GET", "/api/prepared/0", headers=picture).status_code == 403
+    assert (
+        ask("GET", "/assets/style.css", headers={"origin": "http://127.0.0.1:9999"}).status_code
+        == 403
+    )
 
 
 def test_the_token_opens_the_page_once_and_the_cookie_from_then_on(ask):
@@ -120,7 +130,13 @@ def test_the_token_opens_the_page_once_and_the_cookie_from_then_on(ask):
     assert TOKEN not in cookie
     assert TOKEN not in entered.text
     assert ask("GET", "/", token=TOKEN, enter=TOKEN).status_code == 200
-    for path in ("/", "/theme.css", f"/?token={TOKEN}x", "/?token=", f"/theme.css?token={TOKEN}"):
+    for path in (
+        "/",
+        "/assets/style.css",
+        f"/?token={TOKEN}x",
+        "/?token=",
+        f"/assets/style.css?token={TOKEN}",
+    ):
         refused = ask("GET", path, token=TOKEN)
         assert refused.status_code == 403, path
         assert "token" in refused.text
@@ -148,54 +164,90 @@ def test_headers_are_set_and_those_that_open_the_page_to_others_removed(ask):
     assert "content-security-policy" in ask("GET", "/nothing").headers
 
 
-def test_gradio_learns_no_cookie_no_query_and_no_other_place(ask):
-    headers = {
-        "x-forwarded-host": "evil.example",
-        "x-gradio-server": "http://evil",
-        "cookie": "a=b",
-    }
-    reported = ask("GET", "/?deep_link=x&page=y", headers=headers).text
-    assert "evil" not in reported
-    assert "cookie" not in reported
-    assert reported.endswith("?")
+def test_the_form_takes_the_token_as_a_password_and_slows_down_who_guesses(ask, monkeypatch):
+    monkeypatch.setattr(guard_module, "SLOWED", 0.05)
+    page = ask("GET", "/", token=TOKEN)
+    assert page.status_code == 403
+    assert "type='password'" in page.text
+    headers = {"origin": HERE}
+    entered = ask("POST", ENTRANCE, token=TOKEN, data={"password": TOKEN}, headers=headers)
+    assert entered.status_code == 200
+    assert "HttpOnly" in entered.headers["set-cookie"]
+    for data in ({"password": TOKEN + "x"}, {"password": ""}, {}, {"password": "é"}):
+        began = time.monotonic()
+        refused = ask("POST", ENTRANCE, token=TOKEN, data=data, headers=headers)
+        assert time.monotonic() - began >= 0.05
+        assert refused.status_code == 403
+        assert "set-cookie" not in refused.headers
+    for wrong in (b"\xff", b"a=1&b=2&c=3", b"password=" + b"x" * 5000):
+        refused = ask("POST", ENTRANCE, token=TOKEN, content=wrong, headers=headers)
+        assert refused.status_code == 403
+    foreign = {"origin": "http://127.0.0.1:9999"}
+    refused = ask("POST", ENTRANCE, token=TOKEN, data={"password": TOKEN}, headers=foreign)
+    assert refused.status_code == 403
+    assert "set-cookie" not in refused.headers
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_kept(ask, uploads, monkeypatch, tmp_path):
-    monkeypatch.setattr(guard_module, "MAX_UPLOAD", 1000)
-    monkeypatch.setattr(guard_module, "MULTIPART", 300)
-    monkeypatch.setattr(guard_module, "MAX_JSON", 1000)
-    form = {"content-type": "multipart/form-data; boundary=b", "origin": HERE}
-    start = b'--b\r\ncontent-disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+def test_only_so_many_requests_wait_for_the_model(ask, monkeypatch):
+    monkeypatch.setattr(routes_module, "MOST_WAITING", 0)
+    answer = ask("POST", "/api/look", content=b"{}", headers={"origin": HERE})
+    assert answer.status_code == 503
+    assert "busy" in answer.json()["error"]
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_kept(ask, monkeypatch, tmp_path):
+    monkeypatch.setattr(routes_module, "MAX_UPLOAD", 1000)
+    monkeypatch.setattr(routes_module, "MAX_JSON", 1000)
     asked = []
 
     async def chunks():
-        yield start
         for _ in range(100):
             asked.append(1)
             yield b"x" * 100
 
-    async def text():
-        for _ in range(100):
-            yield b"x" * 100
-
     for said in ({}, {"content-length": "1000000"}):
-        asked.clear()
-        answer = ask("POST", "/gradio_api/upload", content=chunks(), headers=form | said)
-        assert answer.status_code == 413
-        assert "too large" in answer.text
-        assert len(asked) < 20
-    answer = ask("POST", "/gradio_api/queue/join", content=text(), headers={"origin": HERE})
-    assert answer.status_code == 413
-    fine = ask("POST", "/gradio_api/upload", headers={"origin": HERE}, files={"files": b"x" * 900})
-    assert fine.status_code == 200
-    assert len(uploads) == 1
+        for path in (f"/api/upload/{SESSION}", "/api/look"):
+            asked.clear()
+            answer = ask("POST", path, content=chunks(), headers={"origin": HERE} | said)
+            assert answer.status_code == 413
+            assert "too large" in answer.json()["error"]
+            assert len(asked) < 20
+    headers = {"origin": HERE, "x-file-name": "a%20b.png"}
+    fine = ask("POST", f"/api/upload/{SESSION}", headers=headers, content=b"x" * 900)
+    assert fine.json() == {"bytes": 900, "name": "a b.png"}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_more_uploads_than_may_wait_are_refused(ask, uploads, monkeypatch):
-    monkeypatch.setattr(uploads_module, "MOST_WAITING", 2)
-    options = {"headers": {"origin": HERE}, "files": {"files": b"x"}}
-    states = [ask("POST", "/gradio_api/upload", **options).status_code for _ in range(3)]
-    assert states == [200, 200, 429]
+def test_an_upload_that_breaks_off_or_stalls_is_removed(uploads, monkeypatch, tmp_path):
+    monkeypatch.setattr(wire_module, "STALLED", 0.05)
+    routes = Routes(Told(), Sessions(), uploads)
+    scope = {"type": "http", "method": "POST", "path": f"/api/upload/{SESSION}", "headers": []}
+
+    def run(after):
+        parts = [{"type": "http.request", "body": b"x", "more_body": True}]
+        sent = []
+
+        async def receive():
+            if parts:
+                return parts.pop()
+            assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["upload"]
+            return await after()
+
+        async def send(message):
+            sent.append(message)
+
+        asyncio.run(routes(scope, receive, send))
+        return sent
+
+    async def gone():
+        return {"type": "http.disconnect"}
+
+    async def silent():
+        await asyncio.sleep(10)
+
+    for after in (gone, silent):
+        assert run(after) == []
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_websocket_is_closed():
@@ -204,7 +256,7 @@ def test_a_websocket_is_closed():
     async def send(message):
         sent.append(message["type"])
 
-    asyncio.run(Guard(inner, None, None, None, None)({"type": "websocket"}, None, send))
+    asyncio.run(Guard(None, None)({"type": "websocket"}, None, send))
     assert sent == ["websocket.close"]
 
 

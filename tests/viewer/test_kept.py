@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
+from types import SimpleNamespace
 
 import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.viewer import sessions as sessions_module
+from medclip_debias.viewer import uploads as uploads_module
 from medclip_debias.viewer.sessions import ABSENT_LIVES, OPEN_LIVES, Sessions
-from medclip_debias.viewer.uploads import CLAIMED_LIVES, UNCLAIMED_LIVES, Uploads
+from medclip_debias.viewer.uploads import Uploads
 
 
 class Clock:
@@ -24,110 +25,95 @@ def clock():
     return Clock()
 
 
-@pytest.fixture
-def uploads(tmp_path, clock):
-    return Uploads(tmp_path / "uploads", clock)
+def shown(word):
+    """Stands for a radiograph: the sessions look at its pixels alone."""
+    kept = SimpleNamespace(word=word, pixels=None)
+    pixels = SimpleNamespace(bytes=word.encode)
+    return SimpleNamespace(word=word, pixels=pixels, kept=lambda: kept)
 
 
 def files(tmp_path):
     return [path.name for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_an_upload_that_nobody_opens_is_removed_after_a_time(uploads, clock, tmp_path):
-    never = uploads.add("never.png", io.BytesIO(b"1"))
-    slow = uploads.add("slow.png", io.BytesIO(b"2"))
-    assert uploads.claim(slow, "a")
-    clock.now += UNCLAIMED_LIVES + 1
-    uploads.sweep()
-    assert files(tmp_path) == ["slow.png"]
-    assert not uploads.claim(never, "a")
-    clock.now += CLAIMED_LIVES
-    uploads.sweep()
-    assert files(tmp_path) == []
+def test_an_upload_is_there_while_it_is_read_and_private(tmp_path):
+    uploads = Uploads(tmp_path / "uploads")
+    with uploads.place("../a b.png") as (path, stream):
+        stream.write(b"1")
+        stream.close()
+        assert path.read_bytes() == b"1"
+        assert path.name == "a b.png"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.parent == tmp_path / "uploads"
     assert list((tmp_path / "uploads").iterdir()) == []
 
-
-def test_an_upload_belongs_to_one_session_and_ends_with_it(uploads, tmp_path):
-    ticket = uploads.add("a.png", io.BytesIO(b"1"))
-    with pytest.raises(UserError, match="once more"):
-        uploads.path(ticket, "a")
-    assert uploads.claim(ticket, "a")
-    assert not uploads.claim(ticket, "b")
-    assert uploads.path(ticket, "a").read_bytes() == b"1"
-    with pytest.raises(UserError):
-        uploads.path(ticket, "b")
-    uploads.end("b")
-    assert files(tmp_path) == ["a.png"]
-    uploads.end("a")
-    assert files(tmp_path) == []
-
-
-def test_a_link_in_place_of_an_upload_is_not_followed(uploads, tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_text("secret")
-    ticket = uploads.add("a.png", io.BytesIO(b"1"))
-    uploads.claim(ticket, "a")
-    path = uploads.path(ticket, "a")
-    path.unlink()
-    path.symlink_to(secret)
-    with pytest.raises(UserError):
-        uploads.path(ticket, "a")
-    uploads.remove(ticket)
-    assert secret.read_text() == "secret"
-
-
-def test_a_file_whose_writing_fails_is_not_kept(uploads, tmp_path):
-    class Broken(io.BytesIO):
-        def read(self, *_):
+    def fail():
+        with uploads.place("b.png") as (_, stream):
+            stream.write(b"2")
             raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        uploads.add("a.png", Broken())
-    assert len(uploads) == 0
+        fail()
     assert files(tmp_path) == []
 
 
-def test_pictures_are_replaced_at_their_place_and_end_with_the_session():
+def test_only_so_many_uploads_are_there_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(uploads_module, "MOST_AT_ONCE", 1)
+    uploads = Uploads(tmp_path / "uploads")
+    with (
+        uploads.place("a.png"),
+        pytest.raises(UserError, match="too many files"),
+        uploads.place("b.png"),
+    ):
+        pass
+    with uploads.place("c.png"):
+        assert files(tmp_path) == ["c.png"]
+
+
+def test_a_radiograph_is_known_by_its_name_alone_and_its_pixels_go_once():
     sessions = Sessions()
-    (first,) = sessions.show("a", "pictures", [b"1"])
-    (hit,) = sessions.show("a", "hits", [b"2"])
-    (second,) = sessions.show("a", "pictures", [b"3"])
-    (other,) = sessions.show("b", "pictures", [b"4"])
-    assert sessions.picture(first) is None
-    assert (sessions.picture(hit), sessions.picture(second)) == (b"2", b"3")
-    sessions.end("a")
-    assert (sessions.picture(hit), sessions.picture(second)) == (None, None)
-    assert sessions.picture(other) == b"4"
+    first = sessions.keep("a", shown("one"))
+    second = sessions.keep("a", shown("two"))
+    assert sessions.image("a", first) is None
+    assert sessions.image("a", second).word == "two"
+    assert sessions.image("b", second) is None
+    assert sessions.pixels("a", first) is None
+    assert sessions.pixels("b", second) is None
+    assert sessions.pixels("a", second) == b"two"
+    assert sessions.pixels("a", second) is None
+    sessions.clear("a")
+    assert sessions.image("a", second) is None
+    assert sessions.image("a", "") is None
 
 
-def test_a_session_ends_with_its_last_connection(monkeypatch):
-    sessions, ended = Sessions(), []
-    sessions.at_end.append(ended.append)
+def test_a_session_ends_with_its_last_connection():
+    sessions = Sessions()
     sessions.connected("a")
     sessions.connected("a")
+    name = sessions.keep("a", shown("x"))
     sessions.disconnected("a")
-    assert ended == []
+    assert sessions.image("a", name) is not None
     sessions.disconnected("a")
-    assert ended == ["a"]
+    assert sessions.image("a", name) is None
     assert len(sessions) == 0
 
 
 def test_sessions_that_are_not_used_end_sooner_where_nobody_is_connected(clock):
     sessions = Sessions(clock)
     sessions.connected("open")
-    for name in ("open", "absent"):
-        sessions.keep(name, name)
+    names = {name: sessions.keep(name, shown(name)) for name in ("open", "absent")}
     clock.now += ABSENT_LIVES + 1
     sessions.sweep()
-    assert list(sessions._sessions) == ["open"]
+    assert sessions.image("absent", names["absent"]) is None
+    assert len(sessions) == 1
     clock.now += OPEN_LIVES - ABSENT_LIVES
     sessions.sweep()
-    assert sessions.image("open") is None
+    assert sessions.image("open", names["open"]) is None
     # Its page is open still: what it is given now does not end as if nobody were there.
-    sessions.keep("open", "again")
+    again = sessions.keep("open", shown("again"))
     clock.now += ABSENT_LIVES + 1
     sessions.sweep()
-    assert sessions.image("open") == "again"
+    assert sessions.image("open", again).word == "again"
     sessions.disconnected("open")
     assert len(sessions) == 0
 
@@ -135,10 +121,12 @@ def test_sessions_that_are_not_used_end_sooner_where_nobody_is_connected(clock):
 def test_the_session_that_was_not_used_for_longest_makes_room(clock, monkeypatch):
     monkeypatch.setattr(sessions_module, "MOST_SESSIONS", 2)
     sessions = Sessions(clock)
+    names = {}
     for name in ("a", "b"):
         clock.now += 1
-        sessions.keep(name, name)
+        names[name] = sessions.keep(name, shown(name))
     clock.now += 1
-    sessions.image("a")
-    sessions.keep("c", "c")
-    assert set(sessions._sessions) == {"a", "c"}
+    sessions.image("a", names["a"])
+    sessions.keep("c", shown("c"))
+    assert sessions.image("b", names["b"]) is None
+    assert sessions.image("a", names["a"]) is not None

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.cli import run
-from tests.viewer.conftest import Browser
+from tests.viewer.conftest import Client
 
-pytest.importorskip("gradio")
-
-DRAWING = ["Left lung.\nRight lung.", True, 0.0, 0.5, "each"]
+pytest.importorskip("uvicorn")
 
 
 @pytest.fixture
@@ -76,42 +74,42 @@ def _end(child: int, kind: int) -> int | None:
 def test_the_page_answers_over_http_and_leaves_nothing(start, image_folder, tmp_path):
     child, url, work, reported = start("--port", "0")
     assert re.search(r"/\?token=[\w-]{43}$", url)
-    browser = Browser(url)
-    answer = browser.web.get("/")
+    client = Client(url)
+    answer = client.web.get("/")
     assert answer.status_code == 200
-    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["cache-control"] == "no-store"
-    assert "fonts.googleapis.com" not in answer.text
+    assert not re.search(r"""(src|href)=["'](https?:)?//""", answer.text)
+    for name in re.findall(r'(?:src|href)="(assets/[^"]+)"', answer.text):
+        assert client.web.get(f"/{name}").status_code == 200
     # Another site's name that was pointed at this machine.
-    assert browser.web.get("/", headers={"host": "evil.example"}).status_code == 421
-    assert Browser(url.partition("?")[0]).entered.status_code == 403
+    assert client.web.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert Client(url.partition("?")[0]).entered.status_code == 403
 
     wide, letter = ((image_folder / name).read_bytes() for name in ("more/wide.png", "letter.jpg"))
-    upload, choice, status, pictures, sentences, classes, *_ = browser.click(
-        "opened", browser.uploaded("wide.png", wide), *DRAWING
-    )
-    assert upload is choice is None
-    assert "110 x 60 pixels" in status
-    assert len(pictures) == 3
-    for one in pictures:
-        assert browser.web.get(f"/{one['image']['url']}").headers["content-type"] == "image/png"
-    assert [row[0] for row in sentences["data"]] == ["Left lung.", "Right lung."]
-    assert all(0 <= float(row[1]) <= 1 for row in classes["data"])
-    assert not [path for path in work.rglob("*") if path.is_file()]  # neither it nor a picture
+    opened = client.upload("wide.png", wide).json()
+    assert (opened["name"], opened["width"], opened["height"]) == ("wide.png", 110, 60)
+    assert not [path for path in work.rglob("*") if path.is_file()]
+    pixels = client.web.get(f"/api/pixels/{client.session}/{opened['image']}").content
+    assert len(pixels) == 110 * 60 * opened["depth"] // 8
+    (model,) = opened["models"]
+    assert all(0 <= one["probability"] <= 1 for one in model["findings"])
+    asked = {"image": opened["image"], "sentence": "Left lung."}
+    (seen,) = client.ask("look", **asked).json()["models"]
+    geometry = model["geometry"]
+    assert len(seen["grid"]) == geometry["rows"] * geometry["columns"]
+    hits = client.ask("search", image=opened["image"], count=3).json()["hits"]
+    assert [one["rank"] for one in hits] == [1, 2, 3]
+    shown = client.web.get(f"/api/prepared/{hits[0]['row']}")
+    assert shown.headers["content-type"] == "image/png"
+    hit = client.ask("hit", row=hits[0]["row"]).json()
+    assert hit["name"] == hits[0]["image_id"]
 
-    redrawn = browser.click("redrawn", "Left lung.", False, 0.0, 0.5, "image")
-    assert len(redrawn[1]) == 2
-    sentence, shown, hits = browser.click("by_image", 3)
-    assert "best first" in sentence
-    assert len(shown) == len(hits["data"]) == 3
-
-    # One sentence, and the answer to the image before is gone from the page.
-    wrong = browser.click("opened", browser.uploaded("letter.jpg", letter), *DRAWING)
-    assert "letter.jpg: this is not a DICOM" in wrong[2]
-    assert not wrong[3]
-    assert wrong[4]["data"] == wrong[5]["data"] == []
-    assert "give a radiograph first" in browser.click("looked", *DRAWING)[0]
-    assert browser.join("chosen", ["Mrs Smith.png", *DRAWING]).status_code == 400
+    # One sentence, and the image before is gone from the server.
+    wrong = client.upload("letter.jpg", letter)
+    assert wrong.json()["error"].startswith("letter.jpg: this is not a DICOM")
+    assert client.ask("look", **asked).status_code == 422
+    assert client.ask("choose", name="Mrs Smith.png").status_code == 422
 
     assert [path.name for path in work.iterdir()] == [
         path.name for path in work.glob(".medclip-debias-viewer.*.part")
@@ -152,11 +150,9 @@ def test_a_unix_socket_is_served_with_a_token_of_ones_own(
     assert "my-own" not in reported.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
     own = url.replace("TOKEN", "my-own-token-my-own-token")
-    browser = Browser(own, transport=httpx.HTTPTransport(uds=str(path)))
-    browser.click("redrawn", *DRAWING)  # changes nothing: there is nothing to draw yet
-    status, pictures, *_ = browser.click("chosen", "good.png", *DRAWING)
-    assert "70 x 90 pixels" in status
-    assert [one["image"]["url"].startswith("pictures/") for one in pictures] == [True] * 3
+    client = Client(own, transport=httpx.HTTPTransport(uds=str(path)))
+    opened = client.ask("choose", name="good.png").json()
+    assert (opened["width"], opened["height"]) == (70, 90)
     assert _end(child, signal.SIGTERM) == 0
     assert not path.exists()
 
@@ -165,9 +161,9 @@ def test_without_a_token_it_says_so_and_serves_no_other_name(start):
     _, url, _, reported = start("--port", "0", "--no-token", "--host", "0.0.0.0")
     assert url.startswith("http://127.0.0.1:")
     assert "Warning: there is no token. Everyone who reaches this machine" in reported.read_text()
-    browser = Browser(url)
-    assert browser.entered.status_code == 200
-    assert browser.web.get("/", headers={"host": "10.0.0.5:7860"}).status_code == 421
+    client = Client(url)
+    assert client.entered.status_code == 200
+    assert client.web.get("/", headers={"host": "10.0.0.5:7860"}).status_code == 421
 
 
 @pytest.mark.parametrize(
@@ -197,8 +193,8 @@ def test_a_port_that_is_taken_or_an_address_that_is_not_ours_is_a_sentence(model
     assert "correct --host" in capsys.readouterr().err
 
 
-def test_without_gradio_the_extra_is_named(model_folder, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gradio", None)
+def test_without_the_server_the_extra_is_named(model_folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert run(["view", str(model_folder)]) == 2
     assert "pip install 'medclip-debias[viewer]'" in capsys.readouterr().err
 

@@ -207,6 +207,9 @@ class BoxRetrieval(Protocol):
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """See `Protocol.begin`."""
+        from medclip_debias.models.interface import compares
+
+        self._compares = compares(model, "regions")
         own = one_vector(vectors, model.sentence_rows, "regions")
         self._grid, self._vectors = model.grid, finite(own, self.name)
 
@@ -221,12 +224,17 @@ class BoxRetrieval(Protocol):
                     numbers.append(number)
                     places.append(place)
                     boxes.append(visible)
-        if numbers:
+        if numbers and self._compares:
             found = finite(box_features(features.regions[places], self._grid, boxes), self.name)
             self.features |= dict(zip(numbers, found, strict=True))
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
+        if not self._compares:
+            raise Skipped(
+                "This model answers questions about an image; they do not lie with its regions, so "
+                "boxes and sentences cannot be compared."
+            )
         usable = sorted(self.features)
         if len(usable) < 2:
             raise Skipped("Retrieval needs at least two phrases with boxes in the model's view.")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -46,6 +47,7 @@ from medclip_debias.evaluation.protocols.retrieval import (
     summarise_modes,
     summarise_ranks,
 )
+from medclip_debias.evaluation.retrieval_examples import FOLDER, write_examples
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -214,11 +216,23 @@ class StudyRetrieval(Protocol):
             results["precision_classes"] = self._precision_classes
         return Measured(results, rank_items(self.studies, self._patients, ranks))
 
-    def _sentences(self, draw: Draw) -> dict[str, Any]:
+    def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
+        """See `Protocol.write_pictures`; a few queries with their best answers."""
+        del count
+        texts = self.texts[: self._sentences_read]
         scores = self._scores[:, : self._sentences_read]
-        says = np.zeros(scores.shape, dtype=bool)
+        write_examples(out / FOLDER, data, self._row_order, texts, self._says(), scores)
+
+    def _says(self) -> Bools:
+        """``[studies, sentences]``, whose report holds which sentence."""
+        says = np.zeros((len(self.studies), self._sentences_read), dtype=bool)
         for number, columns in enumerate(self._reports):
             says[number, columns] = True
+        return says
+
+    def _sentences(self, draw: Draw) -> dict[str, Any]:
+        scores = self._scores[:, : self._sentences_read]
+        says = self._says()
         study, sentence = np.nonzero(says)
         patients = np.asarray(self._patients, dtype=object)
         strict = {

@@ -96,6 +96,7 @@ class Delivery:
         folder: Path,
         groundings: Sequence[Grounding],
         rows: Sequence[Mapping[str, Any]],
+        source: Source | None = None,
     ) -> list[str]:
         """Write the results of one image; return the files.
 
@@ -104,12 +105,13 @@ class Delivery:
             folder: of the results, below `folder`.
             groundings: its sentences.
             rows: their entries in ``groundings.json``.
+            source: what `read_source` gave of a file that is not there any more.
         """
         found = [
             FoundSentence.of(grounding, row, number)
             for number, (grounding, row) in enumerate(zip(groundings, rows, strict=True), start=1)
         ]
-        source = self._source(path, found)
+        source = self._source(path, found, source)
         files: list[Path] = []
         for kind in self.kinds:
             if kind in _PLAIN:
@@ -122,10 +124,12 @@ class Delivery:
         """Files written by kind, and what was left out, by reason, in images."""
         return {"written": dict(self.written), "left_out": dict(self.left_out)}
 
-    def _source(self, path: Path, found: Sequence[FoundSentence]) -> Source | None:
+    def _source(
+        self, path: Path, found: Sequence[FoundSentence], source: Source | None
+    ) -> Source | None:
         """The header that DICOM results refer to; None, and counted, where there is none."""
         try:
-            source = read_source(path)
+            source = source or read_source(path)
         except UserError as error:
             # A PNG is complete in JSON; that it has no patient is said only where one is needed.
             wanted = [kind for kind in self.kinds if kind not in _PLAIN]

@@ -93,7 +93,8 @@ def build_index(
         raise UserError(f"{prepared}: the set has no image to index.")
     check_sample(data)
     model = load_model(Path(model_folder), best_device(device))
-    need_vectors(model, "index", several=True)  # of those `_queries` says more
+    # Of other models with several vectors a sentence `_queries` says more.
+    need_vectors(model, "index", several=model.text_form != "words")
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
@@ -157,8 +158,8 @@ def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSetting
     if vectors.ndim > 2:
         raise UserError(
             "this model scores a sentence by several vectors (as local_words and CARZero by its "
-            "words), which an index cannot hold; index another model, or rank images with "
-            "'evaluate' or 'ground'."
+            "words) or by a question and not by a cosine (KAD, MedKLIP, AFLoc), which an index "
+            "cannot hold; index another model, or rank images with 'evaluate' or 'ground'."
         )
     return Queries(vectors[:count], vectors[count:])
 

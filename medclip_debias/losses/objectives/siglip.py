@@ -68,6 +68,17 @@ class SigLIP(ContrastiveCore[SigLIPSettings]):
         return LossOutput(paired + unpaired, diagnostics)
 
 
+def carry_bias(objective: nn.Module, bias: float) -> None:
+    """Start the bias of every pairwise sigmoid in ``objective`` with ``bias``.
+
+    One whose settings give another ``initial_bias`` than the default keeps that.
+    """
+    usual = SigLIPSettings.model_fields["initial_bias"].default
+    for module in objective.modules():
+        if isinstance(module, SigLIP) and module.settings.initial_bias == usual:
+            module.bias.data.fill_(bias)
+
+
 def _log_one_plus_exp(x: Tensor) -> Tensor:
     # Not softplus, whose threshold costs digits in float64.
     return torch.logaddexp(x, torch.zeros_like(x))

@@ -129,8 +129,7 @@ class TimmRegions(ImageEncoder):
     @property
     def layers(self) -> list[nn.Module]:
         """Transformer blocks of ViT and EVA, stages of Swin and ConvNeXt."""
-        names = {"swin_transformer": "layers", "convnext": "stages"}
-        return list(getattr(self.trunk, names.get(self.kind, "blocks")))
+        return trunk_layers(self.trunk, self.kind)
 
     @property
     def above(self) -> list[nn.Module]:
@@ -176,6 +175,12 @@ def trunk_kind(name: str, where: str) -> str:
             f"networks of {', '.join(_ANY_SIZE)} can be read."
         )
     return kind
+
+
+def trunk_layers(trunk: Any, kind: str) -> list[nn.Module]:
+    """Transformer blocks of ViT and EVA, stages of Swin and ConvNeXt, the lowest first."""
+    names = {"swin_transformer": "layers", "convnext": "stages"}
+    return list(getattr(trunk, names.get(kind, "blocks")))
 
 
 def trunk_stride(trunk: Any, kind: str, what: str) -> int:

@@ -18,8 +18,12 @@ Names = Sequence[tuple[str, str | None]]
 CONVERT = (
     "in an environment you trust, with the authors' code, run: import torch; "
     "c = torch.load(FILE, weights_only=False); "
-    "torch.save(c.get('state_dict', c.get('model', c)), 'weights.pt'); then give weights.pt"
+    "k = ('image_encoder', 'text_encoder', 'model'); "
+    "torch.save({n: c[n] for n in k} if k[0] in c else c.get('state_dict', c.get('model', c)), "
+    "'weights.pt'); then give weights.pt"
 )
+PARTS = ("image_encoder", "text_encoder", "model")
+"""Of a file that holds several state dicts (KAD)."""
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
@@ -45,6 +49,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise UserError(
             f"{path}: cannot be read as a weight file ({type(error).__name__}); copy it again."
         ) from error
+    if isinstance(content, Mapping) and all(isinstance(content.get(n), Mapping) for n in PARTS):
+        content = {f"{name}.{key}": value for name in PARTS for key, value in content[name].items()}
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

@@ -6,6 +6,7 @@ An image is here its tokens ``[B, 1 + N, D]``: the vector of the whole image, th
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from itertools import pairwise
 from typing import ClassVar
@@ -14,12 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.models.interface import MapKind
+from medclip_debias.models.interface import MapKind, SentenceRows
 from medclip_debias.models.peers.settings import FusionSettings
 from medclip_debias.models.similarity import region_scores
 
-CARZERO_SCALE = 100.0
-"""CARZero's logit has no bound; a hundredth of it is what a score is here."""
+UNBOUNDED_SCALE = 100.0
+"""CARZero's logit and AFLoc's product have no bound; a hundredth of them is a score here."""
+
+_IMAGES, _QUERIES = 32, 256
+_ASKED = re.compile(
+    r"(?:there (?:is|are) )?(?P<no>no )?(?:evidence of |signs? of )?(?P<what>.+?)\.?", re.IGNORECASE
+)
 
 
 class Fusion(nn.Module):
@@ -27,13 +33,17 @@ class Fusion(nn.Module):
 
     Attributes:
         map_kind: what `maps` holds.
+        takes_whole: whether the first token is the whole image; else all tokens are regions.
         whole_alone: whether `scores` reads the first token alone.
+        raw: whether it takes vectors as they leave the towers, of any length.
         sentence_rows: as in `medclip_debias.models.interface.ImageTextModel`.
     """
 
     map_kind: ClassVar[MapKind] = "cosine"
+    takes_whole: ClassVar[bool] = True
     whole_alone: ClassVar[bool] = False
-    sentence_rows: ClassVar[tuple[int, int] | None] = None
+    raw: ClassVar[bool] = False
+    sentence_rows: ClassVar[SentenceRows | None] = None
 
     @property
     def scale(self) -> float | None:
@@ -63,6 +73,12 @@ class SimilarityAttention(Fusion):
         self.attn_temperature: nn.Parameter | None = None
         if own_attention:
             self.attn_temperature = nn.Parameter(torch.full((1,), math.log(0.07)))
+
+    @property
+    def sharpness(self) -> float:
+        """One over the temperature of the attention."""
+        own = self.attn_temperature
+        return float((-(self.loss_temperature if own is None else own).detach()).exp())
 
     @property
     def scale(self) -> float:
@@ -104,7 +120,7 @@ class QueryAttention(Fusion):
     """
 
     map_kind: ClassVar[MapKind] = "attention"
-    sentence_rows: ClassVar[tuple[int, int] | None] = (0, 0)
+    sentence_rows: ClassVar[SentenceRows | None] = (0, 0)
 
     def __init__(self, settings: FusionSettings, dim: int) -> None:
         super().__init__()
@@ -122,7 +138,7 @@ class QueryAttention(Fusion):
     @property
     def scale(self) -> float:
         """The published logit is this many times the score."""
-        return CARZERO_SCALE
+        return UNBOUNDED_SCALE
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.scores`; sentences are ``[T, 1 + W, D]``: whole, words, zeros."""
@@ -139,7 +155,7 @@ class QueryAttention(Fusion):
                 memory = torch.cat([memory, self.decoder_norm.bias[None]])
                 bias = torch.cat([bias, bias.new_tensor([math.log(blank)])])
             answers.append(self._ask(images[:, 0], memory, bias)[0])
-        both: Tensor = (of_text + torch.stack(answers, dim=1)) / (2 * CARZERO_SCALE)
+        both: Tensor = (of_text + torch.stack(answers, dim=1)) / (2 * UNBOUNDED_SCALE)
         return both
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
@@ -191,7 +207,7 @@ class TwoSpaces(Fusion):
     """
 
     whole_alone: ClassVar[bool] = True
-    sentence_rows: ClassVar[tuple[int, int] | None] = (0, 1)
+    sentence_rows: ClassVar[SentenceRows | None] = (0, 1)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.scores`."""
@@ -200,6 +216,138 @@ class TwoSpaces(Fusion):
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.maps`."""
         return region_scores(tokens[:, 1:], sentences[:, 1])
+
+
+class Products(Fusion):
+    """AFLoc (Yang et al. 2024): scores and maps are products, of vectors of any length.
+
+    The published zero-shot classification takes the product of the whole image with the mean of
+    the prompts, and its localisation that of each region with the sentence; only its losses take
+    cosines. A product has no bound, so that a hundredth of it is given. A sentence is
+    ``[T, 1, D]``.
+    """
+
+    whole_alone: ClassVar[bool] = True
+    raw: ClassVar[bool] = True
+    sentence_rows: ClassVar[SentenceRows | None] = (0, 0)
+
+    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+        """See `Fusion.scores`."""
+        return tokens[:, 0] @ sentences[:, 0].T / UNBOUNDED_SCALE
+
+    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+        """See `Fusion.maps`."""
+        return region_scores(tokens[:, 1:], sentences[:, 0]) / UNBOUNDED_SCALE
+
+
+class QueryNetwork(Fusion):
+    """MedKLIP (Wu et al. 2023) and KAD (Zhang et al. 2023): questions that read the regions.
+
+    A decoder whose queries attend to each other and to the regions, and a linear map of each to
+    absent and there. So the answer to one depends on what else is asked, and the authors ask the
+    same list of findings of every image. That list, the book, is part of the model here. A
+    question of the book has the published answer; any other reads the book's questions and itself
+    and is read by none, so that no score depends on what a user asks beside it.
+
+    A sentence is ``[T, 2, D]``: its query as it leaves the text tower, and a row of ones where it
+    denies (zeros where it does not), which is answered with the probability of absence. The map is
+    the question's attention over the regions, averaged over heads.
+
+    Attributes:
+        book: the book's queries ``[Q, D]``; `..peer.Peer` encodes them.
+    """
+
+    map_kind: ClassVar[MapKind] = "attention"
+    takes_whole: ClassVar[bool] = False
+    raw: ClassVar[bool] = True
+    sentence_rows: ClassVar[SentenceRows | None] = (None, None)
+
+    def __init__(self, settings: FusionSettings, dim: int) -> None:
+        super().__init__()
+        self.texts = tuple(dict.fromkeys(settings.book.values()))
+        self.names = {name.lower(): text for name, text in settings.book.items()}
+        self.norm_inputs, self.last_map = settings.norm_inputs, settings.last_map
+        self.norm = nn.LayerNorm(dim)
+        self.layers = nn.ModuleList(
+            _BookQuestion(dim, settings.heads, settings.hidden) for _ in range(settings.layers)
+        )
+        self.classifier = nn.Linear(dim, 2)
+        self.book: Tensor | None = None
+
+    def question(self, sentence: str) -> tuple[str, bool]:
+        """The text that a sentence is asked by, and whether the sentence denies it.
+
+        "There is X", "No X" and "There is no evidence of X" ask for X; a name of the book asks by
+        the book's text.
+        """
+        match = _ASKED.fullmatch(" ".join(sentence.split()))
+        plain = match["what"] if match else sentence
+        denied = bool(match and match["no"])
+        return self.names.get(plain.lower(), plain), denied
+
+    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+        """See `Fusion.scores`: probabilities."""
+        answers = self._answers(tokens, sentences[:, 0])[0].softmax(dim=-1)
+        denied = sentences[:, 1:].amax(dim=(1, 2)) > 0.5 if sentences.shape[1] > 1 else None
+        there = answers[..., 1]
+        return there if denied is None else torch.where(denied, answers[..., 0], there)
+
+    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+        """See `Fusion.maps`."""
+        return self._answers(tokens, sentences[:, 0])[1]
+
+    def _answers(self, regions: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``[B, T, 2]`` and maps ``[B, T, N]`` of the queries ``[T, D]``."""
+        if self.book is None:
+            raise ValueError("encode the book first")
+        book = self.book.to(queries)
+        # Equal but for the rounding of another batch, or of storage in half precision.
+        apart = torch.cdist(queries.double(), book.double())
+        near, place = apart.min(dim=1)
+        known = near <= 1e-3 * book.norm(dim=-1)[place]
+        other = (~known).nonzero()[:, 0]
+        columns = place.clone()
+        columns[other] = len(book) + torch.arange(len(other), device=other.device)
+        logits: list[Tensor] = []
+        maps: list[Tensor] = []
+        for some in regions.split(_IMAGES):
+            parts = [self._decode(some, book, queries[own]) for own in other.split(_QUERIES)]
+            parts = parts or [self._decode(some, book, queries[:0])]
+            count = len(book)
+            for into, which in ((logits, 0), (maps, 1)):
+                free = [part[which][:, count:] for part in parts]
+                into.append(torch.cat([parts[0][which][:, :count], *free], dim=1)[:, columns])
+        return torch.cat(logits), torch.cat(maps)
+
+    def _decode(self, regions: Tensor, book: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        x, memory = torch.cat([book, others]), regions
+        if self.norm_inputs:
+            x, memory = self.norm(x), self.norm(memory)
+        blocked = torch.ones(len(x), len(x), dtype=torch.bool, device=x.device)
+        blocked[:, : len(book)] = False
+        blocked.fill_diagonal_(False)
+        x = x.expand(len(regions), -1, -1)
+        maps = []
+        for layer in self.layers:
+            x, weights = layer(x, memory, blocked)
+            maps.append(weights)
+        answers: Tensor = self.classifier(self.norm(x))
+        return answers, maps[-1] if self.last_map else torch.stack(maps).mean(dim=0)
+
+
+class _BookQuestion(_Question):
+    """As its base, after an attention of the queries over each other."""
+
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
+        super().__init__(dim, heads, hidden)
+        self.self_attn = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.norm1 = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        own = self.norm1(x)
+        x = x + self.self_attn(own, own, own, attn_mask=mask, need_weights=False)[0]
+        found: tuple[Tensor, Tensor] = super().forward(x, memory, None)
+        return found
 
 
 def build_fusion(settings: FusionSettings | None, dim: int) -> Fusion | None:
@@ -211,5 +359,9 @@ def build_fusion(settings: FusionSettings | None, dim: int) -> Fusion | None:
             return SimilarityAttention(settings.own_attention)
         case "query_attention":
             return QueryAttention(settings, dim)
+        case "query_network":
+            return QueryNetwork(settings, dim)
+        case "products":
+            return Products()
         case _:
             return TwoSpaces()

@@ -34,7 +34,7 @@ from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import ImageTextModel, MapKind, TextForm
+    from medclip_debias.models.interface import ImageTextModel, MapKind, SentenceRows, TextForm
 
 SHARPNESS = 4.0
 """The published first temperature."""
@@ -60,10 +60,10 @@ class GloriaLocal:
         UserError: another model.
     """
 
-    has_whole: ClassVar[bool] = False
+    has_whole: ClassVar[bool] = True
     whole_alone: ClassVar[bool] = False
     text_form: ClassVar[TextForm] = "words"
-    sentence_rows: ClassVar[tuple[int, int] | None] = (0, 0)
+    sentence_rows: ClassVar[SentenceRows | None] = (0, 0)
     map_kind: ClassVar[MapKind] = "attention"
     learned_scale: ClassVar[float | None] = None
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash
 from medclip_debias.models.image_encoder import weight_file
+from medclip_debias.models.peers.building import PeerTokenizer
 from medclip_debias.models.peers.checkpoint import (
     Names,
     load_strictly,
@@ -21,26 +22,31 @@ from medclip_debias.models.peers.checkpoint import (
     summed_channels,
 )
 from medclip_debias.models.peers.folder_models import READERS, folder_preprocessing
+from medclip_debias.models.peers.kad_medklip import read_kad, read_medklip
 from medclip_debias.models.peers.licence import licence_line
 from medclip_debias.models.peers.open_clip import (
-    BUFFERS,
     Read,
     clip_preprocessing,
     read_chexzero,
     read_open_clip,
 )
-from medclip_debias.models.peers.peer import Peer, PeerTokenizer
+from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.readers import (
+    POOLER,
+    POSITIONS,
     SWIN,
+    TRAINING,
     read_carzero,
     read_conns,
     read_cxr_clip,
     read_mgca,
     read_radzero,
     swin_config,
+    without,
 )
 from medclip_debias.models.peers.settings import (
     BertSettings,
+    FusionSettings,
     Kind,
     PeerPreprocessing,
     PeerSettings,
@@ -50,6 +56,7 @@ from medclip_debias.models.peers.settings import (
     ViTSettings,
 )
 from medclip_debias.models.peers.text import checked
+from medclip_debias.models.peers.visual_towers import BUFFERS
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     read_bert_config,
@@ -115,7 +122,7 @@ def import_model(
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
         config: ``open_clip_config.json`` or open_clip's model configuration (open_clip), or
-            ``preprocessor_config.json`` (radzero, conns).
+            ``preprocessor_config.json`` (radzero, conns), or the questions (kad, medklip).
         golden: store golden samples, with which every later loading tests the machine.
         score: by what `medclip_debias.models.load.load_model` shall let it score (GLoRIA).
 
@@ -143,14 +150,14 @@ def import_model(
         return _of_folder(kind, weights, out, (text, config), golden)
     state = read_checkpoint(weights)
     where = str(weights)
-    scale = _learned_scale(state)
+    learned = _learned_by_loss(state)
     files = [weights, *(path for path in (text, config) if path is not None and path.is_file())]
     unused: Counter[str] = Counter()
     with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
         read, preprocessing = _read(kind, state, text, config, where, unused)
     settings, state, tokenizer = read
     if settings.fusion is None:
-        settings = settings.model_copy(update={"scale": scale})
+        settings = settings.model_copy(update=learned)
     if score != "whole":
         settings = settings.model_copy(update={"score": score})
     if preprocessing is None:
@@ -174,7 +181,9 @@ def _of_folder(
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; {kind} is read from a folder.")
     path = weight_file(folder)
-    settings, state, tokenizer = READERS[kind](folder, read_checkpoint(path), str(path))
+    published = read_checkpoint(path)
+    settings, state, tokenizer = READERS[kind](folder, published, str(path))
+    settings = settings.model_copy(update=_learned_by_loss(published))
     image = settings.image
     size = image.image_size if isinstance(image, ViTSettings) else None
     preprocessing = folder_preprocessing(kind, folder, size)
@@ -214,6 +223,15 @@ def _learned_scale(state: Mapping[str, Tensor]) -> float | None:
     return None
 
 
+def _learned_by_loss(state: Mapping[str, Tensor]) -> dict[str, float | None]:
+    """Scale and SigLIP's bias of `PeerSettings`, as far as the file holds them."""
+    found: dict[str, float | None] = {"scale": _learned_scale(state)}
+    bias = state.get("logit_bias")
+    if bias is not None and bias.numel() == 1 and abs(float(bias)) <= 1e4:
+        found["bias"] = float(bias)
+    return found
+
+
 def _read(
     kind: Kind,
     state: Mapping[str, Tensor],
@@ -238,6 +256,11 @@ def _read(
         case "radzero" | "conns":
             other = read_radzero if kind == "radzero" else read_conns
             return other(state, _folder(text, kind), config, where, unused)
+        case "kad" | "medklip":
+            asked = read_kad if kind == "kad" else read_medklip
+            return asked(state, _folder(text, kind), config, where, unused)
+        case "afloc":
+            return _afloc(state, _folder(text, kind), where, unused), None
         case _:
             return read_open_clip(state, text, config, where), None
 
@@ -298,6 +321,21 @@ def _gloria(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
         tokenizer, shape_of(state, "text.bert.embeddings.word_embeddings.weight", where)[0], text
     )
     return settings, state, tokenizer
+
+
+def _afloc(state: Mapping[str, Tensor], text: Path, where: str, unused: Counter[str]) -> Read:
+    """AFLoc: one Lightning checkpoint, in GLoRIA's names; its level of words scores nothing."""
+    state = {key.rpartition("afloc.")[2]: value for key, value in state.items()}
+    left_out = [
+        POSITIONS,
+        (r"^text_encoder\.model\.pooler\.", POOLER),
+        (r"^img_encoder\.local(2|_f)_embedder\.", TRAINING),
+    ]
+    settings, named, tokenizer = _gloria(without(state, left_out, unused), text, where)
+    words = settings.text.model_copy(update={"positions": 97})
+    fusion = FusionSettings(kind="products")
+    change = {"kind": "afloc", "text": words, "fusion": fusion}
+    return settings.model_copy(update=change), named, tokenizer
 
 
 def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:

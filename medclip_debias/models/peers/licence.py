@@ -30,6 +30,9 @@ KNOWN: dict[str, str] = {
         "terms of RAD-DINO-MAIRA-2 (MSRLA: research alone) inside of it"
     ),
     "cxr_clip": "CC BY-NC-SA 4.0 (its repository): no commercial use, changes under the same",
+    "kad": "MIT (its repository; the weights carry no statement of their own)",
+    "medklip": "its repository states none; ask the authors before any use but research",
+    "afloc": "Apache-2.0 (its repository; the weights carry no statement of their own)",
     "mgca": "its repository states none; ask the authors before any use but research",
 }
 """By kind."""

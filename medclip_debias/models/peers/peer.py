@@ -20,66 +20,45 @@ from torch import Tensor, nn
 from medclip_debias.config import SimilaritySettings, json_hash, load_yaml, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
-from medclip_debias.models.backbones.dinov2 import Dinov2Fields
-from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.interface import Head, MapKind, TextForm, Tower
+from medclip_debias.models.interface import Head, MapKind, SentenceRows, TextForm, Tower
 from medclip_debias.models.lora import merged_state
+from medclip_debias.models.peers.building import (
+    PeerTokenizer,
+    build_similarity,
+    build_towers,
+    check_buildable,
+    read_tokenizer,
+    region_grid,
+)
 from medclip_debias.models.peers.checkpoint import load_strictly
-from medclip_debias.models.peers.clip_resnet import ClipResNet
-from medclip_debias.models.peers.fusion import Fusion, build_fusion
-from medclip_debias.models.peers.images import (
-    BioViLImages,
-    DinoImages,
-    GloriaImages,
-    MedClipResNet,
-    MedClipSwin,
+from medclip_debias.models.peers.fusion import (
+    Fusion,
+    QueryNetwork,
+    SimilarityAttention,
+    build_fusion,
 )
-from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
-from medclip_debias.models.peers.sentence_towers import (
-    CarzeroText,
-    EncoderText,
-    MgcaText,
-    word_places,
-)
+from medclip_debias.models.peers.images import BioViLImages
+from medclip_debias.models.peers.questions import book_prompts
+from medclip_debias.models.peers.sentence_towers import word_places
 from medclip_debias.models.peers.settings import (
     BertSettings,
-    ClipResNetSettings,
-    ClipTextSettings,
-    Dinov2Settings,
-    EncoderTextSettings,
     NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
-    RadDinoSettings,
-    ResNetSettings,
-    SwinSettings,
-    TimmSettings,
-    ViTSettings,
     WordsTextSettings,
 )
-from medclip_debias.models.peers.text import BertTower, ClipTokenizer, NoTokenizer, words_only
-from medclip_debias.models.peers.timm_tower import TimmTower
-from medclip_debias.models.peers.trunks import (
-    CarzeroImages,
-    CxrClipResNet,
-    CxrClipSwin,
-    Dinov2Images,
-    MgcaResNet,
-    MgcaViT,
-    class_token_first,
-)
-from medclip_debias.models.peers.vit import ClipText, VisionTransformer
+from medclip_debias.models.peers.text import words_only
+from medclip_debias.models.peers.trunks import class_token_first
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import encode_distinct, sentence_list, stacked
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
+from medclip_debias.models.text_encoder import SentenceTokenizer
 
 FORMAT = 1
 FILE = "peer.yaml"
 WEIGHTS, WORDS = "model.safetensors", "tokenizer.json"
-PeerTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer | NoTokenizer
 
 
 class Peer(nn.Module):
@@ -92,7 +71,8 @@ class Peer(nn.Module):
     Attributes:
         settings: architecture.
         preprocessing: the authors', everything between an image file and `encode_images`.
-        prompts: none; the evaluation's packaged set is used.
+        prompts: none, so that the evaluation's packaged set is used; where questions are asked
+            from a book, those of the same findings by the book's names.
         provenance: files the weights were imported from, with their hashes.
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
         self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
@@ -109,7 +89,7 @@ class Peer(nn.Module):
         self.settings = settings
         self.preprocessing = preprocessing
         self.tokenizer = tokenizer
-        self.prompts: dict[str, Any] = {}
+        self.prompts: dict[str, Any] = book_prompts(settings)
         self.provenance = dict(provenance or {})
         self.content_hash: str | None = None
         self.self_test: dict[str, Any] | None = None
@@ -117,7 +97,7 @@ class Peer(nn.Module):
         self.fusion: Fusion | None = build_fusion(settings.fusion, settings.dim)
         self.trained_similarity: Similarity | None = None
         if settings.similarity is not None:
-            self.trained_similarity = _similarity(settings)
+            self.trained_similarity = build_similarity(settings)
 
     # ------------------------------------------------------------------------ training
 
@@ -133,19 +113,24 @@ class Peer(nn.Module):
         Raises:
             UserError: the model's score is of a kind that is not trained here.
         """
-        if self.fusion is not None:
+        before, fusion = self.settings, self.fusion
+        if fusion is not None and not isinstance(fusion, SimilarityAttention):
             raise UserError(
-                f"A {self.settings.kind} cannot be trained on: its score is no cosine; start from a"
-                " model whose score is."
+                f"A {before.kind} cannot be trained on: its score is neither a cosine nor an "
+                "attention by cosines; start from a model whose score is."
             )
-        before = self.settings
-        change: dict[str, Any] = {"max_tokens": max_tokens or before.max_tokens}
+        change: dict[str, Any] = {"max_tokens": max_tokens or before.max_tokens, "bias": None}
         if similarity is not None or before.similarity is None:
             change["similarity"] = similarity or "own"
             change["scale"] = self.learned_scale
+        if similarity is not None:
+            self.fusion = change["fusion"] = None
         self.settings = before.model_copy(update=change)
         if "similarity" in change:
-            self.trained_similarity = _similarity(self.settings).to(self.device)
+            own = build_similarity(self.settings, self.fusion)
+            self.trained_similarity = own.to(self.device)
+        if self.fusion is not None:
+            self.fusion.requires_grad_(False)  # what trains is the similarity in its place
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -177,6 +162,8 @@ class Peer(nn.Module):
     @property
     def has_whole(self) -> bool:
         """Whether the score is computed from the whole image, as published."""
+        if self.fusion is not None:
+            return self.fusion.takes_whole
         return not isinstance(self.settings.similarity, SimilaritySettings)
 
     @property
@@ -192,7 +179,7 @@ class Peer(nn.Module):
         return self.has_whole and (self.fusion is None or self.fusion.whole_alone)
 
     @property
-    def sentence_rows(self) -> tuple[int, int] | None:
+    def sentence_rows(self) -> SentenceRows | None:
         """Of a sentence's several vectors, that of whole images and that of regions."""
         return None if self.fusion is None else self.fusion.sentence_rows
 
@@ -274,7 +261,11 @@ class Peer(nn.Module):
             images: prepared uint8 ``[B, S, S]``, or what `normalise` gave.
         """
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        found = _unit(*self.image(x))
+        regions, whole = self.image(x)
+        if self.fusion is not None and self.fusion.raw:
+            found = ImageFeatures(regions.float(), whole.float())
+        else:
+            found = _unit(regions, whole)
         if not self.has_whole:
             return ImageFeatures(found.regions)
         return replace(found, attended=not self.whole_alone)
@@ -290,7 +281,8 @@ class Peer(nn.Module):
         """Unit vectors ``[T, D]``; each distinct sentence is encoded once.
 
         A string is one sentence. CARZero and MGCA have several vectors a sentence, ``[T, K, D]``,
-        K the most of any, filled up with zeros (`medclip_debias.models.peers.sentence_towers`).
+        K the most of any, filled up with zeros (`medclip_debias.models.peers.sentence_towers`);
+        KAD, MedKLIP and AFLoc one of any length, ``[T, K, D]`` too (`..fusion`).
 
         Raises:
             UserError: something among them is no text, or this model reads images alone.
@@ -298,7 +290,9 @@ class Peer(nn.Module):
         sentences = sentence_list(sentences)
         by_words = isinstance(self.settings.text, WordsTextSettings)
         if not sentences:
-            return torch.zeros(0, *(2,) * by_words, self.dim, device=self.device)
+            return torch.zeros(0, *(2,) * (by_words or self._raw), self.dim, device=self.device)
+        if self._raw:
+            return self._queries(sentences, batch_size)
         if not by_words:
             return self.encode_ids(self.token_ids(sentences), batch_size)
         distinct = sorted(set(sentences), key=lambda sentence: (len(sentence), sentence))
@@ -312,7 +306,34 @@ class Peer(nn.Module):
         by_words = isinstance(text, WordsTextSettings)
         if by_words or (isinstance(text, BertSettings) and text.words_only):
             sentences = [words_only(sentence) for sentence in sentences]
+        if isinstance(text, BertSettings) and not text.separator:
+            longer = self.tokenizer.encode(list(sentences), self.max_tokens + 1)
+            return [row[:-1] for row in longer]
         return self.tokenizer.encode(list(sentences), self.max_tokens)
+
+    @property
+    def _raw(self) -> bool:
+        return self.fusion is not None and self.fusion.raw
+
+    def _queries(self, sentences: list[str], batch_size: int) -> Tensor:
+        """Vectors of any length ``[T, 1, D]``, and of questions whether they deny ``[T, 2, D]``."""
+        if not isinstance(self.fusion, QueryNetwork):
+            return self._lengthy(sentences, batch_size)[:, None]
+        asked = [self.fusion.question(sentence) for sentence in sentences]
+        vectors = self._lengthy([text for text, _ in asked], batch_size)
+        denied = vectors.new_tensor([float(no) for _, no in asked])
+        return torch.stack([vectors, denied[:, None].expand_as(vectors)], dim=1)
+
+    def _lengthy(self, texts: Sequence[str], batch_size: int) -> Tensor:
+        return self.encode_ids(self.token_ids(texts), batch_size, unit=False)
+
+    def _asked_of(self, features: ImageFeatures) -> tuple[Fusion, Tensor]:
+        """The fusion, with its book read, and the tokens ``[B, 1 + N, D]`` that it takes."""
+        fusion = self.fusion
+        assert fusion is not None
+        if isinstance(fusion, QueryNetwork) and fusion.book is None:
+            fusion.book = self._lengthy(fusion.texts, 64)
+        return fusion, class_token_first(features.regions, features.whole)
 
     def _word_vectors(self, ids: Sequence[Sequence[int]], batch_size: int) -> Tensor:
         """Vectors of a sentence and of its words ``[T, L, D]``, of a text tower that gives both."""
@@ -325,13 +346,15 @@ class Peer(nn.Module):
             parts.append(self.text(*(each.to(self.device) for each in inputs)).float())
         return stacked(parts)
 
-    def encode_ids(self, ids: Sequence[Sequence[int]], group: int = 64) -> Tensor:
+    def encode_ids(
+        self, ids: Sequence[Sequence[int]], group: int = 64, *, unit: bool = True
+    ) -> Tensor:
         """Unit vectors ``[T, D]`` of tokenised sentences, each distinct one encoded once."""
 
         def encode(some: Sequence[Sequence[int]]) -> Tensor:
             padded, mask = self.tokenizer.pad(some)
             vectors = self.text(padded.to(self.device), mask.to(self.device))
-            return F.normalize(vectors.float(), dim=-1)
+            return F.normalize(vectors.float(), dim=-1) if unit else vectors.float()
 
         return encode_distinct(ids, encode, group)
 
@@ -347,8 +370,11 @@ class Peer(nn.Module):
             ValueError: the features have no ``whole``, so another model gave them.
         """
         if self.fusion is not None and not self.whole_alone:
-            tokens = class_token_first(features.regions, features.whole)
-            return self.fusion.scores(tokens, sentences)
+            fusion, tokens = self._asked_of(features)
+            if self.trained_similarity is not None:
+                attended: Tensor = self.trained_similarity(tokens, sentences)
+                return attended
+            return fusion.scores(tokens, sentences)
         if not self.has_whole:
             scores: Tensor = self.similarity(features.regions, sentences)
             return scores
@@ -361,7 +387,8 @@ class Peer(nn.Module):
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """A map over the regions for every image and sentence ``[B, T, N]``, of `map_kind`."""
         if self.fusion is not None:
-            return self.fusion.maps(class_token_first(features.regions, features.whole), sentences)
+            fusion, tokens = self._asked_of(features)
+            return fusion.maps(tokens, sentences)
         if not self.has_whole:
             return self.similarity.maps(features.regions, sentences)
         return region_scores(features.regions, sentences)
@@ -439,8 +466,8 @@ class Peer(nn.Module):
         files = [folder / name for name in _files(settings)]
         for path in files:
             _there(path)
-        tokenizer = _tokenizer(settings, folder)
-        _check_buildable(settings, files[0], where)
+        tokenizer = read_tokenizer(settings, folder)
+        check_buildable(settings, files[0], where)
         model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
             state = load_file(files[0])
@@ -463,130 +490,6 @@ def _there(path: Path) -> None:
         raise UserError(f"{path.parent}: is no whole model folder, it holds no {path.name}.")
 
 
-def _tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
-    text = settings.text
-    if isinstance(text, NoTextSettings):
-        return NoTokenizer()
-    if isinstance(text, ClipTextSettings):
-        return PieceTokenizer.load(folder) if text.pieces else ClipTokenizer.load(folder)
-    return SentenceTokenizer.load(folder)
-
-
-def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
-    """Refuse an architecture that does not fit itself, or that the weights cannot fill."""
-    try:
-        with torch.device("meta"):
-            towers = nn.ModuleList(build_towers(settings))
-            fusion = build_fusion(settings.fusion, settings.dim)
-        if fusion is not None:
-            towers.append(fusion)
-            if settings.similarity is not None:
-                towers.append(_similarity(settings))
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    # Each library's modules have their own words for widths that no head divides, and the like.
-    except Exception as error:
-        raise UserError(
-            f"{where}: no model can be built of its 'architecture' ({type(error).__name__})."
-        ) from error
-    check_room(towers, weights, where)
-
-
 def _unit(regions: Tensor, whole: Tensor) -> ImageFeatures:
     """What a tower gave, ``[B, N, D]`` and ``[B, D]``, brought to unit length."""
     return ImageFeatures(F.normalize(regions.float(), dim=-1), F.normalize(whole.float(), dim=-1))
-
-
-def _similarity(settings: PeerSettings) -> Similarity:
-    """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own."""
-    given = settings.similarity
-    if not isinstance(given, SimilaritySettings):
-        given = SimilaritySettings(aggregator="mean")
-    if settings.scale is not None:
-        scale = min(max(settings.scale, SCALE_MIN), SCALE_MAX)
-        given = given.model_copy(update={"initial_scale": scale})
-    return Similarity(given, settings.dim)
-
-
-def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
-    """The image tower and the text tower, with weights at random."""
-    image, dim = settings.image, settings.dim
-    text = settings.text
-    match image:
-        case Dinov2Settings():
-            vision: nn.Module = Dinov2Images(image, dim)
-        case ViTSettings() if settings.kind == "carzero":
-            vision = CarzeroImages(image)
-        case ViTSettings() if isinstance(text, WordsTextSettings):
-            vision = MgcaViT(image, dim, text.hidden)
-        case ResNetSettings() if settings.kind == "mgca":
-            vision = MgcaResNet(image, dim)
-        case ResNetSettings() if settings.kind == "cxr_clip":
-            vision = CxrClipResNet(dim)
-        case SwinSettings() if settings.kind == "cxr_clip":
-            vision = CxrClipSwin(image, dim)
-        case ViTSettings():
-            vision = VisionTransformer(image, dim)
-        case ClipResNetSettings():
-            vision = ClipResNet(image, dim)
-        case SwinSettings():
-            vision = MedClipSwin(image, dim)
-        case RadDinoSettings():
-            vision = DinoImages(image)
-        case TimmSettings():
-            vision = TimmTower(image, dim)
-        case ResNetSettings() if settings.kind == "gloria":
-            vision = GloriaImages(dim)
-        case ResNetSettings() if settings.kind == "medclip":
-            vision = MedClipResNet(dim)
-        case ResNetSettings():
-            vision = BioViLImages(image, dim)
-    if isinstance(text, ClipTextSettings):
-        return vision, ClipText(text, dim)
-    if isinstance(text, NoTextSettings):
-        return vision, nn.Identity()
-    if isinstance(text, EncoderTextSettings):
-        return vision, EncoderText(text, dim)
-    if isinstance(text, WordsTextSettings):
-        return vision, CarzeroText(text) if text.positions else MgcaText(text, dim)
-    if text.pooling == "projection":
-        return vision, TextEncoder(text.config, use_projection_head=True)
-    return vision, BertTower(text, dim)
-
-
-def _patch(image: object) -> int:
-    """Side of the patches that an encoder cuts its input into; 0 for another."""
-    if isinstance(image, ViTSettings):
-        return image.patch
-    if isinstance(image, RadDinoSettings):
-        return Dinov2Fields(**image.config).patch_size
-    return image.stride if isinstance(image, TimmSettings) else 0
-
-
-def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> RegionGrid:
-    """Where the regions lie in the central crop that `Peer.normalise` takes."""
-    side = preprocessing.input_size
-    network = preprocessing.network_size or side
-    image = settings.image
-    patch = _patch(image)
-    if patch:
-        count, pixel = network // patch, side / network
-        return RegionGrid(count, count, patch * pixel, patch * pixel / 2)
-    if isinstance(image, SwinSettings):
-        count = network // 32
-        return RegionGrid.patches(count, count, float(side))
-    if isinstance(image, ClipResNetSettings):
-        count = network // 32
-        # The strided stem centres its first place on the first pixel; each of the four average
-        # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
-        return RegionGrid(count, count, 32, 15.5)
-    if isinstance(image, Dinov2Settings):
-        count = network // int(image.config.get("patch_size", 14))
-        return RegionGrid.patches(count, count, float(side))
-    stride = 16 if settings.kind in ("gloria", "mgca") else 32
-    count = -(-network // stride)
-    if network == side:
-        return RegionGrid(count, count, stride, 0.5)
-    # Corners stay on corners: the centre of pixel i of the network's input is that of pixel
-    # i (side - 1) / (network - 1) of the crop.
-    return RegionGrid(count, count, stride * (side - 1) / (network - 1), 0.5)

@@ -25,7 +25,7 @@ from medclip_debias.models.peers.checkpoint import (
     shape_of,
     summed_channels,
 )
-from medclip_debias.models.peers.open_clip import Read, timm_names
+from medclip_debias.models.peers.open_clip import Read
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Dinov2Settings,
@@ -40,6 +40,7 @@ from medclip_debias.models.peers.settings import (
     WordsTextSettings,
 )
 from medclip_debias.models.peers.text import checked
+from medclip_debias.models.peers.visual_towers import timm_names
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     read_bert_config,
@@ -54,7 +55,7 @@ BUFFER = "position numbers, which the library makes itself"
 POOLER = "BERT's pooler, which no sentence's vector is computed from"
 TRAINING = "parts of the training loss alone"
 BERT_INSIDE = r"(?=embeddings\.|encoder\.)"
-_POSITIONS = (r"position_ids$|relative_position_index$", BUFFER)
+POSITIONS = (r"position_ids$|relative_position_index$", BUFFER)
 
 # transformers 5 names the parts of Swin's attention otherwise than the published files.
 SWIN: Names = (
@@ -82,10 +83,10 @@ def read_carzero(state: State, text: Path, where: str, unused: Unused) -> Read:
                 f"{where}: '{key}' is not its decoder_norm, which CARZero's decoder ends with; "
                 "these weights are of another architecture."
             )
-    state = _without(
+    state = without(
         state,
         [
-            _POSITIONS,
+            POSITIONS,
             (r"^text_encoder\.model\.pooler\.", POOLER),
             (r"^fusion_module\.decoder\.norm\.", "the decoder's norm, stored a second time"),
             (
@@ -131,7 +132,7 @@ def read_carzero(state: State, text: Path, where: str, unused: Unused) -> Read:
             *timm_names(r"img_encoder\.model\.", "image."),
         ],
     )
-    return settings, flat_tokens(named), _tokenizer(text, named, "text.bert.", where)
+    return settings, flat_tokens(named), word_pieces(text, named, "text.bert.", where)
 
 
 def read_radzero(
@@ -139,7 +140,7 @@ def read_radzero(
 ) -> tuple[Read, PeerPreprocessing]:
     """RadZero: one file of all tensors; the folder of its MPNet gives configuration and words."""
     loss = "loss_fns.RadZeroLoss."
-    state = _without(state, [_POSITIONS, (r"^text_model\.pooler\.", POOLER)], unused)
+    state = without(state, [POSITIONS, (r"^text_model\.pooler\.", POOLER)], unused)
     image, named, preprocessing = _dinov2(
         state, "vision_model.", "align_transformer.transformer_layers.layer.", "norm", config, where
     )
@@ -158,7 +159,7 @@ def read_radzero(
     words = EncoderTextSettings(config=read_text_config(text), pooling="mean", head="norm")
     dim = int(image.config["hidden_size"])
     settings = _attending("radzero", dim, image, words, named)
-    return (settings, named, _tokenizer(text, named, "text.encoder.bert.", where)), preprocessing
+    return (settings, named, word_pieces(text, named, "text.encoder.bert.", where)), preprocessing
 
 
 def read_conns(
@@ -166,10 +167,10 @@ def read_conns(
 ) -> tuple[Read, PeerPreprocessing]:
     """CoNNS: RAD-DINO with two blocks and CXR-BERT's [CLS], each with a map of its own."""
     state = {re.sub(r"^(module\.|_orig_mod\.)+", "", key): value for key, value in state.items()}
-    state = _without(
+    state = without(
         state,
         [
-            _POSITIONS,
+            POSITIONS,
             (r"^text_encoder\.model\.(bert\.)?pooler\.", POOLER),
             (r"^text_encoder\.model\.cls\.", "CXR-BERT's masked-language head"),
             (
@@ -196,15 +197,15 @@ def read_conns(
     )
     words = EncoderTextSettings(config=read_bert_config(text), pooling="cls", head="linear")
     settings = _attending("conns", dim, image, words, named)
-    return (settings, named, _tokenizer(text, named, "text.encoder.bert.", where)), preprocessing
+    return (settings, named, word_pieces(text, named, "text.encoder.bert.", where)), preprocessing
 
 
 def read_cxr_clip(state: State, text: Path, where: str, unused: Unused) -> Read:
     """CXR-CLIP: one file (its ``model``), with a ResNet-50 or a Swin-T image tower."""
-    state = _without(
+    state = without(
         state,
         [
-            _POSITIONS,
+            POSITIONS,
             (r"^text_encoder\.text_encoder\.pooler\.", POOLER),
             (r"^logit_scale$", "a learned scale that cosines are multiplied by in training"),
         ],
@@ -232,7 +233,7 @@ def read_cxr_clip(state: State, text: Path, where: str, unused: Unused) -> Read:
         image=image,
         text=BertSettings(config=config, pooling="affine", token="last"),
     )
-    return settings, named, _tokenizer(text, named, "text.bert.", where)
+    return settings, named, word_pieces(text, named, "text.bert.", where)
 
 
 def read_mgca(state: State, text: Path, where: str, unused: Unused) -> Read:
@@ -240,10 +241,10 @@ def read_mgca(state: State, text: Path, where: str, unused: Unused) -> Read:
 
     Its BERT is six layers of Bio_ClinicalBERT without embeddings of token types.
     """
-    state = _without(
+    state = without(
         state,
         [
-            _POSITIONS,
+            POSITIONS,
             (r"\.crossattention\.", "BERT's cross-attention, which reading text alone leaves out"),
             (r"^(patch|word)_local_atten_layer\.|^prototype_layer\.", TRAINING),
         ],
@@ -283,13 +284,13 @@ def read_mgca(state: State, text: Path, where: str, unused: Unused) -> Read:
         text=WordsTextSettings(config=config, hidden=hidden),
         fusion=FusionSettings(kind="two_spaces"),
     )
-    return settings, named, _tokenizer(text, named, "text.bert.", where)
+    return settings, named, word_pieces(text, named, "text.bert.", where)
 
 
 # ------------------------------------------------------------------------------------- parts
 
 
-def _without(state: State, left_out: Sequence[tuple[str, str]], unused: Unused) -> State:
+def without(state: State, left_out: Sequence[tuple[str, str]], unused: Unused) -> State:
     """``state`` without what is left out; each tensor is counted under its reason."""
     kept = {}
     for key, value in state.items():
@@ -305,7 +306,8 @@ def _other(state: State, *prefixes: str) -> State:
     return {key: value for key, value in state.items() if not key.startswith(prefixes)}
 
 
-def _tokenizer(text: Path, named: State, prefix: str, where: str) -> SentenceTokenizer:
+def word_pieces(text: Path, named: State, prefix: str, where: str) -> SentenceTokenizer:
+    """The tokenizer in ``text``, which must not have more words than the BERT at ``prefix``."""
     tokenizer = SentenceTokenizer.load(text)
     size = shape_of(named, f"{prefix}embeddings.word_embeddings.weight", where)[0]
     checked(tokenizer, size, text)

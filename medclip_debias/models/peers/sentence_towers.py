@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.models.bert_config import make_bert_config
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import EncoderTextSettings, WordsTextSettings
 from medclip_debias.models.peers.trunks import Embedding
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
@@ -30,6 +31,21 @@ class EncoderText(nn.Module):
         """Token ids and mask ``[T, L]`` to ``[T, dim]``."""
         result: Tensor = self.head(self.encoder(ids, mask))
         return result
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The transformer's layers, the lowest first."""
+        return self.encoder.layers
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """What comes after the last layer, before the head."""
+        return self.encoder.above
+
+    @property
+    def heads(self) -> list[Head]:
+        """The norm or the map into the shared space."""
+        return [self.head]
 
 
 class CarzeroText(nn.Module):

@@ -10,6 +10,7 @@ from medclip_debias.config import (
     LaterSettings,
     PrepareSettings,
     Preprocessing,
+    Resample,
     Settings,
     SimilaritySettings,
 )
@@ -26,6 +27,7 @@ Kind = Literal[
     "biovil", "biovil_t", "chexzero", "open_clip", "gloria", "medclip",
     "siglip", "clip", "rad_dino",
     "carzero", "radzero", "conns", "cxr_clip", "mgca",
+    "kad", "medklip", "afloc",
 ]
 # fmt: on
 
@@ -55,14 +57,20 @@ class PeerPreprocessing(Preprocessing):
     network_resize: Literal["bilinear_corners", "bicubic"] = "bicubic"
 
 
-class ResNetSettings(Settings):
-    """ResNet-50 trunk; ``hidden`` is the width of the projector's middle, where it has one."""
+class ResNetSettings(LaterSettings):
+    """ResNet-50 trunk up to ``stage``; ``hidden`` is the width of the projector's middle, if any.
+
+    ``stage`` is read by KAD and MedKLIP alone.
+    """
+
+    _later: ClassVar = ("stage",)
 
     kind: Literal["resnet50"] = "resnet50"
     hidden: Hidden = 0
     temporal: int = Field(
         0, ge=0, le=16_384, description="width of the temporal pooler of BioViL-T, 0 for none"
     )
+    stage: Literal[3, 4] = 4
 
 
 class ViTSettings(LaterSettings):
@@ -207,7 +215,7 @@ class NoTextSettings(Settings):
     kind: Literal["none"] = "none"
 
 
-class BertSettings(Settings):
+class BertSettings(LaterSettings):
     """BERT, and how one vector is computed from a sentence.
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
@@ -215,15 +223,22 @@ class BertSettings(Settings):
     towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
     ``mean`` of all, or BERT's ``pooler``, through a two-layer map without biases (``mlp``), one
     layer (``linear``), or ``none``. CXR-CLIP puts the ``last`` token ([SEP]) through a layer with
-    bias (``affine``).
+    bias (``affine``), KAD BERT's pooler through two (``affine_mlp``). AFLoc has ``last4`` over
+    ``positions``, those behind the sentence being zero. ``separator`` off: no [SEP] (MedKLIP).
     """
+
+    _later: ClassVar = ("positions", "separator")
 
     kind: Literal["bert"] = "bert"
     config: dict[str, Any]
-    pooling: Literal["projection", "last4", "pooler", "mlp", "linear", "affine", "none"]
+    pooling: Literal[
+        "projection", "last4", "pooler", "mlp", "linear", "affine", "affine_mlp", "none"
+    ]
     token: Literal["first", "mean", "pooler", "last"] = "first"
     hidden: Hidden = 0
     words_only: bool = False
+    positions: int = Field(0, ge=0, le=4096)
+    separator: bool = True
 
 
 class EncoderTextSettings(Settings):
@@ -244,20 +259,32 @@ class WordsTextSettings(Settings):
     hidden: Hidden = 0
 
 
-class FusionSettings(Settings):
+class FusionSettings(LaterSettings):
     """What scores are computed by where they are no plain cosines (`..fusion`).
 
     ``own_attention``: `SimilarityAttention` has a temperature beside that of the loss. The other
     sizes are of `QueryAttention`; ``mlp`` are the widths inside its perceptron.
+
+    `QueryNetwork` has ``layers``, ``heads`` and ``hidden`` too. ``book`` is what is always asked
+    together: names to the text of each, in order; names with the same text are one question.
+    ``norm_inputs``: queries and regions pass the last norm first. ``last_map``: the map is the
+    attention of the last layer, and not the mean over all.
     """
 
-    kind: Literal["similarity_attention", "query_attention", "two_spaces"]
+    _later: ClassVar = ("book", "norm_inputs", "last_map")
+
+    kind: Literal[
+        "similarity_attention", "query_attention", "two_spaces", "query_network", "products"
+    ]
     own_attention: bool = False
     positions: int = Field(0, ge=0, le=4096)
     layers: int = Field(0, ge=0, le=256)
     heads: Heads = 1
     hidden: Hidden = 0
     mlp: tuple[Width, ...] = Field((), max_length=16)
+    book: dict[str, Annotated[str, Field(max_length=2000)]] = Field({}, max_length=2000)
+    norm_inputs: bool = False
+    last_map: bool = False
 
 
 class PeerSettings(LaterSettings):
@@ -269,11 +296,12 @@ class PeerSettings(LaterSettings):
     ``fusion``: what the score is computed by where it is no plain cosine.
 
     ``scale`` is what cosines were multiplied by in the authors' training, where the published file
-    says it. ``similarity`` is none for a peer as it was published. One that was trained on here
-    says by what: its ``own`` score, or a similarity of its regions.
+    says it, and ``bias`` what SigLIP's loss then adds. ``similarity`` is none for a peer as it was
+    published. One that was trained on here says by what: its ``own`` score, or a similarity of its
+    regions.
     """
 
-    _later: ClassVar = ("score", "fusion", "scale", "similarity")
+    _later: ClassVar = ("score", "fusion", "scale", "bias", "similarity")
 
     kind: Kind
     dim: Width
@@ -293,6 +321,7 @@ class PeerSettings(LaterSettings):
     fusion: FusionSettings | None = None
     score: Score = "whole"
     scale: float | None = Field(None, gt=0, le=1e4)
+    bias: float | None = Field(None, ge=-1e4, le=1e4)
     similarity: Literal["own"] | SimilaritySettings | None = None
 
     @model_validator(mode="after")
@@ -378,6 +407,23 @@ def published_preprocessing(
                 input_size=224,
                 channel_mean=(mean,) * 3,
                 channel_std=(std,) * 3,
+            )
+        case "afloc":
+            return PeerPreprocessing(
+                prepare=_whole_range(224),
+                input_size=224,
+                channel_mean=(0.5,),
+                channel_std=(0.5,),
+                network_size=299,
+                network_resize="bilinear_corners",
+            )
+        case "kad" | "medklip":
+            filter_: Resample = "bicubic" if kind == "kad" else "bilinear"
+            return PeerPreprocessing(
+                prepare=_whole_range(image_size, resample=filter_),
+                input_size=image_size,
+                channel_mean=IMAGENET_MEAN,
+                channel_std=IMAGENET_STD,
             )
         case "cxr_clip":
             return PeerPreprocessing(

@@ -37,6 +37,7 @@ class BertTower(nn.Module):
 
         super().__init__()
         self.pooling, self.token = settings.pooling, settings.token
+        self.positions = settings.positions
         config = make_bert_config(settings.config)
         pooler = "pooler" in (settings.pooling, settings.token)
         self.bert = BertModel(config, add_pooling_layer=pooler)
@@ -49,6 +50,10 @@ class BertTower(nn.Module):
                     nn.Linear(width, settings.hidden, bias=False),
                     nn.GELU(),
                     nn.Linear(settings.hidden, dim, bias=False),
+                )
+            case "affine_mlp":
+                self.head = nn.Sequential(
+                    nn.Linear(width, settings.hidden), nn.GELU(), nn.Linear(settings.hidden, dim)
                 )
             case "linear" | "affine":
                 self.head = nn.Linear(width, dim, bias=settings.pooling == "affine")
@@ -63,7 +68,9 @@ class BertTower(nn.Module):
             # GLoRIA adds the pieces of a word, then takes the mean over words: but for the
             # length, which a cosine does not see, that is the sum over all tokens.
             states = torch.stack(out.hidden_states[-4:]).sum(dim=0)
-            return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+            # AFLoc's vectors have their length: the mean is over all positions, most of them zero.
+            count = self.positions or mask.sum(dim=1, keepdim=True)
+            return (states * mask[..., None]).sum(dim=1) / count
         if "pooler" in (self.pooling, self.token):
             pooled = out.pooler_output
         elif self.token == "last":

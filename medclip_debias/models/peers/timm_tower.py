@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
-from medclip_debias.models.backbones.timm_trunk import trunk_kind, trunk_stride
+from medclip_debias.models.backbones.timm_trunk import trunk_kind, trunk_layers, trunk_stride
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import TimmSettings
 
 
@@ -86,6 +87,28 @@ class TimmTower(nn.Module):
         else:
             alone = alone[:, None].expand(-1, 1 + self.trunk.num_prefix_tokens, -1)
         return self._mapped(alone).unflatten(0, (batch, count)), whole
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """Transformer blocks of ViT and EVA, stages of Swin and ConvNeXt."""
+        return trunk_layers(self.trunk, self.kind)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """What of timm's network comes after the last layer, but for the map."""
+        return [part for part in self._after if part not in self.heads]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space, open_clip's or timm's own."""
+        own = [self.head] if list(self.head.parameters()) else []
+        return [*own] or [self._after[-1]]
+
+    @property
+    def _after(self) -> list[nn.Module]:
+        names = ("norm_pre", "norm", "attn_pool", "fc_norm", "head")
+        parts = [getattr(self.trunk, name, None) for name in names]
+        return [p for p in parts if isinstance(p, nn.Module) and list(p.parameters())]
 
     def _mapped(self, x: Tensor) -> Tensor:
         result: Tensor = self.head(self.trunk.forward_head(x))

@@ -1,4 +1,4 @@
-"""Image towers of RadZero, CoNNS, CARZero, MGCA and CXR-CLIP."""
+"""Image towers of RadZero, CoNNS, CARZero, MGCA, CXR-CLIP, KAD and MedKLIP."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.bert_config import checked_fields
+from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
     Dinov2Settings,
     ResNetSettings,
@@ -53,6 +54,21 @@ class Dinov2Images(nn.Module):
         x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
         x = self.head(self.blocks(x).last_hidden_state)
         return x[:, 1:], x[:, 0]
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks of DINOv2, and those after its last norm."""
+        return [*self.encoder.layers, *self.blocks.layer]
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """Nothing but the head; the trunk's norm, below other blocks, goes with its stem."""
+        return []
+
+    @property
+    def heads(self) -> list[Head]:
+        """The norm or the map into the shared space."""
+        return [self.head]
 
 
 class CarzeroImages(ViTTrunk):
@@ -157,6 +173,31 @@ class CxrClipSwin(nn.Module):
         """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and the first of them."""
         regions = self.projection(self.model(images.expand(-1, 3, -1, -1)).last_hidden_state)
         return regions, regions[:, 0]
+
+
+class QueriedResNet(nn.Module):
+    """KAD and MedKLIP: a ResNet-50 up to a stage, and two layers for each region.
+
+    Three channels, since they are normalised by three means.
+    """
+
+    def __init__(self, settings: ResNetSettings, dim: int) -> None:
+        super().__init__()
+        self.stage = settings.stage
+        self.model = ResNetRegions("resnet50")
+        first = self.model.conv1
+        self.model.conv1 = nn.Conv2d(3, first.out_channels, 7, stride=2, padding=3, bias=False)
+        width = self.model.width
+        if self.stage == 3:
+            width //= 2
+            self.model.layer4 = nn.Identity()
+        self.res_l1, self.res_l2 = nn.Linear(width, width), nn.Linear(width, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and their mean."""
+        x = self.model.features_upto(images, self.stage).flatten(2).transpose(1, 2)
+        regions = self.res_l2(F.relu(self.res_l1(x)))
+        return regions, regions.mean(dim=1)
 
 
 def class_token_first(regions: Tensor, whole: Tensor | None) -> Tensor:

@@ -37,6 +37,7 @@ import settings_cases  # noqa: F401
 import study_cases  # noqa: F401
 import table_cases  # noqa: F401
 import triplet_cases  # noqa: F401
+import viewer_cases  # noqa: F401
 from case import CASES, Outcome, play
 from page import MARK, page
 from world import Base, World

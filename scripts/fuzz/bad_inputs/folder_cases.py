@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
 from case import case
 from world import World
 
@@ -296,6 +297,25 @@ def _linked(world: World) -> list[str]:
     picture = sorted((run / "heatmaps").glob("*.png"))[0]
     picture.unlink()
     picture.symlink_to(secret)
+    return ["report", str(run)]
+
+
+@case(REPORT, "--prepared of another set", "refused", shows="--prepared")
+def _another_set(world: World) -> list[str]:
+    run, other = world.copy("run"), world.copy("prepared")
+    meta = other / "meta.json"
+    content = json.loads(meta.read_text(encoding="utf-8"))
+    meta.write_text(json.dumps(content | {"content_hash": "0" * 64}), encoding="utf-8")
+    return ["report", str(run), "--prepared", str(other)]
+
+
+@case(REPORT, "settings.yaml: words where numbers belong", "read", shows="report")
+def _words_for_numbers(world: World) -> list[str]:
+    run = world.copy("run")
+    path = run / "settings.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["train"] |= {"steps": "many", "batch_size": "some"}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return ["report", str(run)]
 
 

@@ -52,7 +52,7 @@ def _import(
     return build
 
 
-for kind in ("carzero", "conns", "cxr_clip", "mgca"):
+for kind in ("carzero", "conns", "cxr_clip", "mgca", "kad", "medklip", "afloc"):
     case(PEERS, f"{kind} from RadZero's file", "refused")(_import(kind))
 case(PEERS, "radzero without its blocks", "refused")(_import("radzero"))
 for what, patches in {
@@ -63,6 +63,15 @@ for what, patches in {
     case(PEERS, f"radzero whose patches' filters are {what}", "refused")(
         _import("radzero", patches=patches)
     )
+case(PEERS, "medklip without its book", "refused")(_import("medklip", None))
+for what, text in {
+    "that is empty": "{}",
+    "that is a list": json.dumps(["edema"]),
+    "with a question that is no text": json.dumps({"edema": 3}),
+    "with an empty question": json.dumps({"edema": " "}),
+}.items():
+    for kind in ("kad", "medklip"):
+        case(PEERS, f"{kind} with a book {what}", "refused")(_import(kind, text))
 case(PEERS, "radzero without its preprocessing", "refused")(_import("radzero", None))
 for what, text in {
     "that is no JSON": "{",

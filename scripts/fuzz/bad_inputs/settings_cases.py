@@ -39,8 +39,23 @@ for what, text in {
     "a file it extends that is not there": "extends: nowhere.yaml\nout: x\n",
     "a preset it extends that is not there": "extends: loss:debiased_0.5\nout: x\n",
     "a preset with a blank after the colon": "extends: [loss: fnc]\nout: x\n",
+    "settings it extends that do not come along": "extends: config:phantom/bse\nout: x\n",
+    "a path in place of the name of settings": "extends: config:../../owner\nout: x\n",
 }.items():
     case(AREA, what, "refused")(_text(text))
+
+for what, words in {
+    "a run by a name that is none": ["train", "mimic_cxr/debaised"],
+    "a run by the name of a folder": ["train", "mimic_cxr"],
+    "a copy of settings that do not come along": ["config", "new", "phantom/bse", "mine.yaml"],
+    "a page of documentation that is not there": ["docs", "strat"],
+}.items():
+    case(AREA, what, "refused")(lambda _, words=words: words)
+
+
+@case(AREA, "a copy of settings over a file that is there", "refused")
+def _copied_over(world: World) -> list[str]:
+    return ["config", "new", "phantom/demo", str(world.config("out: mine\n"))]
 
 
 def _setting(**changes: Any) -> Callable[[World], list[str]]:

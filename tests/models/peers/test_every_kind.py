@@ -18,6 +18,8 @@ from medclip_debias.config import (
 )
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.ranking import sentence_scores
+from medclip_debias.grounding.settings import SuppressionRule
+from medclip_debias.grounding.suppression import Suppressor
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.interface import need_vectors
@@ -88,6 +90,11 @@ DINO = Dinov2Settings(
 )
 QUERIES = {"kind": "query_attention", "positions": 9, "layers": 2, "heads": 4, "hidden": 12}
 SIMILARITY = {"kind": "similarity_attention"}
+NETWORK = {
+    **{"kind": "query_network", "layers": 2, "heads": 2, "hidden": 12},
+    **{"book": {"effusion": "pleural effusion", "left": "left"}, "norm_inputs": True},
+}
+ASKED = {"pooling": "affine_mlp", "hidden": 10}
 CASES = {
     OURS: None,
     "biovil": (ResNetSettings(hidden=16), {"pooling": "projection"}),
@@ -114,11 +121,22 @@ CASES = {
     "cxr_clip Swin": (SWIN, {"pooling": "affine", "token": "last"}),
     "mgca": (ResNetSettings(hidden=12), {"kind": "words", "hidden": 12}, {"kind": "two_spaces"}),
     "mgca ViT": (PLAIN, {"kind": "words", "hidden": 12}, {"kind": "two_spaces"}),
+    "kad": (ResNetSettings(stage=3), {**ASKED, "token": "pooler"}, NETWORK),
+    "medklip": (ResNetSettings(stage=3), {"pooling": "affine", "separator": False}, NETWORK),
+    "afloc": (
+        ResNetSettings(),
+        {"pooling": "last4", "words_only": True, "positions": 97},
+        {"kind": "products"},
+    ),
 }
 READERS = [name for name in CASES if name != "rad_dino"]
 TEXTS = {"bert": BertSettings, "encoder": EncoderTextSettings, "words": WordsTextSettings}
-ATTENDED, SEVERAL = ("carzero", "radzero", "conns"), ("carzero", "mgca")
-"""Kinds that score by the whole and the regions, and that have several vectors a sentence."""
+QUERIED = ("kad", "medklip")
+RAW = (*QUERIED, "afloc")
+ATTENDED, SEVERAL = ("carzero", "radzero", "conns"), ("carzero", "mgca", *RAW)
+"""Kinds that score by the whole and the regions, and that have several vectors a sentence.
+
+Those that read regions alone, and those whose vectors have any length."""
 SENTENCES = ["no pleural effusion", "left", "no pleural effusion"]
 
 
@@ -206,7 +224,7 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     assert (len(none), none.ndim, none.shape[-1]) == (0, sentences.ndim, model.dim)
     assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
     given = [features.regions, *([] if kind in SEVERAL else [sentences])]
-    assert model.has_whole == (features.whole is not None) == (name != OURS)
+    assert model.has_whole == (features.whole is not None) == (kind not in (OURS, *QUERIED))
     if model.has_whole:
         assert features.whole.shape == (2, model.dim)
         kept = 1 + regions * (kind in ATTENDED)
@@ -215,7 +233,7 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
         given.append(features.whole)
     else:
         assert features.stored.shape == (2, regions, model.dim)
-    for vectors in given:
+    for vectors in [] if kind in RAW else given:
         assert vectors.dtype == torch.float32
         length = torch.linalg.vector_norm(vectors.double(), dim=-1)
         torch.testing.assert_close(length, torch.ones_like(length), atol=2e-7, rtol=0)
@@ -226,12 +244,13 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     if kind not in SEVERAL:
         expected = cosines(features.regions, sentences).swapaxes(1, 2)
         np.testing.assert_allclose(found, expected, atol=5e-7)
-    assert model.map_kind == ("attention" if kind == "carzero" else "cosine")
+    assert model.map_kind == ("attention" if kind in ("carzero", *QUERIED) else "cosine")
     scores = model.score(features, sentences)
     assert scores.shape == (2, 3)
     # What an index keeps, in half precision, gives the same scores.
-    kept = sentence_scores(model.score, features.stored.half().numpy(), sentences)
-    np.testing.assert_allclose(kept, scores, atol=2e-3)
+    if kind != "afloc":  # one vector an image, kept at unit length; no index takes it
+        kept = sentence_scores(model.score, features.stored.half().numpy(), sentences)
+        np.testing.assert_allclose(kept, scores, atol=2e-3)
 
 
 @pytest.mark.parametrize("name", [n for n in READERS if n != OURS and len(CASES[n]) == 2])
@@ -260,6 +279,23 @@ def test_averages_over_prompts_are_refused_where_a_sentence_has_several_vectors(
         return need_vectors(model, "a preset")
     with pytest.raises(UserError, match="'a preset' needs one vector a sentence"):
         need_vectors(model, "a preset")
+
+
+@pytest.mark.parametrize("name", ["carzero", "mgca"])
+@torch.no_grad()
+def test_the_level_of_a_sentence_is_that_of_its_own_vector_and_no_average(name, build):
+    """Suppression takes a sentence's level from its vector; of several, the one beside images."""
+    model = build(name)
+    weights = np.linspace(-1, 1, model.dim)
+    rule = SuppressionRule(evidence="offset", threshold=0.0, level=tuple(weights), slope=1.0)
+    features = model.encode_images(pictures(model.preprocessing.input_size))
+    verdicts = Suppressor(rule, model, ["left", "pleural effusion"]).of(features)
+    sentences = model.encode_sentences(["left", "pleural effusion"])
+    own = sentences[:, 0].double().numpy()
+    levels = own @ weights / np.linalg.norm(own, axis=1)
+    scores = model.score(features, sentences).double().numpy()
+    found = [[verdict.evidence for verdict in row] for row in verdicts]
+    np.testing.assert_allclose(found, scores - levels, atol=1e-6)
 
 
 @torch.no_grad()

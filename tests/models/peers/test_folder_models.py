@@ -97,6 +97,9 @@ def test_siglip_gives_the_librarys_vectors(siglip, tmp_path):
     assert (p.size, p.fit, p.resample, p.clip) == (70, "pad", "bilinear", (0, 100))
     assert peer.provenance["licence"] == KNOWN["siglip"]
     assert set(peer.provenance["imported"]) >= {"model.safetensors", "spiece.model"}
+    # What its loss learned, from which training goes on.
+    assert peer.settings.scale == pytest.approx(float(reference.logit_scale.exp()), rel=1e-6)
+    assert peer.settings.bias == pytest.approx(float(reference.logit_bias), rel=1e-6)
     # The front door and ground take it as any model: the pixels of the whole image are scored.
     shown = md.load(tmp_path / "peer", device="cpu").heatmaps(images(70)[0].numpy(), SENTENCES[:1])
     assert shown.values.shape == (1, 70, 70)

@@ -1,0 +1,114 @@
+"""First steps: demo, the whole way on the phantom, one verb after the other; docs, the pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medclip_debias.cli.common import START, app
+from medclip_debias.cli.stages import Stage, run_stages
+
+CONFIG = "phantom/demo"
+STUDIES, QUICK_STUDIES = 6000, 160
+LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=1500", "batch_size=64"]
+LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
+QUICK = {
+    "language_model": ["steps=2", "hidden=16", "heads=2", "layers=1", "vocabulary=300"],
+    "train": [
+        *("train.steps=4", "train.batch_size=16", "train.warmup_steps=1", "train.log_every=2"),
+        *("train.checkpoint_every=4", "train.workers=0"),
+    ],
+    "evaluate": ["--bootstrap", "20", "--heatmaps", "0"],
+}
+"""What goes behind the words of a stage, so that it runs in seconds and learns nothing."""
+
+
+def stages(out: Path, studies: int, steps: int | None = None, quick: bool = False) -> list[Stage]:
+    """Name, command line and (where the stage can be left out) what shows that it was done.
+
+    Args:
+        out: folder of the run.
+        studies: of the phantom.
+        steps: of training; default the config's.
+        quick: with the words of `QUICK`.
+    """
+    tree, prepared, lm = out / "phantom", out / "prepared", out / "language_model"
+    overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
+    more = {name: words if quick else [] for name, words in QUICK.items()}
+    given = [f"train.steps={steps}"] if steps else []
+    return [
+        Stage("phantom", ["phantom", f"{tree}", "--studies", f"{studies}", "--seed", "0"], tree),
+        Stage("prepare", ["prepare", f"{tree}", f"{prepared}", "--size", "72"], prepared),
+        Stage(
+            "language_model",
+            ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL, *more["language_model"]],
+            lm,
+        ),
+        Stage(
+            "score",
+            ["score", f"{prepared}", "--language-model", f"{lm}"],
+            prepared / "scores.json",
+        ),
+        Stage("train", ["train", CONFIG, *overrides, *more["train"], *given]),
+        Stage(
+            "evaluate",
+            ["evaluate", f"{out / 'model'}", f"{prepared}", "--out", f"{out}", *more["evaluate"]],
+        ),
+        Stage("report", ["report", f"{out}"]),
+    ]
+
+
+@app.command(rich_help_panel=START, example="demo --quick")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    studies: Annotated[
+        int | None, typer.Option(help=f"Of the phantom; default {STUDIES}.", min=1)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps; default the config's.", min=1)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute: every stage runs, nothing is learned.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what is there first.")] = False,
+) -> None:
+    """Go the whole way on the phantom, from data to report; given again, it goes on.
+
+    Every line behind `$` is a command that you can type yourself. Seven to ten minutes.
+    """
+    if fresh:
+        import shutil
+
+        shutil.rmtree(out, ignore_errors=True)
+    number = studies or (QUICK_STUDIES if quick else STUDIES)
+    run_stages(stages(out, number, steps, quick), out, _verb)
+
+
+@app.command(rich_help_panel=START, example="docs start")
+def docs(
+    page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
+) -> None:
+    """Say where the pages of documentation lie, or print one."""
+    from medclip_debias.errors import UserError, did_you_mean
+    from medclip_debias.pages import pages
+
+    folder, found = pages()
+    if page is None:
+        typer.echo("\n  ".join([str(folder), *found]))
+        return
+    name = page.removesuffix(".md").removeprefix("docs/")
+    if name not in found:
+        hint = did_you_mean(name, found)
+        raise UserError(f"{page}: there is no such page{hint}; `medclip-debias docs` lists them.")
+    typer.echo((folder / f"{name}.md").read_text(encoding="utf-8"), nl=False)
+
+
+def _verb(words: list[str]) -> int:
+    """Run one verb; its exit code. A `UserError` goes on to who called the demo."""
+    try:
+        app(words, prog_name="medclip-debias")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

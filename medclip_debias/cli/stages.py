@@ -1,0 +1,121 @@
+"""Run one verb after the other in this process, and keep their times and memory.
+
+Every line that starts with `$` is a command that you can type yourself. All run in one process,
+because importing torch eight times would take a minute. Run again, it goes on where it stopped.
+What the verb `demo` and scripts/openi.py share.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import typer
+
+from medclip_debias.cli.common import note
+from medclip_debias.errors import UserError
+from medclip_debias.files import write_json
+
+Verb = Callable[[list[str]], int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        name: under which its time is kept.
+        words: command line behind ``medclip-debias``, or what ``call`` is shown as; a function
+            where it depends on what earlier stages leave.
+        product: what shows that it was done, where it can then be left out.
+        call: what to run in place of a verb.
+    """
+
+    name: str
+    words: Sequence[str] | Callable[[], Sequence[str]]
+    product: Path | None = None
+    call: Callable[[], object] | None = None
+
+
+class PeakMemory(threading.Thread):
+    """Largest memory of this process and its children, twice a second.
+
+    Shared pages count once: proportional set size, where the system tells it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.bytes = 0
+
+    def run(self) -> None:
+        """Sample until the process ends."""
+        me = psutil.Process()
+        while True:
+            total = 0
+            for process in [me, *me.children(recursive=True)]:
+                try:
+                    full = process.memory_full_info()
+                    total += getattr(full, "pss", full.rss)
+                except psutil.Error:
+                    continue
+            self.bytes = max(self.bytes, total)
+            time.sleep(0.5)
+
+
+def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
+    """Run the stages whose products are not there, and leave their times in ``results.json``.
+
+    Args:
+        stages: in order; the one called ``report`` finds the times in the results already.
+        out: the run's folder.
+        verb: runs the words behind ``medclip-debias``, and returns the exit code.
+    """
+    memory = PeakMemory()
+    memory.start()
+    results = out / "results.json"
+    timing: dict[str, float] = {}
+    for stage in stages:
+        if stage.product is not None and stage.product.exists():
+            typer.echo(f"# {stage.product} is there already")
+            continue
+        if stage.name == "report":
+            _add(results, timing, memory)  # so that the report shows them
+        try:
+            code = _run(stage, timing, verb)
+        except UserError as error:
+            note(f"medclip-debias: {error}")
+            code = 2
+        if code:
+            sys.exit(code)
+    timing["total"] = sum(timing.values())
+    _add(results, timing, memory)
+    typer.echo(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")
+    typer.echo(f"Open {(out / 'report.html').resolve()}")
+
+
+def _run(stage: Stage, timing: dict[str, float], verb: Verb) -> int:
+    """Run one stage; its exit code."""
+    began, code = time.perf_counter(), 0
+    words = list(stage.words() if callable(stage.words) else stage.words)
+    program = "" if stage.call else "medclip-debias "
+    typer.echo(f"\n$ {program}{shlex.join(words)}")
+    if stage.call is None:
+        code = verb(words)
+    else:
+        stage.call()
+    timing[stage.name] = time.perf_counter() - began
+    return code
+
+
+def _add(results: Path, timing: dict[str, float], memory: PeakMemory) -> None:
+    content = json.loads(results.read_text(encoding="utf-8"))
+    content["timing"] = content.get("timing", {}) | timing
+    content["resources"] = {"peak_memory_mib": memory.bytes / 2**20, "cores": psutil.cpu_count()}
+    write_json(results, content)

@@ -1,0 +1,1 @@
+"""The parts of ``results.json``: what each protocol writes, declared (docs/results.md)."""

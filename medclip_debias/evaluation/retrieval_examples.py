@@ -1,0 +1,123 @@
+"""Examples of whole-study retrieval: what the model takes for the best answers, right or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.metrics import first_relevant_rank
+from medclip_debias.files import atomic_folder, write_json
+
+if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
+
+FOLDER = "retrieval"
+CASES = ("best", "median", "worst")
+NOTICE = (
+    "Pictures and this list hold patients' images and sentences of reports: share them as you may "
+    "share the data."
+)
+CHOICE = (
+    "The queries with the best, the median and the worst rank of their first right answer; of equal"
+    " ranks the first in the order of the set."
+)
+_SENTENCES, _IMAGES = 5, 3
+
+
+def case_places(values: NDArray[np.floating]) -> tuple[int, int, int]:
+    """Places of the lowest value, the median (of two the lower) and the highest, first of equals.
+
+    >>> case_places(np.array([3.0, 1.0, 1.0, 9.0]))
+    (1, 2, 3)
+    """
+    order = np.argsort(values, kind="stable")
+    highest = int(np.argmax(values))
+    return int(order[0]), int(order[(len(order) - 1) // 2]), highest
+
+
+def write_examples(
+    folder: Path,
+    prepared: PreparedSet,
+    rows: Sequence[int],
+    texts: Sequence[str],
+    says: NDArray[np.bool_],
+    scores: NDArray[np.floating],
+) -> dict[str, Any]:
+    """Write ``index.json`` and the pictures that it names, as one new folder.
+
+    Args:
+        folder: to write.
+        prepared: set of the images.
+        rows: row of the image of each of S studies.
+        texts: T distinct sentences.
+        says: ``[S, T]`` whether the study's report holds the sentence; at least one in each line.
+        scores: ``[S, T]`` of images and sentences.
+
+    Returns:
+        The content of ``index.json``.
+    """
+    files: dict[int, str] = {}
+
+    def file(study: int) -> str:
+        return files.setdefault(study, f"image_{len(files) + 1:02d}.png")
+
+    def queries(ranks: NDArray[np.floating], own: NDArray[np.bool_]) -> list[dict[str, Any]]:
+        return [
+            {
+                "case": case,
+                "query": place,
+                "rank": float(ranks[place]),
+                "right": int(own[place].sum()),
+            }
+            for case, place in zip(CASES, case_places(ranks), strict=True)
+        ]
+
+    images, sentences = [], []
+    for found in queries(first_relevant_rank(scores, says), says):
+        study = found.pop("query")
+        answers = [
+            {"text": texts[t], "score": float(scores[study, t]), "right": bool(says[study, t])}
+            for t in np.argsort(-scores[study], kind="stable")[:_SENTENCES]
+        ]
+        own = np.flatnonzero(says[study])
+        first = int(own[np.argmax(scores[study, own])])
+        found |= {"file": file(study), "candidates": len(texts), "own": texts[first]}
+        images.append(found | {"answers": answers})
+    for found in queries(first_relevant_rank(scores.T, says.T), says.T):
+        sentence = found.pop("query")
+        column = scores[:, sentence]
+        answers = [
+            {"file": file(int(s)), "score": float(column[s]), "right": bool(says[s, sentence])}
+            for s in np.argsort(-column, kind="stable")[:_IMAGES]
+        ]
+        found |= {"text": texts[sentence], "candidates": len(rows), "answers": answers}
+        sentences.append(found)
+    index = {
+        **{"choice": CHOICE, "notice": NOTICE},
+        **{"image_to_sentence": images, "sentence_to_image": sentences},
+    }
+    with atomic_folder(folder) as temporary:
+        for study, name in files.items():
+            _write_picture(temporary / name, prepared, rows[study])
+        write_json(temporary / "index.json", index)
+    return index
+
+
+def _write_picture(path: Path, prepared: PreparedSet, row: int) -> None:
+    """The prepared image without the borders that made it a square."""
+    from PIL import Image
+
+    of_row = prepared.images.iloc[row]
+    settings = prepared.settings
+    where = SquareGeometry(
+        int(of_row["height"]), int(of_row["width"]), settings.size, settings.size, settings.fit
+    )
+    left, top = (round(max(pad, 0) * where.scale) for pad in (where.pad_x, where.pad_y))
+    pixels = np.asarray(prepared.pixels[row])
+    pixels = pixels[top : settings.size - top, left : settings.size - left]
+    Image.fromarray(pixels).save(path)

@@ -1,0 +1,167 @@
+"""What was trained on what, and how it went: rows, sentences and curves of a run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from medclip_debias.evaluation.catalogue import VALIDATION
+from medclip_debias.reporting.content import Rows, dig, number
+from medclip_debias.reporting.definitions import CURVES
+from medclip_debias.reporting.plots import curve
+from medclip_debias.reporting.setting_sentences import (
+    loss_sentences,
+    similarity_sentence,
+    train_sentences,
+    validation_sentence,
+)
+
+Columns = Mapping[str, list[float | None]]
+
+
+def training_rows(
+    settings: Mapping[str, Any], results: Mapping[str, Any], metrics: Columns
+) -> Rows:
+    """What was trained on what, as rows of a name and sentences."""
+    counts = dig(results, "data.counts") or {}
+    splits = dig(results, "data.splits") or {}
+    architecture = settings.get("model") or dig(results, "model.architecture") or {}
+    preprocessing = settings.get("preprocessing") or dig(results, "model.preprocessing") or {}
+    train = settings.get("train") or {}
+    done = [step for step in metrics.get("step", []) if step is not None]
+    best = dig(results, "model.provenance.best_step")
+
+    def said(words: Callable[[], str]) -> str:
+        """Sentences on settings, which may be anybody's."""
+        try:
+            return words()
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return "settings.yaml holds other values than 'train' writes; see the file below."
+
+    rows: list[list[Any]] = [
+        *_archives(results),
+        ["Prepared set", settings.get("prepared")],
+        ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
+        ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
+        ["Starts from", dig(architecture, "start_from")],
+        ["Image encoder", _image_encoder(architecture, results)],
+        ["Text encoder", _text_encoder(architecture)],
+        ["Similarity", said(lambda: similarity_sentence(architecture.get("similarity")))],
+        ["Input", _input(preprocessing)],
+        [
+            "Loss",
+            said(lambda: " ".join(loss_sentences(settings.get("loss") or {})) if settings else ""),
+        ],
+        ["Training", said(lambda: " ".join(train_sentences(train, done[-1] if done else None)))],
+        ["Validation", said(lambda: validation_sentence(train, best))],
+    ]
+    return [[name, str(value)] for name, value in rows if value]
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _archives(results: Mapping[str, Any]) -> Rows:
+    """The source of the data; two rows where the model was trained on another set."""
+    trained = dig(results, "archives.model") or {}
+    if dig(results, "archives.relation") in (None, "same set") or not trained.get("kind"):
+        return [["Data source", _source(results)]]
+    synthetic = ", synthetic" if trained.get("synthetic") else ""
+    relation = str(dig(results, "archives.relation"))
+    how = {"unknown": "whether it is the same archive is not known"}.get(relation, relation)
+    return [
+        ["Model trained on", f"{trained['kind']}{synthetic}"],
+        ["Evaluated on", f"{_source(results)} ({how})"],
+    ]
+
+
+def _source(results: Mapping[str, Any]) -> Any:
+    kind = dig(results, "data.source")
+    if kind and dig(results, "data.synthetic"):
+        return f"{kind}, synthetic: generated images and reports, no patient"
+    return kind
+
+
+def _image_encoder(architecture: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    words = [str(dig(architecture, "image.arch") or "")]
+    grid = dig(results, "model.grid")
+    if grid:
+        words.append(f"{grid[0]} x {grid[1]} regions")
+    if dig(results, "model.parameters"):
+        words.append(f"{number(dig(results, 'model.parameters'))} parameters with the text encoder")
+    if dig(architecture, "dim"):
+        words.append(f"shared vectors of {dig(architecture, 'dim')} numbers")
+    if not words[0]:
+        return ", ".join(word for word in words if word)
+    start = dig(architecture, "image.weights") or "random weights (no pretraining)"
+    return ", ".join(words) + f"; starts from {start}"
+
+
+def _text_encoder(architecture: Mapping[str, Any]) -> str:
+    folder, most = dig(architecture, "text.folder"), dig(architecture, "text.max_tokens")
+    reads = f"; reads up to {most} tokens of a sentence" if most else ""
+    return f"from {folder}{reads}" if folder else ""
+
+
+def _input(preprocessing: Mapping[str, Any]) -> str:
+    side, size = preprocessing.get("input_size"), dig(preprocessing, "prepare.size")
+    return f"{side} x {side} pixels out of {size} x {size}" if side and size else ""
+
+
+# -------------------------------------------------------------------------------- curves
+
+
+def _steps(columns: Columns) -> list[float]:
+    count = len(next(iter(columns.values()), []))
+    return [
+        float(index) if value is None else value
+        for index, value in enumerate(columns.get("step", [None] * count))
+    ]
+
+
+def curves(metrics: Columns, draw: Callable[..., Markup] = curve) -> list[dict[str, Any]]:
+    """Training curves of the columns that are there and hold numbers, by ``draw``."""
+    steps, shown = _steps(metrics), []
+    for column, title, line in CURVES:
+        values = metrics.get(column, [])
+        if all(value is None for value in values):
+            continue
+        second = metrics.get("negative_similarity") if column == "positive_similarity" else None
+        last = next(value for value in reversed(values) if value is not None)
+        label = f"{title} over training steps, last value {last:.3g}"
+        plot = draw(steps, values, label, second=second)
+        shown.append({"title": f"{title}: {last:.3g} at the end", "line": line, "plot": plot})
+    return shown
+
+
+def validation_curves(
+    validation: Columns, train: Mapping[str, Any], draw: Callable[..., Markup] = curve
+) -> list[dict[str, Any]]:
+    """Curves of the validations; a dotted line at the best step of each."""
+    steps, shown = _steps(validation), []
+    for metric in VALIDATION:
+        values = validation.get(metric.name, [])
+        known = (
+            [(value, step) for value, step in zip(values, steps, strict=True) if value is not None]
+            if values
+            else []
+        )
+        if not known:
+            continue
+        pick = min if metric.lower_is_better else max
+        best = pick(value for value, _ in known)
+        step = next(step for value, step in known if value == best)
+        decides = metric.name == train.get("best_metric")
+        title = f"{metric.title}: best {number(best, metric.digits)} at step {step:,.0f}"
+        label = f"{title}; over training steps, last value {number(known[-1][0], metric.digits)}"
+        line = metric.definition + (" It decides which weights are best." if decides else "")
+        plot = draw(steps, values, label, mark=step)
+        shown.append({"title": title, "line": line, "plot": plot})
+    return shown

@@ -1,0 +1,87 @@
+"""Results of the page as files: JSON, FHIR, and DICOM objects through `dicom_out`."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
+from medclip_debias.grounding.dicom_out.parts import check_installed
+from medclip_debias.viewer.answers import Answers, ViewedImage, checked_sentence
+
+Kind = Literal["json", "fhir", "seg", "sr", "gsps", "pm"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_OF_BOXES = ("seg", "gsps")
+_PLAIN = ("json", "fhir")
+MOST_SENTENCES = 20
+
+
+def export(
+    answers: Answers,
+    image: ViewedImage,
+    number: int,
+    sentences: Sequence[str],
+    threshold: float | None,
+    kind: Kind,
+) -> tuple[str, bytes]:
+    """Write what one model says of a radiograph as a file.
+
+    Args:
+        answers: what was asked.
+        image: the radiograph.
+        number: of the model, from 0.
+        sentences: those on the page.
+        threshold: score from which boxes are cut out of the maps; None for no boxes.
+        kind: of file. ``json`` also holds the findings, with their probabilities.
+
+    Returns:
+        Name and content; several files come as one ZIP.
+
+    Raises:
+        UserError: nothing can be written, for a reason that it says.
+    """
+    texts = [checked_sentence(text) for text in sentences]
+    _check(image, texts, threshold, kind)
+    model, encoded = answers.models[number], image.encoded[number]
+    found = model.ground(encoded, image.shape, texts)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        delivery = Delivery(DeliverTo(folder, (kind,)), model.model, model.warning or "")
+        # There is no file at this path: what is known of the image is its `source`.
+        none = folder / "image"
+        files = delivery.write(none, folder, found, model.rows(found, threshold), image.source)
+        if not files:
+            raise UserError(f"{'; '.join(delivery.left_out) or 'nothing was written'}.")
+        written = {Path(file).name: Path(file).read_bytes() for file in files}
+    if kind == "json":
+        (name,) = written
+        content = json.loads(written[name]) | {"findings": model.findings(encoded)}
+        written[name] = json.dumps(content, indent=1, ensure_ascii=False).encode()
+    if len(written) == 1:
+        return next(iter(written.items()))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as pack:
+        for name, data in written.items():
+            pack.writestr(name, data)
+    return f"{kind}.zip", stream.getvalue()
+
+
+def _check(image: ViewedImage, texts: Sequence[str], threshold: float | None, kind: Kind) -> None:
+    if not 0 < len(texts) <= MOST_SENTENCES:
+        raise UserError(f"an export takes 1 to {MOST_SENTENCES} sentences, not {len(texts)}.")
+    if kind in _PLAIN:
+        return
+    check_installed()
+    if image.source is None:
+        raise UserError(
+            "this image is no DICOM file with the identifiers that DICOM results need; JSON and"
+            " FHIR can be exported."
+        )
+    if kind in _OF_BOXES and threshold is None:
+        raise UserError(f"{kind.upper()} holds boxes, and these are off; switch them on first.")

@@ -1,0 +1,86 @@
+"""The original pixels of a radiograph, as a browser can window them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.images.radiograph import Radiograph
+
+_MOST = 65535
+
+
+@dataclass(frozen=True, eq=False)
+class ShownPixels:
+    """Every pixel, as an integer that grows with brightness.
+
+    Attributes:
+        levels: uint8 or uint16 ``[height, width]``; a pixel's value in display polarity is
+            ``low + step * level``.
+        low: value of level 0.
+        step: between two levels; 1 where the file holds whole numbers in at most 16 bits.
+        high: largest value.
+        inverted: the file counts from bright to dark (MONOCHROME1): its own value of a pixel is
+            ``low + high`` less that in display polarity.
+        window: lowest and highest value at first, which are those that the model sees.
+    """
+
+    levels: NDArray[np.uint8] | NDArray[np.uint16]
+    low: float
+    step: float
+    high: float
+    inverted: bool
+    window: tuple[float, float]
+
+    @classmethod
+    def of(cls, image: Radiograph, clip: tuple[float, float], seen: Radiograph) -> ShownPixels:
+        """Of a radiograph.
+
+        Args:
+            image: as it is stored, without a display window.
+            clip: percentiles between which the model sees grey levels.
+            seen: the same image as the model reads it, perhaps through its window.
+        """
+        low, high = image.range
+        values = image.display().astype(np.float64)
+        whole = high - low <= _MOST and bool(np.all(values == np.rint(values)))
+        step = 1.0 if whole else (high - low) / _MOST
+        last = round((high - low) / step)
+        scaled = np.clip(np.rint((values - low) / step), 0, last)
+        levels = scaled.astype(np.uint8) if last <= 255 else scaled.astype(np.uint16)
+        return cls(levels, low, step, high, image.inverted, _window(image, clip, seen))
+
+    def described(self) -> dict[str, object]:
+        """Everything but the pixels."""
+        height, width = self.levels.shape
+        return {
+            "height": height,
+            "width": width,
+            "depth": 8 * self.levels.dtype.itemsize,
+            "low": self.low,
+            "high": self.high,
+            "step": self.step,
+            "inverted": self.inverted,
+            "window": list(self.window),
+        }
+
+    def bytes(self) -> bytes:
+        """The levels row by row; of 16 bits, the low byte first."""
+        return self.levels.astype(self.levels.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _window(image: Radiograph, clip: tuple[float, float], seen: Radiograph) -> tuple[float, float]:
+    """Stored values, in display polarity, that reach the ends of what the model sees."""
+    low, high = seen.percentiles(clip)
+    same = image is not seen and np.array_equal(image.codes, seen.codes)
+    if same:
+        inside = (seen.values > low) & (seen.values < high) & (image.counts > 0)
+        found = image.values[inside]
+        same = bool(found.size) and float(np.ptp(found)) > 0
+    low, high = (float(found.min()), float(found.max())) if same else image.percentiles(clip)
+    if image.inverted:
+        total = sum(image.range)
+        low, high = total - high, total - low
+    return low, high

@@ -1,0 +1,335 @@
+"""Everything that waits for a GPU, in one run: one table in docs/performance.md.
+
+    python scripts/bench/gpu.py --device cuda                       # about 25 minutes on one GPU
+    python scripts/bench/gpu.py --device cuda --only step precision # some rows; the others stay
+    python scripts/bench/gpu.py --device cuda --openi PREPARED      # Open-i's row, too
+    python scripts/bench/gpu.py --device cuda --study OUT           # then the whole study (hours)
+    python scripts/bench/gpu.py --device cpu --small                # the same, toy size, printed
+
+Correctness comes before speed: the losses of engine and plain loop agree, bf16 agrees with fp32 for
+every preset, one process under NCCL gives what it gives alone, a resumed run ends in the same
+weights. Then times, medians of rounds in turn. A row that cannot be measured says why, and the
+next one is begun. The whole study is left to `medclip-debias study`, which resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+# cuBLAS reads it when it starts; `train.deterministic` needs it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import feature_cache
+import torch
+import torch.distributed as dist
+import train_step
+import yaml
+from common import Page, Row, in_turn, machine, ratio, shown
+from rivals import unmeasured
+from sharded_loss import DIM
+from torch.nn import functional as F
+from train_ways import Scale, make_data, settings, ways
+
+from medclip_debias.losses.distributed import Ranks, gather_batch
+from medclip_debias.losses.objective import build_objective, loss_settings
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.similarity import pooled_cosine
+from medclip_debias.training.run import train
+from medclip_debias.training.trainer import Trainer
+
+REPO = Path(__file__).parents[2]
+STUDY = REPO / "configs" / "studies" / "phantom_gpu.yaml"
+HALF_ERROR = 1e-2
+STEADY = 8.0  # MiB that a soak may grow by after its first tenth, in each memory
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every row is given."""
+
+    folder: Path
+    scale: Scale
+    rounds: int
+    soak: int
+    openi: Path | None
+    small: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything is computed."""
+        return torch.device(self.scale.device)
+
+    def clock(self, work: Callable[[], object]) -> Callable[[], float]:
+        """A function that does ``work`` and returns its seconds, the device's included."""
+        return lambda: train_step.seconds(work, self.device)
+
+
+class Stopped(Exception):
+    """Ends a run in the middle."""
+
+
+def agreement(options: Options) -> Iterator[Row]:
+    """Loss of the engine against the plain loop, in float32."""
+    off = train_step.agree(options.folder, options.scale)
+    what = "loss of the engine against the plain loop, fp32"
+    yield Row(what, "<= 1e-04 of it", f"{off:.1e}", off <= train_step.AGREE)
+
+
+def precision(options: Options) -> Iterator[Row]:
+    """bf16 against fp32 for the loss of every preset: loss and gradient."""
+    exact = replace(options.scale, precision="fp32", compile=False)
+    only = ["clip", "debiased", "infonce"] if options.small else []
+    found = train_step.precision(options.folder, exact, only)
+    if not found:
+        raise RuntimeError("no preset could be built on this phantom")
+    for place, what in enumerate(("loss", "gradient's norm", "gradient, as a vector")):
+        worst = max(found, key=lambda name: found[name][place])
+        good = sum(errors[place] <= HALF_ERROR for errors in found.values())
+        # A sum over many rounded products has the right length sooner than the right direction.
+        goal = f"<= {HALF_ERROR:g} of it, every preset" if place < 2 else ""
+        met = good == len(found) if goal else None
+        measured = f"{good} of {len(found)} presets; worst {found[worst][place]:.1e} ({worst})"
+        yield Row(f"bf16 against fp32: {what}", goal, measured, met)
+
+
+def nccl(options: Options) -> Iterator[Row]:
+    """One process in a group of its own: NCCL on a GPU, gloo elsewhere."""
+    kind = "nccl" if options.device.type == "cuda" else "gloo"
+    store = dist.FileStore(str(options.folder / "store"), 1)
+    dist.init_process_group(kind, store=store, rank=0, world_size=1)
+    try:
+        count, objective = 64, build_objective(loss_settings({"kind": "clip"}, "gpu"))
+        torch.manual_seed(0)
+        given = [torch.randn(count, DIM, device=options.device) for _ in range(2)]
+        losses, gradients = [], []
+        for joined in (False, True):
+            x, y = (F.normalize(value, dim=-1).requires_grad_() for value in given)
+            if joined:  # everything travels, to this process itself
+                parts = [torch.empty_like(y) for _ in range(1)]
+                dist.all_gather(parts, y.detach())
+                torch.testing.assert_close(parts[0], y.detach(), rtol=0, atol=0)
+            scale = torch.tensor(14.0, device=options.device)
+            loss = objective(gather_batch(x[:, None], y, pooled_cosine, scale, Ranks(0, 1))).loss
+            loss.backward()
+            gradient = torch.cat([x.grad.flatten(), y.grad.flatten()])  # type: ignore[union-attr]
+            if joined:
+                dist.all_reduce(gradient)
+            losses.append(float(loss))
+            gradients.append(gradient)
+        dist.barrier()
+        off = float((gradients[0] - gradients[1]).abs().max()) + abs(losses[0] - losses[1])
+    finally:
+        dist.destroy_process_group()
+    yield Row(
+        f"one process under {kind}: loss and gradients as alone", "equal", f"{off:g}", off == 0
+    )
+
+
+def resume(options: Options) -> Iterator[Row]:
+    """A deterministic run that is stopped half-way, against the same run whole."""
+    steps = 6 if options.small else 60
+    scale = replace(options.scale, compile=False)
+    plan: dict[str, Any] = {"steps": steps, "checkpoint_every": steps // 2, "deterministic": True}
+    whole = settings(options.folder, scale, **plan)
+    broken = whole.model_copy(update={"out": options.folder / "broken"})
+
+    def stop(done: int, _: int, __: float) -> None:
+        if done > steps // 2:
+            raise Stopped
+
+    try:
+        train(broken, progress=stop)
+    except Stopped:
+        pass
+    else:
+        raise RuntimeError("the run was not stopped")
+    found = train(broken)
+    a, b = (DualEncoder.load(run.model).state_dict() for run in (train(whole), found))
+    differ = [name for name in a if not torch.equal(a[name], b[name])]
+    measured = f"{len(differ)} of {len(a)} tensors differ, resumed at {found.resumed_at}"
+    right = not differ and 0 < found.resumed_at < steps
+    yield Row("a run resumed, against the same run whole", "same weights", measured, right)
+
+
+def step(options: Options) -> Iterator[Row]:
+    """A training step against a plain loop and open_clip's step, on batches already read."""
+    trainer = Trainer(settings(options.folder, options.scale))
+    batch, numbers = trainer.batches[0], iter(range(10**9))
+    known = {name: make() for name, make in ways(trainer).items()}
+    found = in_turn(
+        {
+            name: options.clock(lambda w=way: [w.step(next(numbers), batch) for _ in range(3)])
+            for name, way in known.items()
+        },
+        options.rounds,
+    )
+    scale = options.scale
+    note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, {scale.precision}, 3 steps a round"
+    goals = {"plain": ("a plain loop", 1.5), "open_clip": ("open_clip's step", 1.3)}
+    for name, (called, goal) in goals.items():
+        if name in found:
+            yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
+
+
+def cached(options: Options) -> Iterator[Row]:
+    """An epoch with frozen encoders: computed against read from stored features."""
+    for text in ("trained", "stored"):
+        runs = {
+            stored: feature_cache.trainer(options.folder, options.scale, text, stored)
+            for stored in (False, True)
+        }
+        numbers = {stored: iter(range(10**9)) for stored in runs}
+
+        def epoch(stored: bool, runs: Any = runs, numbers: Any = numbers) -> None:
+            feature_cache.epoch(runs[stored], next(numbers[stored]), options.scale.workers)
+
+        found = in_turn(
+            {
+                "computed": options.clock(lambda e=epoch: e(False)),
+                "stored": options.clock(lambda e=epoch: e(True)),
+            },
+            options.rounds,
+        )
+        what = f"epoch from stored features, text {'too' if text == 'stored' else 'trained'}"
+        yield ratio(what, found["stored"], found["computed"], 20 if text == "stored" else 1)
+
+
+def soak(options: Options) -> Iterator[Row]:
+    """Memory over many steps with the real loader."""
+    every = max(options.soak // 10, 1)
+    taken = train_step.soak(options.folder, options.scale, options.soak, every)
+    grown = taken[-1] - taken[0]
+    measured = f"{grown:+.1f} MiB between step {every} and {options.soak}"
+    yield Row("a soak's memory", f"< {STEADY:g} MiB", measured, grown < STEADY)
+    if options.device.type == "cuda":
+        most = torch.cuda.max_memory_allocated(options.device) / train_step.MIB
+        yield Row("a soak's GPU memory at its peak", "", f"{most:.0f} MiB", None)
+
+
+def studies(options: Options) -> Iterator[Row]:
+    """Steps at the size of configs/studies/phantom_gpu.yaml, on a phantom and on Open-i."""
+    given = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
+    asked, data, language = given["train"], given["data"], given["data"]["language"]
+    scale = replace(
+        options.scale,
+        batch=asked["batch_size"],
+        size=asked["input_size"],
+        arch=asked["arch"],
+        precision=asked["precision"] if options.device.type == "cuda" else "fp32",
+        hidden=language["hidden"],
+        layers=language["layers"],
+        studies=2000,
+    )
+    if options.small:
+        scale = replace(options.scale, studies=80)
+    folder = options.folder / "study"
+    folder.mkdir()
+    make_data(folder, scale)
+    wanted = given["seconds_per_step"]
+    hours = len(given["seeds"]) * asked["steps"] / 3600
+    yield pace(options, "phantom", folder, scale, wanted, hours, f"{data['studies']} studies")
+    if options.openi is None:
+        yield Row("a step on Open-i, same size", f"< {wanted:g} s", "not measured", None, "--openi")
+        return
+    (folder / "prepared").rename(folder / "phantom")
+    (folder / "prepared").symlink_to(options.openi.resolve())
+    yield pace(options, "Open-i", folder, scale, wanted, hours, "radiographs of patients")
+
+
+def pace(
+    options: Options, name: str, folder: Path, scale: Scale, wanted: float, hours: float, of: str
+) -> Row:
+    """Seconds of a step with its loader, and the hours of one method of the study by that."""
+    trainer, steps = Trainer(settings(folder, scale)), 4 if options.small else 100
+    numbers = iter(range(10**9))
+    way = options.clock(lambda: [trainer.step(next(numbers)) for _ in range(steps)])
+    each = [value / steps for value in in_turn({name: way}, options.rounds)[name]]
+    middle = sorted(each)[len(each) // 2]
+    measured = f"{shown(middle)} ({shown(min(each))} to {shown(max(each))})"
+    note = f"{of}; by that {hours * middle:.1f} hours for one method over all seeds"
+    return Row(
+        f"a step on {name}, size of phantom_gpu.yaml",
+        f"< {wanted:g} s",
+        measured,
+        middle < wanted,
+        note,
+    )
+
+
+ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
+    "agreement": agreement,
+    "precision": precision,
+    "nccl": nccl,
+    "resume": resume,
+    "step": step,
+    "cached": cached,
+    "studies": studies,
+    "soak": soak,
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure the rows that are asked for; each is written as soon as it is there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows")
+    parser.add_argument("--small", action="store_true", help="toy size; the page is left alone")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
+    parser.add_argument("--arch", default="resnet50")
+    parser.add_argument("--size", type=int, default=480, help="side of the input in pixels")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--compile", action="store_true", help="the engine's encoders")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--soak", type=int, default=10_000, help="steps")
+    parser.add_argument("--openi", type=Path, help="prepared set of Open-i, of the study's size")
+    parser.add_argument("--study", type=Path, help="then run table 1 at full size into this folder")
+    parser.add_argument("--page", type=Path, default=REPO / "docs" / "performance.md")
+    given = parser.parse_args(words)
+    if given.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("there is no GPU here; --device cpu --small runs the same at toy size")
+    scale = Scale(
+        given.device, given.precision, given.batch, given.size, given.arch, 768, 12,
+        workers=given.workers, compile=given.compile,
+    )  # fmt: skip
+    if given.small:
+        scale = Scale(given.device, "fp32", 8, 48, "resnet_small", 16, 1, workers=0)
+    page = Page(None if given.small else given.page, "gpu")
+    where = torch.cuda.get_device_name() if scale.device.startswith("cuda") else "a processor"
+    print(f"{where}; {machine('torch')}", file=sys.stderr)
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="medclip-debias-gpu-") as name:
+        options = Options(
+            Path(name), scale, given.rounds, 20 if given.small else given.soak, given.openi,
+            given.small,
+        )  # fmt: skip
+        make_data(options.folder, scale)
+        for key in given.only:
+            try:
+                for row in ROWS[key](options):
+                    page.add(row)
+            except Exception as error:  # one row less is better than no table
+                traceback.print_exc()
+                failed += 1
+                page.add(
+                    unmeasured((ROWS[key].__doc__ or key).split(":")[0].rstrip("."), "", error)
+                )
+    if given.study:
+        words = ["study", "table1", "--config", str(STUDY), "--out", str(given.study)]
+        failed += subprocess.run([sys.executable, "-m", "medclip_debias", *words]).returncode
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

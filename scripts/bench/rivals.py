@@ -1,0 +1,551 @@
+"""The speed that a user feels, against rivals, in one run: one table in docs/performance.md.
+
+    OMP_NUM_THREADS=2 python scripts/bench/rivals.py              # every row, into the page
+    python scripts/bench/rivals.py --only pll heatmaps            # some rows; the others stay
+    python scripts/bench/rivals.py --quick                        # all rows, small, printed alone
+
+Each row first asserts that both sides give the same output. Then both take turns, five rounds, and
+the row says the median of the rounds' ratios and their range. A row that cannot be measured says
+why, and the next one is begun. minicons and hi-ml need an older transformers than this project: the
+script makes an environment for them (``--environment``), whose torch is this project's, so that
+both sides compute with the same library; or ``--rival-python`` names a Python that has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import traceback
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+import cv2
+import numpy as np
+import torch
+from common import Page, Row, in_turn, machine, picture, ratio, timed, within, write_dicom
+
+REPO = Path(__file__).parents[2]
+PINNED = (
+    "minicons==0.3.39",
+    "hi-ml-multimodal==0.2.2",
+    "transformers==4.57.3",
+    "tokenizers==0.22.2",
+    "huggingface_hub<1",
+    "wonderwords==3.0.1",
+    "accelerate==1.15.0",
+    "SimpleITK==2.5.7",
+    "scikit-image==0.26.0",
+    "lazy-loader==0.4",
+    "imageio==2.37.2",
+    "tifffile==2025.10.16",
+)
+FINDINGS = ("effusion", "opacity", "edema", "pneumothorax", "consolidation")
+SIDES = ("Left", "Right", "Small left", "Large right")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every row is given: a folder of its own, rounds, seconds, threads, and the rivals."""
+
+    folder: Path
+    quick: bool
+    rounds: int
+    budget: float
+    threads: int
+    python: Callable[[], Path]
+
+    def turns(self, ways: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+        """Seconds of all ways in turn, within the row's time."""
+        return in_turn(ways, self.rounds, self.budget)
+
+
+class Rival:
+    """A process of another environment that does one piece of work whenever it is asked."""
+
+    def __init__(self, options: Options, kind: str) -> None:
+        worker = Path(__file__).with_name("rival_worker.py")
+        words = [options.python(), worker, kind, options.folder, options.threads]
+        hidden = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.log = options.folder / f"{kind}.log"
+        self.process = subprocess.Popen(
+            [str(word) for word in words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("w", encoding="utf-8"),
+            env=hidden | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(options.threads)},
+            text=True,
+        )
+        self._answer()
+        self.found = np.load(options.folder / f"{kind}.npy")
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            last = self.log.read_text(encoding="utf-8").strip().splitlines() or ["no word"]
+            raise RuntimeError(f"the rival ended: {last[-1][:150]}")
+        return line
+
+    def __call__(self) -> float:
+        """Seconds of its work."""
+        assert self.process.stdin is not None
+        print("go", file=self.process.stdin, flush=True)
+        return float(self._answer())
+
+    def __enter__(self) -> Rival:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()  # the end of its input ends it
+
+
+def environment(folder: Path) -> Path:
+    """The Python of the environment of minicons and hi-ml, made if it is not there."""
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        print(f"making {folder} for the rivals", file=sys.stderr)
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *PINNED]
+        subprocess.run(pip, check=True, capture_output=True)
+        packages = next(folder.glob("lib/python*/site-packages"))
+        own = sysconfig.get_path("purelib")  # torch, numpy: the same for both sides
+        (packages / "host.pth").write_text(own + "\n", encoding="utf-8")
+        (folder / "complete").touch()
+    return python
+
+
+# ------------------------------------------------------------------------ sentences' scores
+
+
+def pll(options: Options) -> Iterator[Row]:
+    """Pseudo-log-likelihood of sentences: minicons, and a loop over sentences and places."""
+    from train_ways import Scale, make_data
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
+    from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
+
+    hidden, layers, count = (32, 1, 40) if options.quick else (256, 4, 300)
+    make_data(options.folder, Scale(size=48, hidden=hidden, layers=layers, studies=400))
+    texts = PreparedSet.open(options.folder / "prepared").texts[:count]
+    place = options.folder / "bert"
+    model, tokenizer = load_masked_lm(place).eval(), SentenceTokenizer.load(place)
+    torch.set_num_threads(options.threads)
+
+    @torch.inference_mode()
+    def plain() -> list[float]:
+        found = []
+        for ids in tokenizer.encode(texts, model.config.max_position_embeddings):
+            total = 0.0
+            for at in range(1, len(ids) - 1):
+                masked = torch.tensor([ids])
+                masked[0, at] = tokenizer.mask_id
+                total += float(model(input_ids=masked).logits[0, at].log_softmax(-1)[ids[at]])
+            found.append(total)
+        return found
+
+    def ours() -> Any:
+        return pseudo_log_likelihood(model, tokenizer, texts)[0]
+
+    what = f"{len(texts)} sentences, BERT of {layers} layers of {hidden}"
+    ways = {"ours": timed(ours), "plain": timed(plain)}
+    same(ours(), plain(), 1e-3)
+    (options.folder / "sentences.json").write_text(json.dumps(texts), encoding="utf-8")
+    lower = bool(tokenizer.encode(["No Edema"], 64) == tokenizer.encode(["no edema"], 64))
+    (options.folder / "lower.json").write_text(json.dumps(lower), encoding="utf-8")
+    try:
+        with Rival(options, "minicons") as rival:
+            same(ours(), rival.found, 1e-3)
+            found = options.turns(ways | {"minicons": rival})
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        yield unmeasured("scores of sentences against minicons", ">= 2 times", error)
+        found = options.turns(ways)
+    else:
+        name = "scores of sentences against minicons"
+        yield ratio(name, found["ours"], found["minicons"], 2, what + "; batches of 32")
+    name = "scores of sentences against a plain loop"
+    yield ratio(name, found["ours"], found["plain"], 5, what + "; one masked place at a time")
+
+
+# ------------------------------------------------------------------- batches, training step
+
+
+def loader(options: Options) -> Iterator[Row]:
+    """A batch of images: open_clip's transforms and a plain dataset, each in torch's DataLoader."""
+    from PIL import Image
+    from torch.utils.data import DataLoader, Dataset
+    from torchvision import transforms
+    from train_ways import open_clip_module
+
+    from medclip_debias.config import AugmentSettings
+    from medclip_debias.data.loader import StepBatches, TrainingStudies
+
+    side, rows, size = (64, 32, 16) if options.quick else (480, 256, 64)
+    pixels = np.stack([cv2.resize(picture(n) >> 4, (side, side)) for n in range(4)])
+    pixels = pixels.astype(np.uint8)[np.arange(rows) % 4]
+    files = [options.folder / f"{number}.png" for number in range(rows)]
+    for path, image in zip(files, pixels, strict=True):
+        Image.fromarray(image).save(path.with_suffix(".jpg"), quality=95)
+    files = [path.with_suffix(".jpg") for path in files]
+    pixels = np.stack([np.asarray(Image.open(path)) for path in files])  # what JPG left of them
+
+    class Files(Dataset[Any]):
+        def __init__(self, transform: Callable[[Any], Any]) -> None:
+            self.transform = transform
+
+        def __len__(self) -> int:
+            return rows
+
+        def __getitem__(self, at: int) -> Any:
+            return self.transform(Image.open(files[at]))
+
+    mean, deviation = 0.5, 0.25
+    plain = transforms.Compose([transforms.ToTensor(), transforms.Normalize((mean,), (deviation,))])
+    theirs = open_clip_module("transform").image_transform(
+        side, is_train=False, mean=(mean,) * 3, std=(deviation,) * 3
+    )
+    alone = [np.array([number]) for number in range(rows)]
+    made = StepBatches(
+        pixels,
+        TrainingStudies([str(n) for n in range(rows)], alone, alone, np.ones(rows, dtype=np.int64)),
+        batch_size=size,
+        sentences_per_study=1,
+        input_size=side,
+        augment=AugmentSettings(crop=False, brightness=0, contrast=0),
+        seed=0,
+    )
+    here, number = torch.device("cpu"), iter(range(10**9))
+
+    def ours(step: int) -> Any:
+        images = made[step].images_on(here)[:, None].float()
+        return (images / 255 - mean) / deviation
+
+    def epoch(transform: Callable[[Any], Any]) -> float:
+        return timed(lambda: list(DataLoader(Files(transform), batch_size=size)))()
+
+    def own_epoch() -> float:
+        return timed(lambda: [ours(next(number)) for _ in range(rows // size)])()
+
+    every = torch.cat([ours(step) for step in range(rows // size)])
+    order = torch.cat([made[step].texts for step in range(rows // size)]).flatten().tolist()
+    for transform in (plain, theirs):
+        wanted = torch.stack([Files(transform)[at][0] for at in order])[:, None]
+        same(every, wanted, 1e-5)
+    ways = {"ours": own_epoch, "plain": partial(epoch, plain), "open_clip": partial(epoch, theirs)}
+    found = options.turns(ways)
+    note = f"an epoch of {rows} JPG files of {side} px, normalised floats, one process"
+    for name, goal in (("plain", 5), ("open_clip", 5)):
+        called = "a plain PyTorch dataset" if name == "plain" else "open_clip's transforms"
+        yield ratio(f"batches of images against {called}", found["ours"], found[name], goal, note)
+
+
+def step(options: Options) -> Iterator[Row]:
+    """A training step: open_clip's and a plain loop (train_ways.py), on batches already read."""
+    from train_step import agree
+    from train_ways import Scale, make_data, settings, ways
+
+    from medclip_debias.training.trainer import Trainer
+
+    scale = Scale(batch=32, hidden=256, layers=4, workers=0)
+    if options.quick:
+        scale = Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
+    make_data(options.folder, scale)
+    torch.set_num_threads(options.threads)
+    agree(options.folder, scale)
+    trainer = Trainer(settings(options.folder, scale))
+    batch, numbers = trainer.batches[0], iter(range(10**9))
+    known = {name: make() for name, make in ways(trainer).items()}
+    found = options.turns(
+        {name: timed(lambda w=way: w.step(next(numbers), batch)) for name, way in known.items()}
+    )
+    note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, BERT of {scale.layers} layers of "
+    note += f"{scale.hidden}; goals are a GPU's"
+    for name, goal in (("plain", 1.5), ("open_clip", 1.3)):
+        if name in found:
+            called = "a plain loop" if name == "plain" else "open_clip's step"
+            yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
+
+
+# ---------------------------------------------------------------------- heatmaps, preparing
+
+
+def heatmaps(options: Options) -> Iterator[Row]:
+    """Maps of many sentences on one DICOM file: hi-ml's own engine, with the same weights."""
+    from medclip_debias.data.images import read_radiograph
+    from medclip_debias.grounding.ground import ground_image
+    from medclip_debias.models.peers.importing import import_model
+
+    texts = [f"{side} {finding}." for finding in FINDINGS for side in SIDES]
+    texts = texts[: 2 if options.quick else None]
+    words = sorted({word.lower() for side in SIDES for word in side.split()} | set(FINDINGS))
+    hidden = 48 if options.quick else 768
+    config = {"hidden_size": hidden, "num_attention_heads": 12, "intermediate_size": 4 * hidden}
+    config |= {"num_hidden_layers": 2 if options.quick else 12, "vocab_size": 30522}
+    given = {
+        "config": config,
+        "vocabulary": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, "."],
+    }
+    (options.folder / "bert.json").write_text(json.dumps(given), encoding="utf-8")
+    (options.folder / "sentences.json").write_text(json.dumps(texts), encoding="utf-8")
+    large = picture(0)
+    write_dicom(options.folder / "large.dcm", large[::3, ::3].copy() if options.quick else large)
+    # At 512 pixels both take the file as it is, so that their networks see the same numbers.
+    small = cv2.resize(large, (512, 512))
+    write_dicom(options.folder / "small.dcm", small, windowed=False)
+    with Rival(options, "himl") as rival:
+        place = options.folder / "biovil.pt"
+        model = import_model(
+            "biovil", place, options.folder / "peer", text=options.folder / "cxr_bert"
+        ).eval()
+        torch.set_num_threads(options.threads)
+        window = model.preprocessing.prepare.window
+        image = read_radiograph(options.folder / "small.dcm", window)
+        grids = [found.grid for found in ground_image(model, image, texts)]
+        same(np.stack(grids), rival.found, 2e-3)
+
+        def ours() -> None:
+            image = read_radiograph(options.folder / "large.dcm", window)
+            for found in ground_image(model, image, texts):
+                assert found.heatmap.shape == image.shape
+
+        found = options.turns({"ours": timed(ours), "himl": rival})
+    note = (
+        f"{len(texts)} sentences, one file of {large.shape[1]} x {large.shape[0]}, BioViL's network"
+    )
+    yield ratio("heatmaps against hi-ml's engine", found["ours"], found["himl"], 12, note)
+
+
+def prepare(options: Options) -> Iterator[Row]:
+    """Files to prepared images: the plain way with pydicom and numpy, in the same bytes."""
+    from prepare import ours, plain
+
+    cv2.setNumThreads(1)
+    paths = [options.folder / f"{number}.dcm" for number in range(1 if options.quick else 4)]
+    for number, path in enumerate(paths):
+        write_dicom(path, picture(number), windowed=number % 2 == 0)
+    for path in paths:
+        same(ours(path), plain(path), 0)
+
+    def every(way: Callable[[Path], Any]) -> Callable[[], float]:
+        return timed(lambda: [way(path) for path in paths])
+
+    found = options.turns({"ours": every(ours), "plain": every(plain)})
+    note = f"{len(paths)} DICOM files of 2544 x 3056 to 512 x 512, one thread"
+    yield ratio("preparing against a plain pydicom loop", found["ours"], found["plain"], 2, note)
+
+
+# -------------------------------------------------------------------------- first answers
+
+
+def console(*words: object) -> Callable[[], float]:
+    """Seconds of the console command in a process of its own."""
+    command = [sys.executable, "-m", "medclip_debias", *map(str, words)]
+
+    def work() -> None:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=REPO)
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["no word"])[-1][:150])
+
+    return timed(work)
+
+
+def verbs(options: Options) -> Iterator[Row]:
+    """Import, and the first answer of each verb: its help."""
+    import typer
+
+    from medclip_debias.cli import app
+
+    known = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    names = known[:3] if options.quick else known
+    imported = [sys.executable, "-c", "import medclip_debias"]
+    ways = {"import": timed(lambda: subprocess.run(imported, check=True, cwd=REPO))}
+    ways |= {name: console(name, "--help") for name in names}
+    found = options.turns({"help": console("--help"), **ways})
+    yield within(
+        "import medclip_debias", found.pop("import"), 0.3, "a new process, Python's start included"
+    )
+    yield within("medclip-debias --help", found.pop("help"), 0.3)
+    slowest = max(found, key=lambda name: float(np.median(found[name])))
+    note = f"the slowest of {len(found)} verbs: {slowest}"
+    yield within("help of a verb", found[slowest], 0.3, note)
+
+
+def first_heatmap(options: Options) -> Iterator[Row]:
+    """From the console to a first heatmap, everything read from the disk."""
+    from grounding import text_folder
+
+    from medclip_debias.config import (
+        ImageEncoderSettings,
+        ModelSettings,
+        PrepareSettings,
+        Preprocessing,
+        TextEncoderSettings,
+    )
+    from medclip_debias.models.dual_encoder import DualEncoder
+
+    text = text_folder(options.folder / "text", "small" if options.quick else "cxr-bert")
+    arch = "resnet18" if options.quick else "resnet50"
+    settings = ModelSettings(
+        image=ImageEncoderSettings.model_validate({"arch": arch}),
+        text=TextEncoderSettings(folder=text),
+    )
+    whole = Preprocessing(prepare=PrepareSettings(size=512), input_size=480)
+    DualEncoder.create(settings, whole).save(options.folder / "model")
+    write_dicom(options.folder / "a.dcm", picture(0))
+    words = ["ground", options.folder / "model", options.folder / "a.dcm", "--device", "cpu"]
+    number = iter(range(10**9))
+
+    def work() -> float:
+        out = options.folder / f"out{next(number)}"
+        return console(*words, "--text", "Left effusion.", "--out", out)()
+
+    note = f"{arch}, 480 px, a file of 2544 x 3056, CXR-BERT's size, a new process"
+    yield within(
+        "`ground` on a processor, to its end", options.turns({"ours": work})["ours"], 12, note
+    )
+
+
+# ------------------------------------------------------------------------- many, and large
+
+
+def worlds(options: Options) -> Iterator[Row]:
+    """The loss of one of W processes: its share against the whole batch (sharded_loss.py)."""
+    from sharded_loss import in_fork, once
+
+    from medclip_debias.losses.objective import build_objective, loss_settings
+
+    objective = build_objective(loss_settings({"kind": "clip"}, "rivals"))
+    size = 256 if options.quick else 2048
+    torch.set_num_threads(1)
+    for world in (2, 4, 8):
+        ways = {
+            str(count): lambda count=count: in_fork(partial(once, objective, size, count))[
+                "seconds"
+            ]
+            for count in (1, world)
+        }
+        found = options.turns(ways)  # type: ignore[arg-type]
+        note = f"batch {size}, a process of W without the others, one thread; equal by tests/losses"
+        name = f"loss of one of {world} processes against the whole batch's"
+        yield ratio(name, found[str(world)], found["1"], world / 2, note)
+
+
+def similarity(options: Options) -> Iterator[Row]:
+    """The similarity of images and sentences, forward and backward: chunks against all at once."""
+    from medclip_debias.config import SimilaritySettings
+    from medclip_debias.models.similarity import Similarity
+
+    batch, regions = (32, 49) if options.quick else (256, 225)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(batch, regions, 128), dim=-1).requires_grad_()
+    y = torch.nn.functional.normalize(torch.randn(batch, 128), dim=-1).requires_grad_()
+    chunks = Similarity(SimilaritySettings(), dim=128)
+    whole = Similarity(SimilaritySettings(chunk=0), dim=128)
+    same(chunks(x, y).detach(), whole(x, y).detach(), 1e-5)
+    ways = {
+        "ours": timed(lambda: chunks(x, y).sum().backward()),
+        "whole": timed(lambda: whole(x, y).sum().backward()),
+    }
+    found = options.turns(ways)
+    note = f"batch {batch}, {regions} regions, forward and backward"
+    yield ratio("similarity in chunks against all at once", found["ours"], found["whole"], 1, note)
+
+
+def evaluation(options: Options) -> Iterator[Row]:
+    """All retrieval of 3,000 studies after encoding, with intervals (retrieval.py)."""
+    count = 100 if options.quick else 3000
+    script = str(Path(__file__).with_name("retrieval.py"))
+    words = [sys.executable, script, "--studies", str(count)]
+
+    def work() -> float:
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+        line = next(line for line in done.stdout.splitlines() if line.startswith("| together"))
+        return float(line.split("|")[2])
+
+    note = "whole-study retrieval after encoding: ranks, precision by class, 1,000 resamples"
+    yield within(f"evaluating {count} studies", options.turns({"ours": work})["ours"], 60, note)
+
+
+# ------------------------------------------------------------------------------- the table
+
+ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
+    "pll": pll,
+    "loader": loader,
+    "step": step,
+    "heatmaps": heatmaps,
+    "prepare": prepare,
+    "verbs": verbs,
+    "first_heatmap": first_heatmap,
+    "similarity": similarity,
+    "worlds": worlds,
+    "evaluation": evaluation,
+}
+
+
+def same(ours: Any, theirs: Any, tolerance: float) -> None:
+    """Both sides gave the same output, or nothing is timed."""
+    ours, theirs = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
+    if ours.shape != theirs.shape:
+        raise AssertionError(f"shapes {ours.shape} and {theirs.shape}")
+    off = float(np.abs(ours - theirs).max(initial=0))
+    if not off <= tolerance:
+        raise AssertionError(f"outputs differ by {off:.2g}, {tolerance:g} allowed")
+
+
+def unmeasured(what: str, goal: str, error: Exception) -> Row:
+    """A row that says why there is no number."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return Row(what, goal, "not measured", None, said[:160])
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure the rows that are asked for; each is written as soon as it is there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows")
+    parser.add_argument("--quick", action="store_true", help="small sizes; the page is left alone")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=240.0, help="seconds for a row's rounds")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--environment", type=Path, default=REPO / "runs" / "rivals-environment")
+    parser.add_argument("--rival-python", type=Path, help="a Python with minicons and hi-ml")
+    parser.add_argument("--page", type=Path, default=REPO / "docs" / "performance.md")
+    given = parser.parse_args(words)
+    page = Page(None if given.quick else given.page, "rivals")
+    print(machine("torch", "transformers"), file=sys.stderr)
+    failed = 0
+    for name in given.only:
+        with tempfile.TemporaryDirectory(prefix="medclip-debias-rivals-") as folder:
+            options = Options(
+                Path(folder),
+                given.quick,
+                given.rounds,
+                given.budget,
+                given.threads,
+                lambda: given.rival_python or environment(given.environment),
+            )
+            try:
+                for row in ROWS[name](options):
+                    page.add(row)
+            except Exception as error:  # one row less is better than no table
+                traceback.print_exc()
+                failed += 1
+                page.add(unmeasured((ROWS[name].__doc__ or name).split(":")[0], "", error))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""Follow README.md and docs/start.md to the letter, as somebody who has just cloned.
+
+Copies the files of this checkout into a new folder and gives a shell that knows nothing else every
+command of both pages in their order, and Python every example. What needs data that nobody may
+hand out is left aside, counted and said why; `--plan` only prints what would be done. `make demo`
+is given once: the second page finds it done. `--quick` takes minutes and no network: packages are
+those of the running Python, the demo is `make demo DEMO=--quick`, and the phantom's settings train
+a few steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+REPO = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/start.md")
+# What is not run: under which heading.
+NEEDS_DATA = {
+    "On real radiographs: Open-i": "needs the archive Open-i",
+    "On MIMIC-CXR": "needs MIMIC-CXR, which takes an account, and CXR-BERT",
+}
+ONCE = "make demo"
+SERVES = "medclip-debias view"  # runs until it is stopped
+LONGEST = 3600.0
+"""Seconds that one command may take."""
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
+_MARK = "@@ended "
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a page tells its reader to do.
+
+    Attributes:
+        page: of the step.
+        text: a command line, or a block of Python.
+        python: whether it is the latter.
+        left_out: why it is not done, or empty.
+    """
+
+    page: str
+    text: str
+    python: bool = False
+    left_out: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command without the remark behind it."""
+        return "" if self.python else self.text.split("  #")[0].strip()
+
+    @property
+    def title(self) -> str:
+        """The step in one line."""
+        if self.python:
+            return f"Python, {len(self.text.splitlines())} lines"
+        return self.text.replace("\\\n", " ")
+
+
+def steps(page: str, text: str) -> Iterator[Step]:
+    """Every step of a page in its order.
+
+    Args:
+        page: its name.
+        text: Markdown. Fences of another language than a shell's or Python's tell nobody to do
+            anything.
+    """
+    for found in _FENCE.finditer(text):
+        kind, body = found.groups()
+        headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text[: found.start()]), re.M)
+        why = NEEDS_DATA.get(headings[-1] if headings else "", "")
+        if kind == "python":
+            yield Step(page, body, True, why)
+        elif kind in ("", "bash", "sh"):
+            for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", body):
+                step = Step(page, line)
+                yield replace(step, left_out=why)
+
+
+def plan() -> list[Step]:
+    """Every step of all pages; what was done on an earlier page is left out on a later one."""
+    found: list[Step] = []
+    for page in PAGES:
+        for step in steps(page, (REPO / page).read_text(encoding="utf-8")):
+            again = step.command == ONCE and any(done.command == ONCE for done in found)
+            found.append(replace(step, left_out="was done before") if again else step)
+    return found
+
+
+class Shell:
+    """One bash from the first step to the last, so that what a step sets holds for the next."""
+
+    def __init__(self, folder: Path, variables: dict[str, str], scratch: Path) -> None:
+        self.scratch = scratch
+        self.process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> int:
+        """Give one command, show what it prints, and return its exit code."""
+        return int(self._answer(f"{{ {command}\n}} </dev/null"))
+
+    def python(self, block: str) -> int:
+        """Run a block as a file that lies elsewhere: what it imports must be installed."""
+        file = self.scratch / "block.py"
+        file.write_text(block, encoding="utf-8")
+        return self.run(f"MPLBACKEND=agg python {file}")
+
+    def serve(self, command: str) -> int:
+        """Start a server, open the address that it prints, and stop it; 0 if a page came."""
+        said = self.scratch / "server.txt"
+        number = int(self._answer(f"{command} </dev/null >{said} 2>&1 & server=$!", "$server"))
+        until = time.monotonic() + 600
+        try:
+            while time.monotonic() < until:
+                time.sleep(1)
+                text = said.read_text(encoding="utf-8")
+                address = re.search(r"^http://\S+", text, re.M)
+                if address and (page := _opened(address.group())) is not None:
+                    print(f"  {address.group().split('?')[0]} gave {len(page)} bytes")
+                    return 0 if b"<html" in page.lower() else 1
+                if not Path(f"/proc/{number}").exists():
+                    break
+            print(said.read_text(encoding="utf-8"))
+            return 1
+        finally:
+            if Path(f"/proc/{number}").exists():
+                os.kill(number, signal.SIGTERM)
+
+    def close(self) -> None:
+        """End the shell, and what still runs in it."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait()
+
+    def _answer(self, command: str, value: str = "$?") -> str:
+        """Give a command; show its output up to the mark, and return ``value`` behind it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f'{command}\necho "{_MARK}{value}"\n')
+        self.process.stdin.flush()
+        began = time.monotonic()
+        for line in self.process.stdout:
+            before, mark, answer = line.partition(_MARK)
+            if mark:
+                sys.stdout.write(before)
+                return answer.strip()
+            sys.stdout.write(f"  {line}")
+            if time.monotonic() - began > LONGEST:
+                sys.exit(f"took more than {LONGEST:.0f} s: {command}")
+        sys.exit(f"the shell ended in: {command}")
+
+
+def _opened(address: str) -> bytes | None:
+    """The page that a browser shows for an address, or None as long as nobody answers.
+
+    A page that only leads on to the next, with a cookie, is followed.
+    """
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    content = b""
+    for _ in range(3):
+        try:
+            with browser.open(address, timeout=60) as answer:
+                content = answer.read()
+        except OSError:
+            return None
+        onward = re.search(rb"http-equiv='refresh' content='0;url=([^']+)'", content)
+        if not onward:
+            break
+        address = urllib.parse.urljoin(address, onward.group(1).decode())
+    return content
+
+
+def clone(folder: Path) -> None:
+    """Copy what git keeps or would keep of this checkout, as a clone has it."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPO,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    for name in filter(None, names):
+        if (REPO / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPO / name, folder / name)
+
+
+def shorten(folder: Path) -> None:
+    """Give a clone an environment without a network, and settings that train a few steps."""
+    import yaml
+
+    from clean_environment import make_environment
+    from medclip_debias.cli.demo import QUICK
+    from medclip_debias.config import apply_overrides
+
+    settings = folder / "medclip_debias/configs/phantom/base.yaml"
+    content = apply_overrides(yaml.safe_load(settings.read_text("utf-8")), QUICK["train"])
+    settings.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    make_environment(folder / ".venv", "--editable", str(folder))
+    (folder / ".venv/.installed").touch()
+
+
+def follow(todo: list[Step], quick: bool) -> None:
+    """Do every step; end with 1 at the first that fails."""
+    from clean_environment import took, variables
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="newcomer-") as name:
+        folder, scratch = Path(name) / "medclip-debias", Path(name) / "scratch"
+        folder.mkdir()
+        scratch.mkdir()
+        clone(folder)
+        if quick:
+            shorten(folder)
+        shell = Shell(folder, variables(**({"DEMO": "--quick"} if quick else {})), scratch)
+        try:
+            for step in todo:
+                if step.left_out:
+                    continue
+                print(f"\n{step.page}$ {step.title}", flush=True)
+                start = time.monotonic()
+                serves = not step.python and step.text.startswith(SERVES)
+                act = shell.python if step.python else shell.serve if serves else shell.run
+                code = act(step.text)
+                print(f"  {time.monotonic() - start:.0f} s", flush=True)
+                if code:
+                    sys.exit(f"{step.page}: ended with {code}: {step.title}")
+        finally:
+            shell.close()
+    print(f"\nevery step that could be done was; {took(began)}")
+
+
+def main() -> None:
+    """Print the plan, and follow it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", action="store_true", help="only print what would be done")
+    parser.add_argument("--quick", action="store_true", help="minutes, and no network")
+    options = parser.parse_args()
+    todo = plan()
+    for step in todo:
+        if step.left_out:
+            print(f"left out, {step.left_out}: {step.title}")
+        elif options.plan:
+            print(f"{step.page}$ {step.title}")
+    done = sum(not step.left_out for step in todo)
+    print(f"{done} steps are done, {len(todo) - done} left out")
+    if not options.plan:
+        follow(todo, options.quick)
+
+
+if __name__ == "__main__":
+    main()

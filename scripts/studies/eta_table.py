@@ -1,0 +1,156 @@
+"""The tables of the studies by grid: eta of a stated dose, and what truly agrees.
+
+What a debiased loss corrects by is two things: how much (the mean over all occurrences, its dose)
+and for whom. Each table here has a stated dose, so that sources of eta can be compared at equal
+doses, and each stands beside a rank correlation with the truth, where that is known.
+
+Run as ``python scripts/studies/eta_table.py PREPARED OUT --tree TREE``; writes
+``lm_k{k}_m{dose}.parquet`` for every exponent and dose, ``repeats``, ``claims`` and, with a tree,
+``truth`` and ``agreement.npz`` (for ``remove_known`` and the evidence ``known``), and prints one
+line of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.doses import language_eta, training_counts, write_eta
+from medclip_debias.phantom.truth import Truth, write_truth
+
+EXPONENTS = (0.05, 0.1)
+DOSES = (0.05, 0.1, 0.2)
+_AT_ONCE = 256  # sentences whose evidence with every study is held at once
+
+
+def from_language_model(
+    prepared: PreparedSet, exponent: float, dose: float, language_model: Path | None = None
+) -> dict[str, float]:
+    """``a p^k`` with the ``a`` that makes its mean over the training occurrences the dose."""
+    values, counts = language_eta(prepared, 1e-6, exponent, language_model)  # never cut at 1e-6
+    weights = [counts[text] for text in values]
+    factor = dose / float(np.average(list(values.values()), weights=weights))
+    return {text: value * factor for text, value in values.items()}
+
+
+def from_repeats(prepared: PreparedSet) -> dict[str, float]:
+    """Share of the training studies whose report holds the very sentence."""
+    studies, said = prepared.studies, prepared.sentences
+    train = set(studies.loc[studies["split"] == "train", "study_id"])
+    own = said[said["study_id"].isin(train)].drop_duplicates(["study_id", "text"])
+    return {str(text): n / len(train) for text, n in own["text"].value_counts(sort=False).items()}
+
+
+def from_claims(prepared: PreparedSet) -> dict[str, float]:
+    """Share of the training studies whose report agrees with the sentence by both sides' claims.
+
+    Raises:
+        UserError: the set has no claims.
+    """
+    from medclip_debias.data.text.evidence.pairs import Evidence
+
+    evidence = Evidence.open(prepared)
+    train = np.flatnonzero((prepared.studies["split"] == "train").to_numpy())
+    texts = list(training_counts(prepared))
+    place = {text: n for n, text in enumerate(prepared.texts)}
+    shares: dict[str, float] = {}
+    for start in range(0, len(texts), _AT_ONCE):
+        some = texts[start : start + _AT_ONCE]
+        agree = evidence.pairs(train, np.array([place[text] for text in some])) > 0
+        shares.update(zip(some, agree.mean(axis=0).tolist(), strict=True))
+    return shares
+
+
+def from_truth(tree: Path, texts: Sequence[str]) -> dict[str, float]:
+    """The phantom's own class probabilities; a text of several statements has their mean.
+
+    Raises:
+        UserError: the tree has no truth, or a sentence is not in it.
+    """
+    path = tree / "truth" / "sentences.parquet"
+    if not path.is_file():
+        raise UserError(f"{path}: there is no truth; name the folder of a phantom with --tree.")
+    table = pd.read_parquet(path, columns=["text", "eta_true"])
+    means = table.groupby("text")["eta_true"].mean()
+    missing = [text for text in texts if text not in means.index]
+    if missing:
+        raise UserError(
+            f"{path}: {len(missing)} of {len(texts)} sentences of the prepared set are not in it; "
+            "name the tree that the set was prepared from."
+        )
+    return {text: float(means[text]) for text in texts}
+
+
+def described(
+    name: str,
+    values: Mapping[str, float],
+    counts: Mapping[str, int],
+    truth: Mapping[str, float] | None,
+) -> str:
+    """Dose, spread over occurrences and rank correlation with the truth, as one line."""
+    from scipy.stats import spearmanr
+
+    from medclip_debias.losses.eta import ETA_MAX
+
+    texts, weights = list(counts), np.array(list(counts.values()))
+    eta = np.array([values[text] for text in texts])
+    mean = float(np.average(eta, weights=weights))
+    spread = float(np.sqrt(np.average((eta - mean) ** 2, weights=weights)))
+    line = f"{name}: mean {mean:.3f}, standard deviation {spread:.3f}, largest {eta.max():.3f}"
+    cut = int((eta > ETA_MAX).sum())
+    line += f", {cut} of {len(texts)} sentences cut to {ETA_MAX}" if cut else ""
+    if truth is not None:
+        true = np.array([truth[text] for text in texts])
+        rank = spearmanr(np.repeat(eta, weights), np.repeat(true, weights)).statistic
+        line += f", rank correlation with the truth over occurrences {rank:.2f}"
+    return line
+
+
+def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
+    """Write every table; returns a line of each.
+
+    Raises:
+        UserError: the set has no scores or claims, or the tree no truth.
+    """
+    opened = PreparedSet.open(prepared)
+    counts = training_counts(opened)
+    truth = None if tree is None else from_truth(tree, list(counts))
+    tables = {
+        f"lm_k{exponent}_m{dose}": from_language_model(opened, exponent, dose)
+        for exponent in EXPONENTS
+        for dose in DOSES
+    }
+    tables |= {"repeats": from_repeats(opened), "claims": from_claims(opened)}
+    if truth is not None:
+        tables["truth"] = truth
+    out.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for name, values in tables.items():
+        write_eta(values, out / f"{name}.parquet")
+        lines.append(described(name, values, counts, truth))
+    if tree is not None:
+        write_truth(Truth(tree / "truth"), opened, out / "agreement.npz")
+    return lines
+
+
+def main() -> None:
+    """Read the command line, write the tables, print a line of each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path, help="prepared set with scores and claims")
+    parser.add_argument("out", type=Path, help="folder of the tables")
+    parser.add_argument("--tree", type=Path, help="phantom that the set was prepared from")
+    options = parser.parse_args()
+    try:
+        print("\n".join(write_tables(options.prepared, options.out, options.tree)))
+    except UserError as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Pre-train a small trunk on the training images of a prepared set, without any text: SimCLR.
+
+What a frozen radiograph-pretrained trunk is worth cannot be tried here with published weights. This
+one saw nothing but the training images of the set; two views of an image are a crop of 30 to 100%
+of its area, a turn of up to 10 degrees, and other grey values. Never mirrored: the heart would
+change sides.
+
+Run as ``python scripts/studies/pretrain_trunk.py PREPARED OUT.safetensors``;
+``model.image.weights`` reads the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if __name__ == "__main__":
+    # As a package of its own: its modules' names are too common for the top level.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.files import atomic_file
+from studies.simclr import Encoder, fit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+SIDE = 64
+"""Of a view, as the input of openi/base and phantom/base."""
+MEAN, STD = 0.5, 0.25
+"""Of the input's grey levels, as `medclip_debias.config.PreprocessingSettings`."""
+
+
+def radiograph_view(images: Tensor, generator: torch.Generator) -> Tensor:
+    """One random view of each image ``[n, 1, H, W]`` in 0..1: ``[n, 1, 64, 64]``, standardised."""
+    import math
+
+    import torch
+    import torch.nn.functional as F
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(len(images), generator=generator)
+
+    side = uniform(0.3, 1.0).sqrt()
+    turn = uniform(-math.pi / 18, math.pi / 18)
+    x, y = (uniform(-1, 1) * (1 - side) for _ in range(2))
+    rows = torch.stack([turn.cos(), -turn.sin(), turn.sin(), turn.cos()], dim=1)
+    turned = rows.view(-1, 2, 2) * side[:, None, None]
+    theta = torch.cat([turned, torch.stack([x, y], dim=1)[:, :, None]], dim=2)
+    grid = F.affine_grid(theta, [len(images), 1, SIDE, SIDE], align_corners=False)
+    cut = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    contrast, brightness = (v.view(-1, 1, 1, 1) for v in (uniform(0.6, 1.4), uniform(-0.2, 0.2)))
+    changed = (cut - 0.5) * contrast + 0.5 + brightness
+    changed = changed + 0.02 * torch.randn(changed.shape, generator=generator)
+    return (changed.clamp(0, 1) - MEAN) / STD
+
+
+def pretrain(
+    prepared: Path, out: Path, *, arch: str, steps: int, batch: int, seed: int
+) -> dict[str, float]:
+    """Train and write the trunk.
+
+    Returns:
+        Training images, and the share of 256 training images whose other view is the nearest of
+        256, at the end and before training.
+    """
+    import torch
+    from safetensors.torch import save_file
+    from torch import nn
+
+    from medclip_debias.losses import InfoNCE, InfoNCESettings
+    from medclip_debias.models.backbones.resnet import ResNetRegions
+
+    data = PreparedSet.open(prepared)
+    rows = np.flatnonzero((data.images["split"] == "train").to_numpy())
+    images = (data.pixels[rows].astype(np.float32) / np.float32(255))[:, None]
+    torch.manual_seed(seed)
+    regions = ResNetRegions(arch)
+    trunk = nn.Sequential(regions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    shown = torch.from_numpy(images[:256])
+
+    def matched(encoder: Encoder) -> float:
+        generator = torch.Generator().manual_seed(seed + 1)
+        first, second = (
+            torch.from_numpy(encoder.embeddings(radiograph_view(shown, generator).numpy()))
+            for _ in range(2)
+        )
+        nearest = (first @ second.T).argmax(dim=1)
+        return float((nearest == torch.arange(len(first))).float().mean())
+
+    found: dict[str, float] = {"images": len(images)}
+
+    def watch(step: int, encoder: Encoder) -> None:
+        if step in {1, steps} or step % 200 == 0:
+            found["matched"] = matched(encoder)
+            found.setdefault("matched_at_first", found["matched"])
+            print(f"step {step}: {found['matched']:.3f} of views matched", flush=True)
+
+    fit(
+        images,
+        InfoNCE(InfoNCESettings()),
+        steps=steps,
+        batch=batch,
+        temperature=0.2,
+        seed=seed,
+        trunk=trunk,
+        views=radiograph_view,
+        watch=watch,
+    )
+    with atomic_file(out) as temporary:
+        save_file({k: v.contiguous() for k, v in regions.state_dict().items()}, temporary)
+    return found
+
+
+def main() -> None:
+    """Read the command line, train, write, print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path, help="prepared set")
+    parser.add_argument("out", type=Path, help="file of the weights, .safetensors")
+    parser.add_argument("--arch", default="resnet_small")
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print(pretrain(**vars(options)))
+
+
+if __name__ == "__main__":
+    main()

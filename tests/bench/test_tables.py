@@ -1,0 +1,100 @@
+"""The tables of the timing scripts: rounds in turn, ratios, goals, a page that keeps rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+import common
+import growth
+import rivals
+
+
+def test_all_ways_take_turns_and_the_first_round_does_not_count():
+    order = []
+
+    def way(name):
+        return lambda: order.append(name) or float(len(order))
+
+    found = common.in_turn({"a": way("a"), "b": way("b")}, rounds=2)
+    assert order == ["a", "b", "a", "b", "b", "a"]
+    assert found == {"a": [3.0, 6.0], "b": [4.0, 5.0]}
+    short = common.in_turn({"a": lambda: 1.0}, rounds=5, budget=-1.0)
+    assert short == {"a": [1.0]}, "one round is measured whatever the budget"
+
+
+def test_a_ratio_is_the_median_of_the_rounds_and_says_whether_the_goal_is_met():
+    row = common.ratio("x", [1.0, 2.0, 1.0], [3.0, 2.0, 2.0], 2)
+    assert row.met
+    assert "2.00 (1.00 to 3.00) times" in row.measured
+    assert row.measured.endswith("3 of 5 rounds")
+    assert not common.ratio("x", [1.0] * 5, [1.9] * 5, 2).met
+    assert not common.within("x", [1.0, 2.0, 3.0, 4.0, 5.0], 3.0).met
+    assert "**missed**" in str(common.within("x", [1.0] * 5, 0.5))
+
+
+def test_a_page_keeps_the_rows_of_earlier_runs(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- t -->\n<!-- /t -->\nafter\n")
+    page = common.Page(path, "t")
+    for what, value in (("a", "1"), ("b", "2"), ("a", "3")):
+        page.add(common.Row(what, "", value, None))
+    common.Page(path, "t").add(common.Row("c", "> 1", "4", True))
+    rows = [line for line in path.read_text().splitlines() if line.startswith("| ")][2:]
+    assert [row.split(" | ")[:3] for row in rows] == [
+        ["| a", "-", "3"],
+        ["| b", "-", "2"],
+        ["| c", "> 1", "4"],
+    ]
+    assert path.read_text().startswith("before\n")
+    assert path.read_text().endswith("<!-- /t -->\nafter\n")
+    with pytest.raises(SystemExit, match="must be there once"):
+        common.Page(path, "other")
+
+
+def test_a_row_that_cannot_be_measured_says_why_and_the_next_is_begun(tmp_path, monkeypatch):
+    path = tmp_path / "page.md"
+    path.write_text("<!-- rivals -->\n<!-- /rivals -->\n")
+
+    def broken(_):
+        """A thing: against another."""
+        raise RuntimeError("no\nsuch | thing")
+        yield
+
+    def whole(_):
+        yield common.within("b", [1.0], 2)
+
+    monkeypatch.setattr(rivals, "ROWS", {"a": broken, "b": whole})
+    assert rivals.main(["--only", "a", "b", "--page", str(path)]) == 1
+    text = path.read_text()
+    assert "| A thing | - | not measured | - | no such / thing |" in text
+    assert "| b | < 2 s | 1.00 s (1.00 s to 1.00 s), 1 of 5 rounds | met |  |" in text
+
+
+def test_outputs_that_differ_are_not_timed():
+    rivals.same([1.0, 2.0], np.array([1.0, 2.0]), 0)
+    for other in ([1.0, 2.1], [1.0], [1.0, float("nan")]):
+        with pytest.raises(AssertionError):
+            rivals.same([1.0, 2.0], other, 1e-3)
+
+
+def test_an_exponent_is_the_slope_of_its_logarithms():
+    sizes = [100, 200, 400]
+    for power in (0.0, 1.0, 1.5):
+        assert growth.exponent(sizes, [3.0 * n**power for n in sizes]) == pytest.approx(power)
+    row = growth.row("x", "studies", sizes, [[1.0, 1.1], [2.0, 2.2], [4.0, 4.4]])
+    assert row.measured == "1.00 (1.00 to 1.00)"
+    assert row.met
+
+
+def test_rivals_of_this_environment_give_the_same_output_and_a_figure(capsys):
+    """Those that need no environment of their own, at toy size, one round."""
+    names = ["loader", "similarity", "worlds"]
+    assert rivals.main(["--quick", "--rounds", "1", "--threads", "1", "--only", *names]) == 0
+    said = capsys.readouterr().out
+    assert said.count("times") >= 2 * 6
+    assert "not measured" not in said

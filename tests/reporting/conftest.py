@@ -1,0 +1,98 @@
+"""A small set that a run learned from, written by hand, and the run's settings."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.layout import PHRASE_COLUMNS
+from medclip_debias.data.store import (
+    FORMAT_VERSION,
+    PreparedSet,
+    content_hash,
+    write_json,
+    write_scores,
+)
+
+SAID = (
+    *(("No pneumothorax.", "Lungs are clear."), ("No pneumothorax.", "Small left effusion.")),
+    *(("No pneumothorax.",), ("Lungs are clear.", "Heart is large.")),
+    *(("Left pneumothorax.",), ("A rare thing in Bed 7.",)),
+)
+"""Sentences of the training studies."""
+EDEMA = (1.0, 0.0, 1.0, 0.0, 0.0, 1.0)
+
+
+def write_set(folder: Path, synthetic: bool = True) -> PreparedSet:
+    """Six training studies of six patients and one of test, with scores."""
+    folder.mkdir(parents=True)
+    reports = [*SAID, ("Only in test.",)]
+    names = [f"s{n}" for n in range(len(reports))]
+    splits = ["train"] * len(SAID) + ["test"]
+    patients = [f"patient{n}" for n in range(len(reports))]
+    images = {"image_id": [f"i{n}" for n in names], "study_id": names, "patient_id": patients}
+    size = 16
+    images |= {"view": "PA", "split": splits, "height": size, "width": size}
+    studies = {"study_id": names, "patient_id": patients, "split": splits}
+    studies |= {"Edema": [*EDEMA, np.nan]}
+    sentences = [
+        (name, "findings", place, text)
+        for name, report in zip(names, reports, strict=True)
+        for place, text in enumerate(report)
+    ]
+    tables = {
+        "images": pd.DataFrame(images),
+        "studies": pd.DataFrame(studies),
+        "sentences": pd.DataFrame(sentences, columns=["study_id", "section", "position", "text"]),
+        "phrases": pd.DataFrame([], columns=list(PHRASE_COLUMNS)),
+    }
+    (folder / "images.bin").write_bytes(bytes(len(names) * size**2))
+    for name, table in tables.items():
+        table.to_parquet(folder / f"{name}.parquet", index=False)
+    with (folder / "rejected.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerow(("image_id", "reason"))
+    funnel = [{"step": "images listed", "kept": 7, "dropped": 2, "unit": "images"}]
+    (folder / "funnel.json").write_text(json.dumps(funnel))
+    settings = PrepareSettings(size=size)
+    counts = {"images": 7, "studies": 7, "patients": 7, "sentences": len(sentences)}
+    meta: dict[str, Any] = {
+        **{"format_version": FORMAT_VERSION, "kind": "manifest", "synthetic": synthetic},
+        **{"settings": settings.model_dump(mode="json"), "counts": counts, "funnel": funnel},
+        "content_hash": content_hash(folder, tables, settings, "manifest"),
+    }
+    write_json(folder / "meta.json", meta)
+    prepared = PreparedSet.open(folder)
+    rng = np.random.default_rng(0)
+    texts = prepared.texts
+    write_scores(folder, texts, rng.uniform(-40, -2, len(texts)), [4] * len(texts), "any")
+    return prepared
+
+
+WriteRun = Callable[..., Path]
+
+
+@pytest.fixture
+def write_run() -> WriteRun:
+    """A function that writes a run's folder with settings alone."""
+
+    def write(folder: Path, of: PreparedSet, loss: dict[str, Any], **changed: Any) -> Path:
+        folder.mkdir(parents=True)
+        settings = {
+            **{"prepared": str(of.folder), "out": str(folder), "loss": loss},
+            "model": {"image": {"arch": "resnet18"}, "text": {"folder": None}},
+            "train": {"batch_size": 11, "steps": 100},
+            "provenance": {"data_hash": of.content_hash},
+        }
+        (folder / "settings.yaml").write_text(yaml.safe_dump(settings | changed))
+        return folder
+
+    return write

@@ -1,0 +1,227 @@
+"""What a run corrects is counted as a loop counts it, and quoted only where that is allowed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import pytest
+
+from medclip_debias.config import load_yaml
+from medclip_debias.errors import UserError
+from medclip_debias.reporting import correction as corrections
+from medclip_debias.reporting.correction import correction, ends, rank_correlation
+from medclip_debias.reporting.idea import idea
+from medclip_debias.reporting.learned_from import learned
+from medclip_debias.reporting.pair_classes import judged
+from medclip_debias.reporting.report import write_report
+from tests.reporting.conftest import EDEMA, SAID, write_set
+from tests.reporting.test_protocols import RESULTS
+
+TABLE = {"kind": "debiased", "eta": {"kind": "table", "path": None}}
+TEXTS = sorted({text for report in SAID for text in report})
+ETA = dict(zip(TEXTS, (0.3, 0.2, 0.1, 0.05, 0.02, 0.0), strict=True))
+RARE = "A rare thing in Bed 7."
+
+
+@pytest.fixture
+def eta_table(tmp_path):
+    path = tmp_path / "eta.csv"
+    path.write_text("text,eta\n" + "".join(f'"{text}",{eta}\n' for text, eta in ETA.items()))
+    return TABLE | {"eta": {"kind": "table", "path": str(path), "factor": 0.5}}
+
+
+def of(run, given=None):
+    found, why = learned(run, load_yaml(run / "settings.yaml"), given)
+    assert found, why
+    return found
+
+
+def test_eta_and_its_histogram_are_those_of_a_loop(tmp_path, write_run, eta_table):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table)
+    found = correction(of(run))
+    said = Counter(text for report in SAID for text in report)
+    assert found.texts == sorted(said)
+    assert found.studies.tolist() == [said[text] for text in found.texts]
+    assert found.eta.tolist() == pytest.approx([ETA[text] / 2 for text in found.texts])
+    total = sum(ETA[text] / 2 for report in SAID for text in report)
+    assert found.mean == pytest.approx(total / sum(said.values()))
+    edges, occurrences, sentences = found.histogram()
+    for place in range(len(edges) - 1):
+        low, high = edges[place], edges[place + 1]
+        last = place == len(edges) - 2
+        inside = [t for t in said if low <= ETA[t] / 2 < high or (last and ETA[t] / 2 == high)]
+        assert sentences[place] == len(inside)
+        assert occurrences[place] == sum(said[text] for text in inside)
+    most, least = ends(found)
+    assert [row[0] for row in most] == sorted(ETA, key=ETA.get)[::-1][:3]
+    assert [row[0] for row in least] == sorted(ETA, key=ETA.get)[:3]
+
+
+def test_eta_of_a_language_model_is_the_papers(tmp_path, write_run, monkeypatch):
+    prepared = write_set(tmp_path / "set")
+    # What ties scores to a model's folder is tested with the run (tests/training).
+    monkeypatch.setattr(
+        "medclip_debias.language.class_probability.language_model_hash", lambda _: "any"
+    )
+    eta = {"kind": "language_model", "a": 0.9, "k": 0.05, "language_model": str(tmp_path)}
+    run = write_run(tmp_path / "run", prepared, {"kind": "debiased", "eta": eta})
+    found = correction(of(run))
+    scores = prepared.scores()
+    for text, value in zip(found.texts, found.eta, strict=True):
+        assert value == pytest.approx(0.9 * math.exp(scores[text]) ** 0.05, rel=1e-5)
+    page = write_report(run).read_text()
+    assert "Rank correlation of log p" in page
+    assert page.count("<svg") == 2
+    monkeypatch.setattr(corrections, "MOST_POINTS", 3)
+    assert "3 of the 6 sentences, at random" in write_report(run).read_text()
+
+
+def test_rank_correlation_is_that_of_ranks():
+    import numpy as np
+
+    a, b = np.array([3.0, 1.0, 2.0, 9.0]), np.array([1, 2, 3, 4])
+    gaps = ((a.argsort().argsort() - b.argsort().argsort()) ** 2).sum()
+    assert rank_correlation(a, b) == pytest.approx(1 - 6 * gaps / (4 * 15))
+    assert math.isnan(rank_correlation(a, np.array([2, 2, 2, 2])))
+
+
+def test_real_sentences_are_quoted_only_where_the_user_names_the_set(
+    tmp_path, write_run, eta_table
+):
+    real = write_set(tmp_path / "real", synthetic=False)
+    run = write_run(tmp_path / "run", real, eta_table)
+    page = write_report(run).read_text()
+    assert not any(text in page for text in ETA if text != "No pneumothorax.")  # said of any loss
+    assert "is not shown: the run learned from real reports" in page
+    assert f"medclip-debias report {run} --prepared DIR" in page
+    page = write_report(run, real.folder).read_text()
+    assert RARE in page
+    assert "share this page as you may share the data" in page
+    assert (
+        RARE
+        in write_report(
+            write_run(tmp_path / "other", write_set(tmp_path / "synthetic"), eta_table)
+        ).read_text()
+    )
+
+
+def test_a_set_that_the_run_did_not_learn_from_is_not_read(tmp_path, write_run, eta_table):
+    prepared = write_set(tmp_path / "set")
+    run = write_run(tmp_path / "run", prepared, eta_table, provenance={"data_hash": "other"})
+    page = write_report(run).read_text()
+    assert "is damaged or another one by now" in page
+    assert RARE not in page
+    with pytest.raises(UserError, match=r"is not the set that .* learned from"):
+        write_report(run, prepared.folder)
+    run = write_run(tmp_path / "gone", prepared, eta_table, prepared=str(tmp_path / "nowhere"))
+    assert "is not there any more" in idea(run, load_yaml(run / "settings.yaml")).missing
+
+
+def test_what_is_lacking_is_one_sentence_and_the_rest_is_shown(tmp_path, write_run):
+    prepared = write_set(tmp_path / "set")
+    run = write_run(tmp_path / "a", prepared, {"kind": "multi_positive"})
+    assert "Not all can be shown." in write_report(run).read_text()  # no claims yet
+    constant = {"kind": "debiased", "eta": {"kind": "constant", "value": 0.05}}
+    page = write_report(write_run(tmp_path / "b", prepared, constant)).read_text()
+    assert "eta 0.05 stands for 0.5 of the 10 other images in a batch of 11" in page
+    page = write_report(write_run(tmp_path / "c", prepared, {"kind": "infonce"})).read_text()
+    assert "does not correct the negatives" in page
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train": {"steps": "many", "batch_size": "some", "lr": [1]}},
+        {"loss": "debiased"},
+        {"loss": {"kind": "debiased", "eta": {"kind": "language_model", "a": "x"}}},
+        {"model": {"similarity": {"k": "x", "aggregator": "lse"}, "text": {"max_tokens": "x"}}},
+    ],
+)
+def test_settings_of_a_stranger_may_hold_anything(tmp_path, write_run, eta_table, changed):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table, **changed)
+    page = write_report(run).read_text()
+    assert "holds other values than" in page or "is not shown." in page
+
+
+def test_an_index_of_a_stranger_is_refused_in_one_sentence(tmp_path, write_run, eta_table):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table)
+    (run / "retrieval").mkdir()
+    index = {"image_to_sentence": [{"rank": "first", "answers": [{"text": "a"}]}]}
+    (run / "retrieval" / "index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"index\.json: holds words where numbers belong"):
+        write_report(run)
+    (run / "retrieval" / "index.json").unlink()
+    (run / "heatmaps").mkdir()
+    (run / "heatmaps" / "index.json").write_text(json.dumps({"items": [{"miou": "high"}]}))
+    with pytest.raises(UserError, match=r"index\.json: holds words where numbers belong"):
+        write_report(run)
+
+
+def test_pairs_are_counted_as_a_loop_counts_them(tmp_path, write_run):
+    prepared = write_set(tmp_path / "set")
+    labels = {"kind": "label", "labels": ["Edema"], "match": "equal"}
+    loss = {"kind": "multi_positive", "evidence": labels, "core": {"kind": "infonce"}}
+    loss["core"] |= {"negatives": [{"kind": "mask_identical_text"}, {"kind": "fnc"}]}
+    found, notes = judged(of(write_run(tmp_path / "run", prepared, loss)))
+    positives, masked = found
+    count = len(SAID)
+    alike = sum(EDEMA[i] == EDEMA[j] for i in range(count) for j in range(count) if i != j)
+    assert {row[0]: row[2] for row in positives.rows} == {
+        "agree": str(alike),
+        "unknown": str(count * (count - 1) - alike),
+    }
+    assert positives.rows[0][3] == f"{alike / count / (count - 1):.2%}"
+    assert len(positives.examples) == 3
+    for _, sentence, report in positives.examples:
+        assert any(sentence in own for own in SAID)
+        assert report in {" ".join(own) for own in SAID}
+    assert sum(int(row[2]) for row in masked.rows) == count * (count - 1)
+    assert notes == [
+        "The policy 'fnc' decides by what the model itself finds similar, so the pairs that it "
+        "takes away change from step to step."
+    ]
+
+
+def test_pairs_by_claims_are_those_of_the_evidence(tmp_path, write_run):
+    from medclip_debias.cli import run as command
+    from medclip_debias.data.text.evidence import Evidence
+    from medclip_debias.reporting.pair_classes import sample
+
+    prepared = write_set(tmp_path / "set")
+    assert command(["claims", str(prepared.folder), "--json"]) == 0
+    loss = {"kind": "multi_positive", "evidence": {"kind": "claims"}}
+    lesson = of(write_run(tmp_path / "run", prepared, loss))
+    (found,), _ = judged(lesson)
+    drawn, evidence = sample(lesson), Evidence.open(prepared)
+    numbers = [prepared.texts.index(drawn.studies.texts[n]) for n in drawn.texts]
+    ids = prepared.studies["study_id"].tolist()
+    own = [ids.index(prepared.images["study_id"].iloc[rows[0]]) for rows in drawn.studies.rows]
+    value, sure = evidence.graded(own, numbers)
+    names = {1: "agree", 0: "unknown", -1: "contradict"}
+    counts = Counter(
+        names[int(value[i, t])] + (", uncertain" if value[i, t] > 0 and sure[i, t] < 1 else "")
+        for i in range(len(own))
+        for t in range(len(numbers))
+        if i != t
+    )
+    assert {row[0]: int(row[2]) for row in found.rows} == dict(counts)
+    assert counts["agree"]
+    assert counts["contradict"]
+
+
+def test_runs_without_the_newer_records_say_what_is_missing(tmp_path, write_run, eta_table):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table)
+    (run / "metrics.csv").write_text("step,loss\n1,2.0\n2,1.5\n")
+    results = {k: v for k, v in RESULTS.items() if k not in ("zero_shot", "grounding")}
+    (run / "results.json").write_text(json.dumps(results))
+    (run / "heatmaps").mkdir()
+    (run / "heatmaps" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    index = {"items": [{"file": "a.png", "text": "Edema", "category": "Edema"}]}
+    (run / "heatmaps" / "index.json").write_text(json.dumps(index))
+    page = write_report(run).read_text()
+    assert "This run has no validation.csv" in page
+    assert "is of an earlier version, which did not look for these" in page
+    assert "Retrieval examples" in page
+    assert "There are none: the evaluation wrote no pictures" in page

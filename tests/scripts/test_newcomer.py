@@ -1,0 +1,111 @@
+"""The newcomer: what it takes from the pages, why it leaves something out, and that it can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+import newcomer
+from newcomer import Shell, plan, steps
+
+PAGE = """# Page
+```
+one \\
+  --more    # a remark
+make demo    # everything
+```
+## On MIMIC-CXR
+```bash
+two
+```
+```python
+x = 1
+```
+## Last
+```yaml
+no: command
+```
+<!-- run -->
+```python
+y = 2
+```
+"""
+
+
+def test_commands_and_examples_come_in_their_order_with_the_reason_to_leave_one_out():
+    found = list(steps("p", PAGE))
+    assert [(step.command or step.text) for step in found] == [
+        "one \\\n  --more",
+        "make demo",
+        "two",
+        "x = 1\n",
+        "y = 2\n",
+    ]
+    assert [bool(step.left_out) for step in found] == [False, False, True, True, False]
+    assert found[0].title == "one    --more    # a remark"
+
+
+def test_the_first_pages_can_be_followed_and_every_reason_is_still_needed():
+    todo = plan()
+    done = [step for step in todo if not step.left_out]
+    commands = [step.command for step in done]
+    assert commands[0] == "make demo"  # it builds what all others need
+    assert commands.count("make demo") == 1
+    activated = commands.index("source .venv/bin/activate")
+    known = [n for n, step in enumerate(done) if step.python or "medclip-debias " in step.command]
+    assert min(known) > activated  # before, the shell knows neither
+    assert sum(step.python for step in done) >= 3
+    assert {step.page for step in done} == set(newcomer.PAGES)
+    reasons = {step.left_out for step in todo}
+    assert reasons == {"", *newcomer.NEEDS_DATA.values(), "was done before"}
+    assert any(command.startswith(newcomer.SERVES) for command in commands)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    opened = Shell(tmp_path, {"PATH": "/usr/bin:/bin"}, tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_what_one_step_sets_holds_for_the_next_and_a_failure_is_seen(shell, tmp_path, capfd):
+    assert shell.run("export WHO=newcomer; cd /") == 0
+    assert shell.run('test "$WHO" = newcomer && pwd    # a remark') == 0
+    assert capfd.readouterr().out == "  /\n"
+    assert shell.run("false") == 1
+    assert shell.run("medclip-debias --help") == 127  # not in this shell's PATH
+    assert shell.run("cat") == 0  # nothing to read: it cannot wait for us
+
+
+SERVER = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+import sys
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        known = self.headers.get("Cookie") == "seen=1"
+        self.send_response(403 if sys.argv[1:] else 200)
+        self.send_header("Set-Cookie", "seen=1")
+        self.end_headers()
+        onward = b"<meta http-equiv='refresh' content='0;url=./'>"
+        self.wfile.write(b"<html>the page" if known and self.path == "/" else onward)
+
+    def log_message(self, *words):
+        pass
+
+server = HTTPServer(("127.0.0.1", 0), Page)
+print(f"http://127.0.0.1:{server.server_port}/?token=x", flush=True)
+server.serve_forever()
+"""
+
+
+def test_a_server_is_opened_with_its_cookie_and_stopped(shell, tmp_path, capfd):
+    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
+    assert shell.serve("python3 server.py") == 0
+    said = capfd.readouterr().out
+    assert "gave 14 bytes" in said
+    assert "token" not in said
+    assert shell.run("kill -0 $server 2>/dev/null") != 0  # it was stopped
+
+
+def test_a_server_that_ends_is_a_failure(shell):
+    assert shell.serve("python3 -c 'print(1)'") == 1

@@ -1,0 +1,58 @@
+"""Tables of eta of a stated dose, on a small phantom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.doses import training_counts
+from studies import eta_table
+
+
+@pytest.fixture
+def scored(prepared_phantom, monkeypatch):
+    """The prepared phantom, with log probabilities that are longer than a float can hold."""
+    prepared = PreparedSet.open(prepared_phantom)
+    scores = {text: -40.0 * len(text.split()) for text in prepared.texts}
+    monkeypatch.setattr(PreparedSet, "scores", lambda self, expected=None: scores)
+    return prepared
+
+
+@pytest.mark.parametrize("exponent", eta_table.EXPONENTS)
+@pytest.mark.parametrize("dose", eta_table.DOSES)
+def test_the_language_models_eta_has_its_dose_and_its_exponent(scored, exponent, dose):
+    eta = eta_table.from_language_model(scored, exponent, dose)
+    counts = training_counts(scored)
+    total = sum(counts.values())
+    assert sum(eta[t] * n for t, n in counts.items()) / total == pytest.approx(dose)
+    (a, b), scores = list(counts)[:2], scored.scores()
+    ratio = np.log(eta[a] / eta[b])
+    assert ratio == pytest.approx(exponent * (scores[a] - scores[b]))
+
+
+def test_repeats_are_counted_once_a_study(prepared_phantom):
+    prepared = PreparedSet.open(prepared_phantom)
+    eta = eta_table.from_repeats(prepared)
+    train = prepared.studies.loc[prepared.studies["split"] == "train", "study_id"]
+    text = max(eta, key=lambda t: eta[t])
+    holds = [
+        text in set(prepared.sentences.loc[prepared.sentences["study_id"] == study, "text"])
+        for study in train
+    ]
+    assert eta[text] == pytest.approx(np.mean(holds))
+
+
+def test_truth_is_read_by_sentence_and_asks_for_its_tree(phantom_tree, prepared_phantom, tmp_path):
+    prepared = PreparedSet.open(prepared_phantom)
+    texts = list(training_counts(prepared))
+    eta = eta_table.from_truth(phantom_tree, texts)
+    table = pd.read_parquet(phantom_tree / "truth" / "sentences.parquet")
+    said = table[table["text"] == texts[0]]["eta_true"]
+    assert eta[texts[0]] == pytest.approx(said.mean())
+    with pytest.raises(UserError, match="1 of 1 sentences"):
+        eta_table.from_truth(phantom_tree, ["a sentence that nobody wrote"])
+    with pytest.raises(UserError, match="name the folder of a phantom"):
+        eta_table.from_truth(tmp_path, texts)
