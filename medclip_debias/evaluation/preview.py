@@ -141,14 +141,15 @@ def _picture(
     limits: tuple[float, float],
     boxes: NDArray[np.float64],
 ) -> NDArray[np.uint8]:
-    from matplotlib import colormaps
+    import cv2  # matplotlib's import would take longer than all pictures
     from PIL import Image, ImageDraw
 
     low, high = limits
     share = np.clip((heatmap - low) / max(high - low, 1e-6), 0, 1)
     alpha = np.where(heatmap > low, ALPHA * (0.15 + 0.85 * share), 0)[..., None]
     grey = np.repeat(image[..., None], 3, axis=-1)
-    mixed = (1 - alpha) * grey + alpha * 255 * colormaps["inferno"](share)[..., :3]
+    colours = cv2.applyColorMap((share * 255).round().astype(np.uint8), cv2.COLORMAP_INFERNO)
+    mixed = (1 - alpha) * grey + alpha * colours[..., ::-1]  # cv2 gives blue first
     halves = [
         Image.fromarray(half).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         for half in (grey, mixed.round().astype(np.uint8))

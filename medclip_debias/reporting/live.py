@@ -18,6 +18,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.preview import Example, choose, pictures, refuse, sheet
 from medclip_debias.files import write_text
 from medclip_debias.models.starting import TrainableModel
+from medclip_debias.reporting.light_curve import light_curve
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import data_address
 from medclip_debias.reporting.run_files import read_metrics
@@ -96,9 +97,9 @@ class LivePage:
             ],
             best=moment.best,
             weights=moment.weights,
-            curves=curves(read_metrics(moment.out / "metrics.csv")),
+            curves=curves(read_metrics(moment.out / "metrics.csv"), light_curve),
             validation=validation_curves(
-                read_metrics(moment.out / "validation.csv"), train.model_dump()
+                read_metrics(moment.out / "validation.csv"), train.model_dump(), light_curve
             ),
             validates=bool(train.validate_every),
             pictures=[

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from markupsafe import Markup
+
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.reporting.content import Rows, dig, number
 from medclip_debias.reporting.definitions import CURVES
@@ -124,8 +126,8 @@ def _steps(columns: Columns) -> list[float]:
     ]
 
 
-def curves(metrics: Columns) -> list[dict[str, Any]]:
-    """Training curves of the columns that are there and hold numbers."""
+def curves(metrics: Columns, draw: Callable[..., Markup] = curve) -> list[dict[str, Any]]:
+    """Training curves of the columns that are there and hold numbers, by ``draw``."""
     steps, shown = _steps(metrics), []
     for column, title, line in CURVES:
         values = metrics.get(column, [])
@@ -134,12 +136,14 @@ def curves(metrics: Columns) -> list[dict[str, Any]]:
         second = metrics.get("negative_similarity") if column == "positive_similarity" else None
         last = next(value for value in reversed(values) if value is not None)
         label = f"{title} over training steps, last value {last:.3g}"
-        plot = curve(steps, values, label, second=second)
+        plot = draw(steps, values, label, second=second)
         shown.append({"title": f"{title}: {last:.3g} at the end", "line": line, "plot": plot})
     return shown
 
 
-def validation_curves(validation: Columns, train: Mapping[str, Any]) -> list[dict[str, Any]]:
+def validation_curves(
+    validation: Columns, train: Mapping[str, Any], draw: Callable[..., Markup] = curve
+) -> list[dict[str, Any]]:
     """Curves of the validations; a dotted line at the best step of each."""
     steps, shown = _steps(validation), []
     for metric in VALIDATION:
@@ -158,6 +162,6 @@ def validation_curves(validation: Columns, train: Mapping[str, Any]) -> list[dic
         title = f"{metric.title}: best {number(best, metric.digits)} at step {step:,.0f}"
         label = f"{title}; over training steps, last value {number(known[-1][0], metric.digits)}"
         line = metric.definition + (" It decides which weights are best." if decides else "")
-        plot = curve(steps, values, label, mark=step)
+        plot = draw(steps, values, label, mark=step)
         shown.append({"title": title, "line": line, "plot": plot})
     return shown

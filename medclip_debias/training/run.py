@@ -297,6 +297,7 @@ class _Run:
                 self._save_model()
                 mark_finished(self.out, done)
                 self._told.say(f"finished: {self._told.weights(done, True)}")
+                self.watch.enter(None)
                 self._told.look(done, FINISHED, pace, self.trainer.result, log)
         if self.asked_to_stop():
             raise StoppedBySignalError(
@@ -376,6 +377,7 @@ class _Run:
         if self._told:
             model = self.trainer.result
             model.eval()
+            self.watch.enter(None)  # no part of the run, so it stalls none
             self._told.look(done, RUNNING, pace, model, log)
             self.trainer.train_mode()
 

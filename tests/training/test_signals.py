@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -120,9 +121,9 @@ def resumes_to_the_same(run, resumed_at, **changes):
 
 
 def told(capfd):
-    """What a run said on standard error, but for what trains."""
+    """What a run said on standard error, but for what trains and the lines of its log."""
     lines = capfd.readouterr().err.splitlines()
-    return [line for line in lines if not line.startswith("training ")]
+    return [line for line in lines if not re.match(r"training |\d{4}-\d\d-\d\d ", line)]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
