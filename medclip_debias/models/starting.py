@@ -13,6 +13,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.interface import ImageTextModel
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import PeerSettings
 
 TrainableModel: TypeAlias = DualEncoder | Peer
 """What a run trains: two encoders, each a `medclip_debias.models.interface.Layered`."""
@@ -126,9 +127,12 @@ def _bias(model: TrainableModel) -> float | None:
 
     So all logits shrink alike, and no pair changes sides.
     """
-    if not isinstance(model, Peer) or model.settings.bias is None or model.learned_scale is None:
+    if not isinstance(model, Peer) or model.learned_scale is None:
         return None
-    return model.settings.bias * model.learned_scale / (model.settings.scale or model.learned_scale)
+    published = model.settings
+    if not isinstance(published, PeerSettings) or published.bias is None:
+        return None
+    return published.bias * model.learned_scale / (published.scale or model.learned_scale)
 
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:

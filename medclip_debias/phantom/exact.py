@@ -99,9 +99,8 @@ def enlarge(coarse: Floats, shape: tuple[int, int]) -> Floats:
     """Cubic interpolation to another size, the border repeated: OpenCV's INTER_CUBIC."""
     for side in shape[::-1]:  # along the rows, then along the columns
         places, weights = _cubic(coarse.shape[1], side)
-        coarse = sum(  # type: ignore[assignment]
-            coarse[:, place] * weight for place, weight in zip(places, weights, strict=True)
-        ).T
+        parts = [coarse[:, at] * weight for at, weight in zip(places, weights, strict=True)]
+        coarse = np.asarray(sum(parts), dtype=np.float64).T
     return coarse
 
 
@@ -133,15 +132,11 @@ class Generator(np.random.Generator):
     def __init__(self, key: list[int]) -> None:
         super().__init__(np.random.PCG64(key))
 
-    def uniform(  # type: ignore[override]
-        self, low: Any = 0.0, high: Any = 1.0, size: Any = None
-    ) -> Any:
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
         """Uniform numbers in ``[low, high)``."""
         return low + (high - low) * self.random(size)
 
-    def normal(  # type: ignore[override]
-        self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None
-    ) -> Any:
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
         """Normal numbers with a mean and a standard deviation."""
         return loc + scale * self.standard_normal(size)
 
@@ -158,7 +153,7 @@ class Generator(np.random.Generator):
 
     def _numbers(self, words: NDArray[np.uint32]) -> Grain:
         """The numbers that the ziggurat makes of words; the last one may take more words."""
-        strip, place = words & 255, words >> 9
+        strip, place = words & np.uint32(255), words >> np.uint32(9)
         values = place.astype(np.float32) * _WIDTHS[strip]
         values = np.where(words >> 8 & 1, -values, values)
         slow = np.flatnonzero(place >= _BOUNDS[strip])  # outside the core of their strip

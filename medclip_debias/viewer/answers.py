@@ -131,11 +131,11 @@ class Answers:
             for letter, one in zip("AB", models, strict=True):
                 one.name = f"{letter}: {one.name}"
         hashes = {one.model.content_hash for one in models}
-        for path, one in fitted.items():
-            if one.model_hash not in hashes:
+        for path, calibration in fitted.items():
+            if calibration.model_hash not in hashes:
                 raise UserError(
-                    f"{path}: was made for the model {one.model_hash}, and none of these is that"
-                    " one; make one with 'medclip-debias calibrate'."
+                    f"{path}: was made for the model {calibration.model_hash}, and none of these is"
+                    " that one; make one with 'medclip-debias calibrate'."
                 )
         if found is not None:
             found.check_model(models[0].model.content_hash, model)

@@ -48,8 +48,8 @@ class ShownPixels:
         whole = high - low <= _MOST and bool(np.all(values == np.rint(values)))
         step = 1.0 if whole else (high - low) / _MOST
         last = round((high - low) / step)
-        kind = np.uint8 if last <= 255 else np.uint16
-        levels = np.clip(np.rint((values - low) / step), 0, last).astype(kind)
+        scaled = np.clip(np.rint((values - low) / step), 0, last)
+        levels = scaled.astype(np.uint8) if last <= 255 else scaled.astype(np.uint16)
         return cls(levels, low, step, high, image.inverted, _window(image, clip, seen))
 
     def described(self) -> dict[str, object]:

@@ -106,8 +106,9 @@ def described(
     cut = int((eta > ETA_MAX).sum())
     line += f", {cut} of {len(texts)} sentences cut to {ETA_MAX}" if cut else ""
     if truth is not None:
-        rank = spearmanr(eta, [truth[text] for text in texts]).statistic
-        line += f", rank correlation with the truth {rank:.2f}"
+        true = np.array([truth[text] for text in texts])
+        rank = spearmanr(np.repeat(eta, weights), np.repeat(true, weights)).statistic
+        line += f", rank correlation with the truth over occurrences {rank:.2f}"
     return line
 
 

@@ -36,7 +36,7 @@ def grid_of(folder: Path) -> dict[str, Any]:
     """
     results = read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
     figures, settings = results.get("figures"), results.get("settings")
-    if not isinstance(figures, dict) or "contrasts" not in figures:
+    if not (isinstance(figures, dict) and isinstance(settings, dict) and "contrasts" in figures):
         raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
     kept = ("title", "about", "baseline", "seeds", "metrics")
     return {name: settings[name] for name in kept} | {

@@ -78,7 +78,7 @@ def pretrain(
 
     data = PreparedSet.open(prepared)
     rows = np.flatnonzero((data.images["split"] == "train").to_numpy())
-    images = (data.pixels[rows].astype(np.float32) / 255)[:, None]
+    images = (data.pixels[rows].astype(np.float32) / np.float32(255))[:, None]
     torch.manual_seed(seed)
     regions = ResNetRegions(arch)
     trunk = nn.Sequential(regions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
