@@ -97,7 +97,8 @@ def test_help_lists_every_verb_in_a_panel_in_the_order_of_the_work():
     verbs = [command.get_command(context, name) for name in command.list_commands(context)]
     panels = {verb.name: verb.rich_help_panel for verb in verbs}
     assert None not in panels.values(), "name a panel, or --help lists the verb apart from all"
-    order = ["Data", "Training", "Evaluation", "Looking and searching", "Experiments", "Sharing"]
+    order = ["First steps", "Data", "Training", "Evaluation", "Looking and searching"]
+    order += ["Experiments", "Sharing"]
     assert list(dict.fromkeys(panels.values())) == order
     assert panels["train"] == panels["doctor"] == "Training"
     assert panels["compare"] == panels["probe"] == "Evaluation"

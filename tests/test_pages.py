@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import PackagePath
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def test_every_page_is_listed_and_one_is_printed(capsys):
     )
     assert run(["docs", "studies/index"]) == 0
     assert capsys.readouterr().out == (DOCS / "studies/index.md").read_text(encoding="utf-8")
+    assert run(["docs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["folder"] == folder
     assert run(["docs", "strat"]) == 2
     assert "did you mean 'start'" in capsys.readouterr().err
 

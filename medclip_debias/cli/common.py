@@ -63,7 +63,7 @@ def _as_verb(function: Callable[..., Any], panels: Mapping[str, str]) -> Callabl
 
     @wraps(function)
     def verb(*words: Any, quiet: bool, **options: Any) -> Any:
-        before = _quiet.set(quiet)
+        before = _quiet.set(quiet or _quiet.get())  # a verb of a quiet `demo` is quiet, too
         try:
             return function(*words, **options)
         finally:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import START, app
+from medclip_debias.cli.common import START, AsJson, app, show
 from medclip_debias.cli.stages import Stage, run_stages
 
 CONFIG = "phantom/demo"
@@ -73,6 +73,7 @@ def demo(
         bool, typer.Option("--quick", help="A minute: every stage runs, nothing is learned.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove what is there first.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Go the whole way on the phantom, from data to report; given again, it goes on.
 
@@ -83,12 +84,23 @@ def demo(
 
         shutil.rmtree(out, ignore_errors=True)
     number = studies or (QUICK_STUDIES if quick else STUDIES)
-    run_stages(stages(out, number, steps, quick), out, _verb)
+    todo = stages(out, number, steps, quick)
+    if not as_json:
+        run_stages(todo, out, _verb)
+        return
+    import sys
+    from contextlib import redirect_stdout
+
+    with redirect_stdout(sys.stderr):  # what the stages print is progress here
+        run_stages(todo, out, _verb)
+    made = {name: str(out / name) for name in ("model", "results.json", "report.html")}
+    show(made, as_json)
 
 
 @app.command(rich_help_panel=START, example="docs start")
 def docs(
     page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say where the pages of documentation lie, or print one."""
     from medclip_debias.errors import UserError, did_you_mean
@@ -96,13 +108,20 @@ def docs(
 
     folder, found = pages()
     if page is None:
-        typer.echo("\n  ".join([str(folder), *found]))
+        if as_json:
+            show({"folder": str(folder), "pages": found}, as_json)
+        else:
+            typer.echo("\n  ".join([str(folder), *found]))
         return
     name = page.removesuffix(".md").removeprefix("docs/")
     if name not in found:
         hint = did_you_mean(name, found)
         raise UserError(f"{page}: there is no such page{hint}; `medclip-debias docs` lists them.")
-    typer.echo((folder / f"{name}.md").read_text(encoding="utf-8"), nl=False)
+    text = (folder / f"{name}.md").read_text(encoding="utf-8")
+    if as_json:
+        show({"page": name, "text": text}, as_json)
+    else:
+        typer.echo(text, nl=False)
 
 
 def _verb(words: list[str]) -> int:

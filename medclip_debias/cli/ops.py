@@ -16,6 +16,7 @@ from medclip_debias.cli.common import (
     Verbs,
     app,
     note,
+    show,
 )
 
 config_app = Verbs(help="Settings of a run.", no_args_is_help=True)
@@ -46,12 +47,16 @@ def config_new(
     name: Annotated[str, typer.Argument(help="Name that `config list` shows.")],
     file: Annotated[Path, typer.Argument(help="YAML file to write, to change as you like.")],
     overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy settings that come with the program, with their comments, into a file of your own."""
     from medclip_debias.configs import copy
 
     copy(name, file, overwrite=overwrite)
-    typer.echo(f"{file}: change it, then give it in place of {name}.")
+    if as_json:
+        show({"file": str(file), "from": name}, as_json)
+    else:
+        typer.echo(f"{file}: change it, then give it in place of {name}.")
 
 
 @config_app.command("show", example="config show phantom/demo train.lr=1e-4 --only-changed")

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import typer
 
-from medclip_debias.cli.common import note
+from medclip_debias.cli.common import must_know
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 
@@ -90,7 +90,7 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
         try:
             code = _run(stage, timing, verb)
         except UserError as error:
-            note(f"medclip-debias: {error}")
+            must_know(f"medclip-debias: {error}")
             code = 2
         if code:
             sys.exit(code)
