@@ -126,9 +126,10 @@ def _bias(model: TrainableModel) -> float | None:
 
     So all logits shrink alike, and no pair changes sides.
     """
-    if not isinstance(model, Peer) or model.settings.bias is None or model.learned_scale is None:
+    if isinstance(model, DualEncoder):
         return None
-    return model.settings.bias * model.learned_scale / (model.settings.scale or model.learned_scale)
+    bias, scale = model.settings.bias, model.learned_scale
+    return None if bias is None or scale is None else bias * scale / (model.settings.scale or scale)
 
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
