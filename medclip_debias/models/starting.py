@@ -13,6 +13,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.interface import ImageTextModel
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import PeerSettings
 
 TrainableModel: TypeAlias = DualEncoder | Peer
 """What a run trains: two encoders, each a `medclip_debias.models.interface.Layered`."""
@@ -126,10 +127,10 @@ def _bias(model: TrainableModel) -> float | None:
 
     So all logits shrink alike, and no pair changes sides.
     """
-    if isinstance(model, DualEncoder):
+    settings, scale = model.settings, model.learned_scale
+    if not isinstance(settings, PeerSettings) or settings.bias is None or scale is None:
         return None
-    bias, scale = model.settings.bias, model.learned_scale
-    return None if bias is None or scale is None else bias * scale / (model.settings.scale or scale)
+    return settings.bias * scale / (settings.scale or scale)
 
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
