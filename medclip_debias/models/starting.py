@@ -127,12 +127,10 @@ def _bias(model: TrainableModel) -> float | None:
 
     So all logits shrink alike, and no pair changes sides.
     """
-    if not isinstance(model, Peer) or model.learned_scale is None:
+    settings, scale = model.settings, model.learned_scale
+    if not isinstance(settings, PeerSettings) or settings.bias is None or scale is None:
         return None
-    published = model.settings
-    if not isinstance(published, PeerSettings) or published.bias is None:
-        return None
-    return published.bias * model.learned_scale / (published.scale or model.learned_scale)
+    return settings.bias * scale / (settings.scale or scale)
 
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
