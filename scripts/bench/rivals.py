@@ -162,8 +162,6 @@ def pll(options: Options) -> Iterator[Row]:
     ways = {"ours": timed(ours), "plain": timed(plain)}
     same(ours(), plain(), 1e-3)
     (options.folder / "sentences.json").write_text(json.dumps(texts), encoding="utf-8")
-    lower = bool(tokenizer.encode(["No Edema"], 64) == tokenizer.encode(["no edema"], 64))
-    (options.folder / "lower.json").write_text(json.dumps(lower), encoding="utf-8")
     try:
         with Rival(options, "minicons") as rival:
             same(ours(), rival.found, 1e-3)
