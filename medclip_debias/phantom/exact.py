@@ -101,10 +101,10 @@ def blur(image: Floats, sigma: float) -> Floats:
 def enlarge(coarse: Floats, shape: tuple[int, int]) -> Floats:
     """Cubic interpolation to another size, the border repeated: OpenCV's INTER_CUBIC."""
     for side in shape[::-1]:  # along the rows, then along the columns
-        places, weights = _cubic(coarse.shape[1], side)
-        coarse = sum(  # type: ignore[assignment]
-            coarse[:, place] * weight for place, weight in zip(places, weights, strict=True)
-        ).T
+        wide = np.zeros((len(coarse), side))
+        for place, weight in zip(*_cubic(coarse.shape[1], side), strict=True):
+            wide += coarse[:, place] * weight
+        coarse = wide.T
     return coarse
 
 
@@ -136,15 +136,11 @@ class Generator(np.random.Generator):
     def __init__(self, key: list[int]) -> None:
         super().__init__(np.random.PCG64(key))
 
-    def uniform(  # type: ignore[override]
-        self, low: Any = 0.0, high: Any = 1.0, size: Any = None
-    ) -> Any:
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Any:
         """Uniform numbers in ``[low, high)``."""
         return low + (high - low) * self.random(size)
 
-    def normal(  # type: ignore[override]
-        self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None
-    ) -> Any:
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
         """Normal numbers with a mean and a standard deviation."""
         return loc + scale * self.standard_normal(size)
 
@@ -231,9 +227,9 @@ def _units(words: NDArray[np.uint32]) -> Grain:
 
 
 def _under_the_curve(
-    strip: NDArray[np.uint32], values: Grain, words: NDArray[np.uint32]
+    strip: NDArray[np.integer], values: Grain, words: NDArray[np.uint32]
 ) -> NDArray[np.bool_]:
     """Whether heights in strips, which words choose, are under the normal curve at the values."""
-    low, high = _HEIGHTS[strip], _HEIGHTS[strip - np.minimum(strip, 1)]
+    low, high = _HEIGHTS[strip], _HEIGHTS[np.maximum(strip, 1) - 1]
     heights = (high - low) * _units(words) + low
     return heights < exp(-0.5 * np.square(values, dtype=np.float64))
