@@ -20,8 +20,31 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 REPO = Path(__file__).parents[1]
 SHARED_DATA = REPO.parent / "shared" / "data"
 
+# Files of few but long tests, the longest first. A file is one process's alone, so that one that
+# comes late leaves the other process with nothing to do: without this, they would come last, since
+# xdist begins with the files of most tests.
+LONG = (
+    *(
+        "losses/test_distributed.py",
+        "studies/test_phantom_studies.py",
+        "scripts/test_bad_inputs.py",
+    ),
+    *("training/test_signals.py", "training/test_interrupted.py", "training/test_step.py"),
+    *("bench/test_run.py", "studies/test_command.py", "experiments/test_docs.py"),
+    *("viewer/test_hostile.py", "viewer/test_answers.py", "models/peers/test_clip_peers.py"),
+    *("experiments/test_trainings.py", "hub/test_export.py", "doctor/test_examine.py"),
+    *("docs/test_notebooks.py", "docs/test_commands.py", "front/test_import.py", "test_rights.py"),
+    *("bench/test_gpu.py", "test_architecture.py", "test_contributing.py"),
+)
+
 PHANTOM_STUDIES = 160
 PHANTOM_SIZE = 72
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of `LONG`."""
+    places = {REPO / "tests" / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

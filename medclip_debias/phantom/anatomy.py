@@ -204,8 +204,8 @@ def _vessels(scene: Scene, rng: exact.Generator, side: float, hilum: np.ndarray)
     bends = rng.normal(0, 0.25, 11)
     t = np.linspace(0, 1, 7)[:, None]
     thick, thin = [], []
-    for angle, length, bend in zip(angles, lengths, bends, strict=True):
-        way = np.array([side * exact.cos(angle), 1.15 * exact.sin(angle)]) * length
+    ways = np.stack([side * exact.cos(angles), 1.15 * exact.sin(angles)], axis=1)
+    for way, bend in zip(ways * lengths[:, None], bends, strict=True):
         across = np.array([-way[1], way[0]])
         curve = hilum + t * way + t * t * bend * across
         thick.append(curve[:4])

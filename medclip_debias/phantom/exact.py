@@ -25,6 +25,10 @@ Grain = NDArray[np.float32]
 _LN2 = (0.6931471803691238, 1.9082149292705877e-10)
 _PI = (3.1415926534682512, 1.2154201013012384e-10)
 
+_EXPONENTIAL = [1 / math.factorial(n) for n in range(15)]
+_LOGARITHM = [2 / (2 * n + 1) for n in range(13)]
+_SINE = [(-1) ** n / math.factorial(2 * n + 1) for n in range(13)]
+
 
 def _series(x: Floats, terms: list[float]) -> Floats:
     """Sum of ``terms[n] x**n``, from the highest power down."""
@@ -41,9 +45,7 @@ def exp(x: ArrayLike) -> Floats:
     held = np.clip(x, -700.0, 700.0)
     halvings = np.rint(held / math.log(2))
     rest = (held - halvings * _LN2[0]) - halvings * _LN2[1]
-    found = np.ldexp(
-        _series(rest, [1 / math.factorial(n) for n in range(15)]), halvings.astype(np.int32)
-    )
+    found = np.ldexp(_series(rest, _EXPONENTIAL), halvings.astype(np.int32))
     return np.where(x < -700.0, 0.0, found)
 
 
@@ -53,7 +55,7 @@ def log(x: ArrayLike) -> Floats:
     small = mantissa < math.sqrt(0.5)
     mantissa, exponent = np.where(small, 2 * mantissa, mantissa), exponent - small
     s = (mantissa - 1.0) / (mantissa + 1.0)
-    series = _series(s * s, [2 / (2 * n + 1) for n in range(13)])
+    series = _series(s * s, _LOGARITHM)
     return exponent * _LN2[0] + (s * series + exponent * _LN2[1])
 
 
@@ -69,9 +71,10 @@ def sin(x: ArrayLike) -> Floats:
     x = np.asarray(x, dtype=np.float64)
     turns = np.rint(x / math.pi)
     rest = (x - turns * _PI[0]) - turns * _PI[1]
-    odd = _series(rest * rest, [(-1) ** n / math.factorial(2 * n + 1) for n in range(13)])
+    odd = _series(rest * rest, _SINE)
     odd *= rest
-    odd *= 1.0 - 2.0 * (turns % 2.0)
+    half = turns * 0.5
+    odd *= 1.0 - 4.0 * (half - np.floor(half))  # the sign of odd numbers of half turns
     return odd
 
 
@@ -98,9 +101,10 @@ def blur(image: Floats, sigma: float) -> Floats:
 def enlarge(coarse: Floats, shape: tuple[int, int]) -> Floats:
     """Cubic interpolation to another size, the border repeated: OpenCV's INTER_CUBIC."""
     for side in shape[::-1]:  # along the rows, then along the columns
-        places, weights = _cubic(coarse.shape[1], side)
-        parts = [coarse[:, at] * weight for at, weight in zip(places, weights, strict=True)]
-        coarse = np.asarray(sum(parts), dtype=np.float64).T
+        wide = np.zeros((len(coarse), side))
+        for place, weight in zip(*_cubic(coarse.shape[1], side), strict=True):
+            wide += coarse[:, place] * weight
+        coarse = wide.T
     return coarse
 
 
@@ -153,7 +157,7 @@ class Generator(np.random.Generator):
 
     def _numbers(self, words: NDArray[np.uint32]) -> Grain:
         """The numbers that the ziggurat makes of words; the last one may take more words."""
-        strip, place = words & np.uint32(255), words >> np.uint32(9)
+        strip, place = words & 255, words >> 9
         values = place.astype(np.float32) * _WIDTHS[strip]
         values = np.where(words >> 8 & 1, -values, values)
         slow = np.flatnonzero(place >= _BOUNDS[strip])  # outside the core of their strip
@@ -223,9 +227,9 @@ def _units(words: NDArray[np.uint32]) -> Grain:
 
 
 def _under_the_curve(
-    strip: NDArray[np.uint32], values: Grain, words: NDArray[np.uint32]
+    strip: NDArray[np.integer], values: Grain, words: NDArray[np.uint32]
 ) -> NDArray[np.bool_]:
     """Whether heights in strips, which words choose, are under the normal curve at the values."""
-    low, high = _HEIGHTS[strip], _HEIGHTS[strip - np.minimum(strip, 1)]
+    low, high = _HEIGHTS[strip], _HEIGHTS[np.maximum(strip, 1) - 1]
     heights = (high - low) * _units(words) + low
     return heights < exp(-0.5 * np.square(values, dtype=np.float64))

@@ -27,8 +27,10 @@ def picture(seed: int) -> np.ndarray:
     return values.clip(0, 4095).astype(np.uint16)
 
 
-def write_dicom(path: Path, array: np.ndarray, *, windowed: bool = True) -> None:
-    """Write a 12-bit MONOCHROME1 DICOM file, uncompressed, as the large archives hold them."""
+def write_dicom(
+    path: Path, array: np.ndarray, *, windowed: bool = True, kind: str = "MONOCHROME1"
+) -> None:
+    """Write a 12-bit DICOM file, uncompressed, as the large archives hold them."""
     from pydicom.dataset import FileDataset, FileMetaDataset
     from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
@@ -39,7 +41,7 @@ def write_dicom(path: Path, array: np.ndarray, *, windowed: bool = True) -> None
     dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
     dataset.Rows, dataset.Columns = array.shape
     dataset.SamplesPerPixel = 1
-    dataset.PhotometricInterpretation = "MONOCHROME1"
+    dataset.PhotometricInterpretation = kind
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
     dataset.PixelRepresentation = 0
     if windowed:

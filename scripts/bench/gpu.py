@@ -123,7 +123,7 @@ def nccl(options: Options) -> Iterator[Row]:
             gradient = torch.cat([x.grad.flatten(), y.grad.flatten()])  # type: ignore[union-attr]
             if joined:
                 dist.all_reduce(gradient)
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
             gradients.append(gradient)
         dist.barrier()
         off = float((gradients[0] - gradients[1]).abs().max()) + abs(losses[0] - losses[1])

@@ -25,11 +25,14 @@ import torch
 def minicons(folder: Path, texts: list[str]) -> tuple[Callable[[], object], Any]:
     """minicons' pseudo-log-likelihood, in batches of 32 sentences; the sums of its tokens."""
     from minicons import scorer
-    from transformers import BertForMaskedLM, BertTokenizerFast
+    from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
     place = folder / "bert"
-    lower = json.loads((folder / "lower.json").read_text(encoding="utf-8"))
-    tokenizer = BertTokenizerFast(vocab_file=str(place / "vocab.txt"), do_lower_case=lower)
+    names = ("cls", "sep", "mask", "pad", "unk")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(place / "tokenizer.json"),
+        **{f"{name}_token": f"[{name.upper()}]" for name in names},
+    )
     model = BertForMaskedLM.from_pretrained(place)
     bert = scorer.MaskedLMScorer(model, "cpu", tokenizer=tokenizer)
 

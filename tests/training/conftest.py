@@ -26,6 +26,14 @@ from medclip_debias.training.settings import RunSettings, TrainSettings
 Change = Callable[..., RunSettings]
 
 
+@pytest.fixture(autouse=True)
+def watchful_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader's processes look after their parent twice a second, where torch waits for five."""
+    from torch.utils.data._utils import worker
+
+    monkeypatch.setattr(worker, "MP_STATUS_CHECK_INTERVAL", 0.5)
+
+
 @pytest.fixture(scope="session")
 def small_language_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny language model of the phantom's sentences, with dropout of 0.1 as every BERT."""
