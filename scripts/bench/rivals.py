@@ -218,7 +218,8 @@ def heatmaps(options: Options) -> Iterator[Row]:
     from medclip_debias.grounding.ground import ground_image
     from medclip_debias.models.peers.importing import import_model
 
-    texts = [f"{side} {finding}." for finding in FINDINGS for side in SIDES]
+    # Without a full stop, which hi-ml would take off.
+    texts = [f"{side} {finding}" for finding in FINDINGS for side in SIDES]
     texts = texts[: 2 if options.quick else None]
     words = sorted({word.lower() for side in SIDES for word in side.split()} | set(FINDINGS))
     hidden = 48 if options.quick else 768
