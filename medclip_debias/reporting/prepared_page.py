@@ -70,7 +70,8 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
         ],
     )
     path = prepared.folder / NAME
-    write_text(path, page)
+    if not path.is_file() or path.read_text(encoding="utf-8") != page:
+        write_text(path, page)
     return path
 
 

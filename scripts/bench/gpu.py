@@ -47,7 +47,7 @@ from medclip_debias.training.run import train
 from medclip_debias.training.trainer import Trainer
 
 REPO = Path(__file__).parents[2]
-STUDY = REPO / "configs" / "studies" / "phantom_gpu.yaml"
+STUDY = REPO / "medclip_debias" / "configs" / "studies" / "phantom_gpu.yaml"
 HALF_ERROR = 1e-2
 STEADY = 8.0  # MiB that a soak may grow by after its first tenth, in each memory
 
@@ -216,7 +216,7 @@ def soak(options: Options) -> Iterator[Row]:
 
 
 def studies(options: Options) -> Iterator[Row]:
-    """Steps at the size of configs/studies/phantom_gpu.yaml, on a phantom and on Open-i."""
+    """Steps at the size of studies/phantom_gpu, on a phantom and on Open-i."""
     given = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
     asked, data, language = given["train"], given["data"], given["data"]["language"]
     scale = replace(
