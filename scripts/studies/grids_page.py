@@ -174,9 +174,17 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
     found = {method: values for method, values in found.items() if values}
     baseline = next(iter(grids.values()))["baseline"]
     figure, axes = panels(len(found), [f"{method} minus {baseline}" for method in found])
+    lines = max(len(values) for values in found.values())
+    ends = [
+        end for values in found.values() for _, interval, _ in values.values() for end in interval
+    ]
+    pad = 0.06 * (max(*ends, 0) - min(*ends, 0))
     for number, (axis, values) in enumerate(zip(axes, found.values(), strict=False)):
         intervals(axis, values, names=number == 0)
         axis.set_xlabel("zero-shot AUC")
+        axis.set_xlim(min(*ends, 0) - pad, max(*ends, 0) + pad)  # one scale for all panels
+        axis.set_ylim(-0.6, lines - 0.4)
+    figure.set_figheight(1.5 + 0.4 * lines)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="svg", metadata={"Date": None})
 
