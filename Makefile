@@ -16,7 +16,7 @@ openi: $(STAMP)
 	@test -n "$(DATA)" || { echo "Say where Open-i is: make openi DATA=/path/to/openi"; exit 1; }
 	$(BIN)/python scripts/openi.py "$(DATA)" --out runs/openi
 
-test: check unit wheel-check
+test: check unit wheel-check newcomer
 
 check: $(STAMP)
 	$(BIN)/ruff check .
