@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,39 @@ def dicomweb() -> Iterator[Callable[[list[Path]], Any]]:
     yield serve
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium under Playwright; ``CHROMIUM=FILE`` names another."""
+    place = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if place is None:
+        pytest.skip("there is no chromium on the path (CHROMIUM=FILE names one)")
+    reason = "playwright is not installed: pip install -e '.[browser]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=place, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def serious() -> Callable[[Any], list[Any]]:
+    """A function: what axe-core (WCAG A and AA, and good practice) finds serious in a page."""
+    axe = pytest.importorskip("axe_playwright_python")
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+    def found(page: Any) -> list[Any]:
+        page.evaluate(script)
+        result = page.evaluate("axe.run()")
+        assert len(result["passes"]) > 5  # it did look
+        return [
+            (one["id"], [node["html"] for node in one["nodes"]])
+            for one in result["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+
+    return found
 
 
 WriteDicom = Callable[..., Path]
