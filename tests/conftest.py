@@ -98,7 +98,8 @@ def dicomweb() -> Iterator[Callable[[list[Path]], Any]]:
         server.close()
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of the session: Playwright's loop runs as long, and no asyncio.run beside it.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """The system's Chromium under Playwright; ``CHROMIUM=FILE`` names another."""
     place = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
