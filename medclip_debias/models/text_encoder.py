@@ -31,7 +31,7 @@ from medclip_debias.models.bert_config import (
 from medclip_debias.models.image_encoder import WEIGHT_FILES, read_state, weight_file
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.checkpoint import load_strictly
-from medclip_debias.models.tokenizer_file import MAX_BYTES, read_tokenizer
+from medclip_debias.models.tokenizer_file import MAX_BYTES, padded, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -126,13 +126,7 @@ class SentenceTokenizer:
 
     def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
-        longest = max(len(row) for row in ids)
-        padded = torch.full((len(ids), longest), self.pad_id, dtype=torch.long)
-        mask = torch.zeros_like(padded)
-        for number, row in enumerate(ids):
-            padded[number, : len(row)] = torch.tensor(row)
-            mask[number, : len(row)] = 1
-        return padded, mask
+        return padded(ids, self.pad_id)
 
 
 def _byte_pairs(folder: Path) -> Tokenizer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from medclip_debias.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from torch import Tensor
 
 MAX_BYTES = 64 << 20
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -195,3 +196,15 @@ _OF_PIECES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "model": {"Unigram": _unigram_rows},
 }
 """What SentencePiece's have besides."""
+
+
+def padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
+    import torch
+
+    found = torch.full((len(ids), max(len(row) for row in ids)), pad, dtype=torch.long)
+    mask = torch.zeros_like(found)
+    for number, row in enumerate(ids):
+        found[number, : len(row)] = torch.tensor(row)
+        mask[number, : len(row)] = 1
+    return found, mask

@@ -13,12 +13,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import Tensor
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import read_json
-from medclip_debias.models.tokenizer_file import MAX_BYTES, PUNCTUATION, check_parts, read_tokenizer
+from medclip_debias.models.tokenizer_file import (
+    MAX_BYTES,
+    PUNCTUATION,
+    check_parts,
+    padded,
+    read_tokenizer,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -61,13 +66,7 @@ class PieceTokenizer:
 
     def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids and mask, both ``[T, L]``, padded as published."""
-        longest = max(len(row) for row in ids)
-        padded = torch.full((len(ids), longest), self.pad_id, dtype=torch.long)
-        mask = torch.zeros_like(padded)
-        for number, row in enumerate(ids):
-            padded[number, : len(row)] = torch.tensor(row)
-            mask[number, : len(row)] = 1
-        return padded, mask
+        return padded(ids, self.pad_id)
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``."""

@@ -16,7 +16,7 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.models.bert_config import make_bert_config
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import BertSettings
-from medclip_debias.models.tokenizer_file import CLIP_WORDS, read_tokenizer
+from medclip_debias.models.tokenizer_file import CLIP_WORDS, padded, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -177,12 +177,7 @@ class ClipTokenizer:
 
     def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids and mask, both ``[T, L]``, padded with 0."""
-        padded = torch.zeros(len(ids), max(len(row) for row in ids), dtype=torch.long)
-        mask = torch.zeros_like(padded)
-        for number, row in enumerate(ids):
-            padded[number, : len(row)] = torch.tensor(row)
-            mask[number, : len(row)] = 1
-        return padded, mask
+        return padded(ids, 0)
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``."""
