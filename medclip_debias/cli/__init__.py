@@ -22,7 +22,8 @@ from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  #
 from medclip_debias.cli import results  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli import hub  # isort: skip  # noqa: F401
-from medclip_debias.cli.common import app
+from medclip_debias.cli.common import PROGRAM, app
+from medclip_debias.cli.help import help_of
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
 
 __all__ = ["app", "main", "run"]
@@ -46,7 +47,10 @@ def run(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     try:
-        app(words, prog_name="medclip-debias")
+        if (shown := help_of(app, PROGRAM, words)) is not None:
+            typer.echo(shown)
+            return 0
+        app(words, prog_name=PROGRAM)
         return 0
     except SystemExit as end:  # typer's own: words that do not parse (2), an interrupt (130)
         code = end.code if isinstance(end.code, int) else 0

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from medclip_debias.cli.common import (
     EVALUATION,
@@ -19,12 +18,13 @@ from medclip_debias.cli.common import (
     progress,
     show,
 )
+from medclip_debias.cli.help import SETTINGS, Group
 from medclip_debias.errors import EXIT_CODE, UserError, did_you_mean
 
 RUN = "run"
 
 
-class _BenchGroup(TyperGroup):
+class _BenchGroup(Group):
     """``bench MODEL ...`` is ``bench run MODEL ...``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -39,7 +39,7 @@ bench = Verbs(
     cls=_BenchGroup,
     no_args_is_help=True,
     help="The field's tasks by the field's protocols: 'bench MODEL ...' runs them.",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=dict(SETTINGS),
 )
 app.add_typer(bench, name="bench", rich_help_panel=EVALUATION)
 

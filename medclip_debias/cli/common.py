@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
+from medclip_debias.cli.help import SETTINGS, Group, Verb
 from medclip_debias.errors import without_patients
 from medclip_debias.training.pace import clock
 
@@ -30,6 +31,9 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 class Verbs(typer.Typer):
     """An application whose verbs all take ``--quiet`` and may show an example under their help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": Group, "rich_markup_mode": None, **settings})
 
     def command(
         self,
@@ -49,7 +53,7 @@ class Verbs(typer.Typer):
         """
         if example:
             rest["epilog"] = f"Example: {PROGRAM} {example}"
-        register = super().command(name, **rest)
+        register = super().command(name, **{"cls": Verb, **rest})
 
         def decorate(function: Function) -> Function:
             register(_as_verb(function, panels or {}))
@@ -100,7 +104,7 @@ app = Verbs(
     help="Learn from chest radiographs and their reports, corrected for false negatives.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=dict(SETTINGS),
 )
 
 # The panels of --help, in its order.

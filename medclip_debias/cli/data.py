@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
 
 from medclip_debias.cli.common import (
     DATA,
@@ -77,25 +76,17 @@ def phantom(
     show({"phantom": str(out), **counts}, as_json)
 
 
-class _PrepareCommand(TyperCommand):
-    """Its help asks the formats of sources what they need, when it is shown and not before."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
+def _list_sources(asked: bool) -> None:
+    """Print what can be prepared, what to give and what it needs; then end."""
+    if asked:
         from medclip_debias.data.sources.registry import formats
 
-        known = formats().values()
-        for option in self.params:
-            if isinstance(option, TyperOption) and option.name == "kind":
-                option.help = f"{', '.join(f.kind for f in known)} or auto."
-        lines = [f"{f.kind}: {f.give}. Needs {f.needs}." for f in known]
-        sources = "\n\n".join(["Sources:", *lines]).replace("`", "")
-        self.epilog = f"{self.epilog}\n\n{sources}"
-        super().format_help(ctx, formatter)
+        for one in formats().values():
+            typer.echo(f"{one.kind}: {one.give}. Needs {one.needs}.".replace("`", ""))
+        raise typer.Exit
 
 
 @app.command(
-    cls=_PrepareCommand,
     rich_help_panel=DATA,
     example="prepare data/phantom data/prepared --size 128",
     panels={
@@ -103,12 +94,13 @@ class _PrepareCommand(TyperCommand):
         "Which images": "views blank_view multi_view without_sentence earlier_studies seed",
         "Reports and labels": "reports report_settings language labels phrases",
         "Splits": "split_seed split_file all_test",
-        "The source, and how to work": "kind tables text_only shard workers update overwrite",
+        "The source, and how to work": "_sources kind tables text_only shard workers update"
+        " overwrite",
     },
 )
 def prepare(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(help="Folder or file; the kinds are listed below.")],
+    source: Annotated[Path, typer.Argument(help="Folder or file; --sources lists the kinds.")],
     out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
     for_model: Annotated[
         Path | None,
@@ -152,9 +144,7 @@ def prepare(
     ] = None,
     report_settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--report-set", help=r"As sections=\[impression] min_words=2; may be repeated."
-        ),
+        typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
     ] = None,
     language: Annotated[
         str,
@@ -173,7 +163,7 @@ def prepare(
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
-    kind: Annotated[str, typer.Option(help="One of those listed below, or auto.")] = "auto",
+    kind: Annotated[str, typer.Option(help="One of those that --sources lists, or auto.")] = "auto",
     tables: Annotated[
         Path | None,
         typer.Option(help="Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
@@ -184,6 +174,15 @@ def prepare(
     shard: Annotated[
         str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
     ] = None,
+    _sources: Annotated[
+        bool,
+        typer.Option(
+            "--sources",
+            help="List the kinds of sources, what to give and what each needs; then exit.",
+            callback=_list_sources,
+            is_eager=True,
+        ),
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Add what is new in the source to the set at OUT.")

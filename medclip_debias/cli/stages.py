@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import typer
 
 from medclip_debias.cli.common import must_know
@@ -56,6 +55,8 @@ class PeakMemory(threading.Thread):
 
     def run(self) -> None:
         """Sample until the process ends."""
+        import psutil
+
         me = psutil.Process()
         while True:
             total = 0
@@ -115,6 +116,8 @@ def _run(stage: Stage, timing: dict[str, float], verb: Verb) -> int:
 
 
 def _add(results: Path, timing: dict[str, float], memory: PeakMemory) -> None:
+    import psutil
+
     content = json.loads(results.read_text(encoding="utf-8"))
     content["timing"] = content.get("timing", {}) | timing
     content["resources"] = {"peak_memory_mib": memory.bytes / 2**20, "cores": psutil.cpu_count()}
