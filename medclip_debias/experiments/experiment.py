@@ -69,6 +69,7 @@ class Experiment(ABC):
         outdated: what to know of cells that an earlier version measured (Markdown).
         settings_class: its settings.
         about: what is done, for the page (Markdown).
+        machines: how far its cells move on another kind of processor, for the page (Markdown).
         inputs_version: raised when what cells share is computed in another way.
     """
 
@@ -80,6 +81,7 @@ class Experiment(ABC):
     outdated: ClassVar[str] = ""
     settings_class: ClassVar[type[Settings]]
     about: ClassVar[str] = ""
+    machines: ClassVar[str] = ""
     inputs_version: ClassVar[int] = 1
 
     settings: Any

@@ -41,6 +41,7 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         f"Every cell: [{files.results}]({files.results}) (`results.json` of the run); settings "
         f"for {files.reader}: [{files.settings}]({files.settings}).",
         "",
+        *([experiment.machines, ""] if experiment.machines else []),
     ]
     return "\n".join(lines)
 
@@ -79,6 +80,7 @@ def html_page(
             for one in found.tables
         ],
         command=experiment.command(),
+        machines=prose(experiment.machines),
         cells=results["cells"],
         seconds=results["seconds"],
         settings=[[key.replace("_", " "), _shown(value)] for key, value in settings.items()],

@@ -42,6 +42,9 @@ class ErrorBound(Study):
     title: ClassVar[str] = "The approximation error of the debiased loss against its bound"
     source: ClassVar[str] = "Sample-specific debiasing, Proposition 1 (equations 9-11, A.1)"
     settings_class: ClassVar[type[Settings]] = ErrorBoundSettings
+    machines: ClassVar[str] = """\
+**Other machines.** Ten cells, computed with the libraries held to the instructions of a
+processor without AVX-512, differ by at most 6e-17 ([how](index.md#other-machines))."""
     about: ClassVar[str] = """
 A finite world: unit vectors in 8 dimensions around one direction a class, class probabilities
 `rho ~ rank^-exponent`, similarity the inner product (scale 1, as in the proof). The asymptotic loss

@@ -43,6 +43,9 @@ class FineGrained(Study):
     title: ClassVar[str] = "Fine-grained objective: the two toy examples"
     source: ClassVar[str] = "Improved CLIP Training Objective on Fine-Grained Tasks, section 5"
     settings_class: ClassVar[type[Settings]] = FineGrainedSettings
+    machines: ClassVar[str] = """\
+**Other machines.** Ten cells, computed with the libraries held to the instructions of a
+processor without AVX-512, differ by at most 2e-20 ([how](index.md#other-machines))."""
     about: ClassVar[str] = """
 Example 1: two labels, one image in a thousand mislabelled by an outlier at (0, 10); scores
 `y (a x1 + b x2 + c)`, batch of 2, tau = 5e-5. The population loss of `g1(x) = log(1 + x)` is

@@ -18,7 +18,7 @@ from medclip_debias.experiments.experiment import Cell, Row, Summary, Table
 from medclip_debias.files import atomic_folder
 from studies.long_tail import KINDS
 from studies.long_tail_images import Floats, Integers
-from studies.study import Study
+from studies.study import TRAININGS_MOVE, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,6 +58,7 @@ class LongTailPhantom(Study):
 
     name: ClassVar[str] = "long-tail-phantom"
     title: ClassVar[str] = "Class probability by class: findings with a long tail"
+    machines: ClassVar[str] = TRAININGS_MOVE
     source: ClassVar[str] = "Sample-specific debiasing, section 3.1"
     settings_class: ClassVar[type[Settings]] = LongTailPhantomSettings
     about: ClassVar[str] = """

@@ -17,7 +17,7 @@ from medclip_debias.files import read_json, write_json
 from studies.phantom_data import PhantomData, make_phantom
 from studies.phantom_methods import Candidate
 from studies.phantom_run import METRICS, PhantomTraining, train_and_measure
-from studies.study import Study
+from studies.study import TRAININGS_MOVE, Study
 
 LABELS = {name: metric.title for name, metric in METRICS.items()}
 SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
@@ -75,6 +75,7 @@ class PhantomStudy(Study):
 
     version: ClassVar[int] = 2
     outdated: ClassVar[str] = "They hold no AUC of single classes."
+    machines: ClassVar[str] = TRAININGS_MOVE
     settings_class: ClassVar[type[Settings]] = PhantomStudySettings
     settings: Any
 

@@ -12,6 +12,12 @@ from medclip_debias.experiments.experiment import Experiment, Files
 from medclip_debias.experiments.page import changed
 from medclip_debias.registry import Registry
 
+TRAININGS_MOVE = """**Other machines.** A cell is a training. On another kind of processor it
+moves about as far as to another seed: by .022 in AUC (standard deviation) after 300 steps (seeds:
+.023), measured on [ten cells](index.md#other-machines) of another page, not on this one's.
+Intervals over seeds hold that in; a single cell does not repeat there. On the same kind of
+processor it repeats bit for bit."""
+
 STUDIES: Registry[type[Study]] = Registry("study", "studies")
 
 
