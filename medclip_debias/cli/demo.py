@@ -51,6 +51,9 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
             ["score", f"{prepared}", "--language-model", f"{lm}"],
             prepared / "scores.json",
         ),
+        Stage(
+            "claims", ["claims", f"{prepared}", "--lexicon", "phantom"], prepared / "claims.parquet"
+        ),
         Stage("train", ["train", CONFIG, *overrides, *more["train"], *given]),
         Stage(
             "evaluate",
