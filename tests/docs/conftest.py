@@ -27,7 +27,7 @@ def demo_folder(phantom_tree, prepared_phantom, tmp_path_factory):
     second += ["out=runs/uncorrected"]
     judged = ["evaluate", "runs/uncorrected/model", "runs/demo/prepared"]
     judged += ["--out", "runs/uncorrected"]
-    for name in ("language_model", "score", "train", "evaluate"):
+    for name in ("language_model", "score", "claims", "train", "evaluate"):
         assert run([*words[name]]) == 0, name
     assert run([*second, *QUICK["train"]]) == 0
     assert run([*judged, *QUICK["evaluate"]]) == 0
