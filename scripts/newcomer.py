@@ -145,6 +145,7 @@ class Shell:
         finally:
             if Path(f"/proc/{number}").exists():
                 os.kill(number, signal.SIGTERM)
+            self._answer("wait $server")  # it may take a moment to end
 
     def close(self) -> None:
         """End the shell, and what still runs in it."""

@@ -61,6 +61,7 @@ def trained(prepared_phantom, tmp_path_factory):
     small = ["hidden=16", "heads=2", "layers=1", "steps=4", "vocabulary=400", "batch_size=16"]
     assert run(["language-model", f"{root}/prepared", f"{root}/lm", *small]) == 0
     assert run(["score", f"{root}/prepared", "--language-model", f"{root}/lm"]) == 0
+    assert run(["claims", f"{root}/prepared", "--lexicon", "phantom"]) == 0
     assert run(["train", *run_words(root)]) == 0
     return root
 
@@ -276,7 +277,8 @@ def test_scores_from_another_language_model_are_refused(reported, trained, tmp_p
     write_scores(
         data.folder, data.texts, np.zeros(len(data.texts)), np.ones(len(data.texts), int), "other"
     )
-    assert "other" in reported("train", *run_words(root, f"out={root}/new"))
+    words = ["--loss", "debiased_language_model"]
+    assert "other" in reported("train", *run_words(root, f"out={root}/new"), *words)
 
 
 def test_a_model_is_never_used_with_another_preprocessing(

@@ -136,16 +136,16 @@ def test_the_base_is_the_papers_setting():
     assert (train["batch_size"], train["lr"], train["warmup_steps"]) == (64, 1e-5, 2000)
 
 
-def test_the_demo_is_the_row_of_the_language_model_in_a_folder_of_its_own():
+def test_the_demo_takes_false_negatives_as_positives_in_a_folder_of_its_own():
     demo = flat(changed(CONFIGS / "phantom" / "demo.yaml"))
     base = CONFIGS / "phantom" / "base.yaml"
-    row = flat(changed(base, loss="debiased_language_model"))
+    row = flat(changed(base, loss="multi_positive_claims"))
     differ = {key for key in demo | row if demo.get(key) != row.get(key)}
     assert differ == {"prepared", "out", "model.text.folder"}
 
 
 def test_the_objective_of_open_i_is_one_word_to_change():
     path = CONFIGS / "openi" / "base.yaml"
-    row = resolved(CONFIGS / "phantom" / "base.yaml", loss="debiased_language_model")
+    row = resolved(CONFIGS / "phantom" / "base.yaml", loss="multi_positive_claims")
     assert resolved(path)["loss"] == row["loss"]
-    assert path.read_text(encoding="utf-8").count("loss:debiased_language_model") == 1
+    assert path.read_text(encoding="utf-8").count("loss:multi_positive_claims") == 1
