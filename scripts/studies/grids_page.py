@@ -154,8 +154,25 @@ def written(page: str, grids: Mapping[str, Grid], tests: int) -> str:
     return before + START + "\n" + "\n".join(lines) + END + after
 
 
+def line_of(title: str, setting: str) -> str:
+    """What a line of the plot is called: where it was measured, and what tells it from others.
+
+    >>> line_of("Open-i: false negatives as positives, once more", "all")
+    'Open-i, once more'
+    >>> line_of("Open-i: false negatives as positives, other splits", "split 11")
+    'Open-i, split 11'
+    """
+    place, _, about = title.partition(": ")
+    more = about.split(", ")[1:] if setting == ONLY else [setting]
+    return ", ".join([place, *more])
+
+
 def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
-    """Difference in AUC to the baseline: a panel for each method, a line for each grid."""
+    """Difference in AUC to the baseline: a panel for each method, a line for each grid.
+
+    Raises:
+        UserError: two lines would have one name, and one of them would be lost.
+    """
     from medclip_debias.experiments.plots import intervals, panels
     from medclip_debias.files import atomic_file
 
@@ -164,9 +181,11 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
         for one in grid["contrasts"]:
             wanted = one["metric"] == MAIN and one["against"] == grid["baseline"]
             if wanted and one["method"] in found and one["interval"] is not None:
-                name = grid["title"] if one["setting"] == ONLY else one["setting"]
                 p = 1.0 if one.get("p_holm") is None else one["p_holm"]
-                found[one["method"]][name.split(": ")[0]] = (
+                line = line_of(grid["title"], one["setting"])
+                if line in found[one["method"]]:
+                    raise UserError(f"two grids have a line '{line}' in the plot; name one anew.")
+                found[one["method"]][line] = (
                     one["difference"],
                     tuple(one["interval"]),
                     p,

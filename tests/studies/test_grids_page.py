@@ -89,3 +89,14 @@ def test_a_page_without_markers_and_a_folder_without_a_grid_are_refused(tmp_path
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(UserError, match="holds no grid"):
         grids_page.grid_of(tmp_path)
+
+
+def test_no_line_of_the_plot_is_lost_to_another_of_its_name(tmp_path):
+    title = "Open-i: false negatives as positives"
+    assert grids_page.line_of(title, grids_page.ONLY) == "Open-i"
+    assert grids_page.line_of(f"{title}, once more", grids_page.ONLY) == "Open-i, once more"
+    assert grids_page.line_of(f"{title}, other splits", "split 11") == "Open-i, split 11"
+    grid = grids_page.grid_of(grid_folder(tmp_path / "one", [contrast("a", 0.1, 0.001, 0.002)]))
+    with pytest.raises(UserError, match="two grids have a line"):
+        grids_page.plot({"one": grid, "two": grid}, ["a"], tmp_path / "plot.svg")
+    assert not (tmp_path / "plot.svg").exists()
