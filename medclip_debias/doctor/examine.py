@@ -47,6 +47,7 @@ def examine(
             loss_settings(run.loss, str(config))
         device, workers = run.train.device, run.train.workers
     found.look("versions", f"{look_at} torch and other libraries ...", machine.versions)
+    found.look("compiled modules", f"{look_at} compiled modules ...", machine.compiled)
     found.look("codecs", f"{look_at} decoders of DICOM files ...", machine.codecs)
     found.look("GPU", f"{look_at} the GPUs ...", lambda: machine.gpus(device))
     found.look(

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import sysconfig
 import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +46,33 @@ def _nccl() -> str:
         return "unknown"
     return ".".join(map(str, numbers))
 
+
+def compiled() -> Finding:
+    """Whether modules that are imported here are kept compiled; torch and its like come first."""
+    import torch  # noqa: F401
+
+    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+    places = {
+        spec.cached: spec.origin
+        for spec in specs
+        if spec is not None and spec.cached and (spec.origin or "").endswith(".py")
+    }
+    lacking = [origin for cached, origin in places.items() if not Path(cached).exists()]
+    numbers = {"modules": len(places), "not_compiled": len(lacking)}
+    if len(lacking) <= len(places) * _SOME:
+        return Finding("compiled modules", OK, f"{len(places)} imported", numbers=numbers)
+    return Finding(
+        "compiled modules",
+        WARNING,
+        f"{len(lacking)} of {len(places)} imported modules are not kept compiled: every start "
+        "compiles them again, which is half of its time",
+        "unset PYTHONDONTWRITEBYTECODE, or compile them once: python -m compileall -q "
+        + sysconfig.get_path("purelib"),
+        numbers,
+    )
+
+
+_SOME = 0.1  # a share of modules that is no matter, as those that a test or an editor changed
 
 _CODECS = {
     "pylibjpeg": "JPEG lossless and 12-bit",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import py_compile
 import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.doctor import findings, machine
-from medclip_debias.doctor.findings import OK, Examination, Finding
+from medclip_debias.doctor.findings import OK, WARNING, Examination, Finding
 
 REPO = Path(__file__).parents[2]
 
@@ -53,6 +56,26 @@ def test_a_run_that_can_begin(root, capsys):
     assert not (root / "run").exists()
     assert not any(text in out for text in data.texts)
     assert not any(name in out for name in data.images["patient_id"])
+
+
+def test_modules_that_every_start_compiles_again_are_a_warning(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    mine = [f"plain_{number}" for number in range(1 + len(sys.modules) // 5)]
+    try:
+        for name in mine:
+            (tmp_path / f"{name}.py").touch()
+            importlib.import_module(name)
+        found = machine.compiled()
+        assert found.state == WARNING
+        assert "PYTHONDONTWRITEBYTECODE" in found.remedy
+        for name in mine:
+            py_compile.compile(str(tmp_path / f"{name}.py"))
+        left = machine.compiled().numbers["not_compiled"]
+        assert left == found.numbers["not_compiled"] - len(mine)
+    finally:
+        for name in mine:
+            sys.modules.pop(name, None)
 
 
 @pytest.fixture
