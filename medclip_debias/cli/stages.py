@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import typer
 
@@ -44,7 +45,7 @@ class Stage:
 
 
 class PeakMemory(threading.Thread):
-    """Largest memory of this process and its children, twice a second.
+    """Largest memory of this process and its children, twice a second within a ``with``.
 
     Shared pages count once: proportional set size, where the system tells it.
     """
@@ -52,9 +53,20 @@ class PeakMemory(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.bytes = 0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Begin to sample."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Sample no more: a thread left behind would count the pages as long as the process is."""
+        self._ended.set()
+        self.join()
 
     def run(self) -> None:
-        """Sample until the process ends."""
+        """Sample until the end."""
         import psutil
 
         me = psutil.Process()
@@ -67,7 +79,8 @@ class PeakMemory(threading.Thread):
                 except psutil.Error:
                     continue
             self.bytes = max(self.bytes, total)
-            time.sleep(0.5)
+            if self._ended.wait(0.5):
+                return
 
 
 def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
@@ -78,8 +91,12 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
         out: the run's folder.
         verb: runs the words behind ``medclip-debias``, and returns the exit code.
     """
-    memory = PeakMemory()
-    memory.start()
+    with PeakMemory() as memory:
+        _run_all(stages, out, verb, memory)
+    typer.echo(f"Open {(out / 'report.html').resolve()}")
+
+
+def _run_all(stages: Sequence[Stage], out: Path, verb: Verb, memory: PeakMemory) -> None:
     results = out / "results.json"
     timing: dict[str, float] = {}
     for stage in stages:
@@ -98,7 +115,6 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
     timing["total"] = sum(timing.values())
     _add(results, timing, memory)
     typer.echo(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")
-    typer.echo(f"Open {(out / 'report.html').resolve()}")
 
 
 def _run(stage: Stage, timing: dict[str, float], verb: Verb) -> int:

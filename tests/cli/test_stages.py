@@ -1,6 +1,8 @@
 """Stages run in order, are left out where done, and stop at the first that fails."""
 
+import contextlib
 import json
+import threading
 
 import pytest
 
@@ -63,3 +65,11 @@ def test_what_is_no_verb_says_its_error_in_one_sentence(ran, out, capsys):
         run_stages([Stage("a", ["x"], call=wrong)], out, ran)
     assert stop.value.code == 2
     assert capsys.readouterr().err == "medclip-debias: this is wrong.\n"
+
+
+@pytest.mark.parametrize("words", [["a"], ["fail"]])
+def test_nothing_counts_memory_after_the_last_stage(words, ran, out):
+    before = threading.active_count()
+    with contextlib.suppress(SystemExit):
+        run_stages([Stage("a", words)], out, ran)
+    assert threading.active_count() == before

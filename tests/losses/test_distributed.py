@@ -187,46 +187,55 @@ def relative(a, b):
     return gap / size if size else gap
 
 
-def compare(content, two_views, dtype, ranks, shard=False):
-    """Largest relative differences over some steps of plain descent."""
-    sides = []
-    for _ in range(2):
-        model = Pair(dtype)
-        sides.append((model, build_objective(loss_settings(content, "test")).to(dtype)))
-    worst = {"loss": 0.0, "gradient": 0.0, "state": 0.0, "ranks": 0.0, "diagnostics": 0.0}
+def descent(content, dtype, batch_of, reduce=None):
+    """Loss, gradients and diagnostics of some steps of plain descent, and the state at its end."""
+    model = Pair(dtype)
+    objective = build_objective(loss_settings(content, "test")).to(dtype)
+    found = []
     for step in range(STEPS):
-        losses, gradients, figures = [], [], []
-        for number, (model, objective) in enumerate(sides):
-            single = number == 0
-            batch = (
-                whole_batch(model, step, two_views, dtype)
-                if single
-                else gathered_batch(model, step, two_views, dtype, ranks, shard)
-            )
-            output = objective(batch)
-            loss = batch.loss_of(output) if isinstance(batch, ShardedBatch) else output.loss
-            figures.append(output.diagnostics)
-            loss.backward()
-            parameters = learned(model, objective)
-            found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-            if not single:  # as DistributedDataParallel does
-                for gradient in found:
-                    dist.all_reduce(gradient, group=ranks.group)
-                    gradient /= ranks.world
-            with torch.no_grad():
-                for p, gradient in zip(parameters, found, strict=True):
-                    p -= 0.05 * gradient
-                    p.grad = None
-            losses.append([loss.detach()])
-            gradients.append(found)
-        worst["loss"] = max(worst["loss"], relative(losses[1], losses[0]))
-        worst["gradient"] = max(worst["gradient"], relative(gradients[1], gradients[0]))
-        assert figures[0].keys() == figures[1].keys()
-        for name, value in figures[0].items():
-            gap = relative([figures[1][name].double()], [value.double()])
+        batch = batch_of(model, step)
+        output = objective(batch)
+        loss = batch.loss_of(output) if isinstance(batch, ShardedBatch) else output.loss
+        loss.backward()
+        parameters = learned(model, objective)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        for gradient in gradients if reduce else ():
+            reduce(gradient)
+        with torch.no_grad():
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p -= 0.05 * gradient
+                p.grad = None
+        found.append((loss.detach(), gradients, output.diagnostics))
+    return found, [b.double() for b in objective.buffers()]
+
+
+def of_one(content, two_views, dtype):
+    """What one process computes with the whole batch."""
+    return descent(content, dtype, lambda model, step: whole_batch(model, step, two_views, dtype))
+
+
+def compare(content, two_views, dtype, ranks, expected, shard=False):
+    """Largest relative differences to what one process computes."""
+
+    def reduce(gradient):  # as DistributedDataParallel does
+        dist.all_reduce(gradient, group=ranks.group)
+        gradient /= ranks.world
+
+    found, many = descent(
+        content,
+        dtype,
+        lambda model, step: gathered_batch(model, step, two_views, dtype, ranks, shard),
+        reduce,
+    )
+    worst = {"loss": 0.0, "gradient": 0.0, "state": 0.0, "ranks": 0.0, "diagnostics": 0.0}
+    for ours, one in zip(found, expected[0], strict=True):
+        worst["loss"] = max(worst["loss"], relative([ours[0]], [one[0]]))
+        worst["gradient"] = max(worst["gradient"], relative(ours[1], one[1]))
+        assert ours[2].keys() == one[2].keys()
+        for name, value in one[2].items():
+            gap = relative([ours[2][name].double()], [value.double()])
             worst["diagnostics"] = max(worst["diagnostics"], gap)
-    one, many = ([b.double() for b in objective.buffers()] for _, objective in sides)
-    worst["state"] = relative(many, one)
+    worst["state"] = relative(many, expected[1])
     for buffer in many:
         copies = [torch.empty_like(buffer) for _ in range(ranks.world)]
         dist.all_gather(copies, buffer, group=ranks.group)
@@ -243,7 +252,10 @@ def gathering(ranks):
     return {"rows": rows[:, 0].tolist(), "gradient": x.grad[0, 0].item()}
 
 
-def worker(rank, folder):
+SINGLE = {"kind": "clip"}
+
+
+def worker(rank, folder, expected):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(WORLDS)
@@ -257,14 +269,13 @@ def worker(rank, folder):
         found[f"{world} gathering"] = gathering(ranks)
         for name, content in cases().items():
             views = name.endswith("two views")
-            found[f"{world} {name}"] = compare(content, views, torch.float64, ranks)
+            given = (content, views, torch.float64, ranks, expected[name])
+            found[f"{world} {name}"] = compare(*given)
             if name in SHARED:
-                found[f"{world} {name}, sharded"] = compare(
-                    content, views, torch.float64, ranks, shard=True
-                )
-        single = {"kind": "clip"}
-        found[f"{world} float32"] = compare(single, False, torch.float32, ranks)
-        found[f"{world} float32, sharded"] = compare(single, False, torch.float32, ranks, True)
+                found[f"{world} {name}, sharded"] = compare(*given, shard=True)
+        given = (SINGLE, False, torch.float32, ranks, expected["float32"])
+        found[f"{world} float32"] = compare(*given)
+        found[f"{world} float32, sharded"] = compare(*given, shard=True)
     assert Ranks.current() == Ranks(rank, max(WORLDS))
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
@@ -276,7 +287,12 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     # Without it each process resolves its host name, which some machines cannot.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.start_processes(worker, args=(folder,), nprocs=max(WORLDS), start_method="fork")
+    expected = {
+        name: of_one(content, name.endswith("two views"), torch.float64)
+        for name, content in cases().items()
+    }
+    expected["float32"] = of_one(SINGLE, False, torch.float32)
+    mp.start_processes(worker, args=(folder, expected), nprocs=max(WORLDS), start_method="fork")
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(WORLDS))]
 
 

@@ -95,18 +95,27 @@ def _file(name: str, root: Path) -> Path | None:
 
 def _imports(path: Path, root: Path) -> Iterator[str]:
     """Yield what a file imports of ``data/``, also inside functions, but not for types alone."""
+    for module, names in _import_statements(path.read_bytes()):
+        inner = [f"{module}.{name}" for name in names]
+        modules = [name for name in inner if _file(name, root) is not None]
+        yield from modules
+        if len(modules) < len(names) or not names:
+            yield module
+
+
+@lru_cache(maxsize=512)
+def _import_statements(source: bytes) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Modules of ``data/`` that a source imports, each with the names that it takes from there."""
+    found: list[tuple[str, tuple[str, ...]]] = []
     skipped: set[ast.AST] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             skipped.update(node.body)
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.startswith(_SCOPE))
+            found += [(name.name, ()) for name in node.names if name.name.startswith(_SCOPE)]
         elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(_SCOPE):
             assert node.module is not None
-            inner = [f"{node.module}.{name.name}" for name in node.names]
-            modules = [name for name in inner if _file(name, root) is not None]
-            yield from modules
-            if len(modules) < len(inner):
-                yield node.module
+            found.append((node.module, tuple(name.name for name in node.names)))
+    return tuple(found)
