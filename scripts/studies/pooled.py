@@ -2,6 +2,8 @@
 
 Run as ``python scripts/studies/pooled.py METHOD AGAINST FOLDER ... [--metric KEY]``. The 95%
 interval is Student's over seeds; the patients are the same for all, and it does not cover them.
+The last line gives p of the difference in each grid, patients and seeds covered, after Holm's
+correction over every tested difference of all the grids together.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.statistics import holm
 from medclip_debias.files import read_json
 
 MAIN = "zero_shot.mean_auc"
@@ -40,8 +43,26 @@ def paired(
     return [values[method, seed] - values[against, seed] for seed in seeds]
 
 
+def in_one_family(
+    grids: Sequence[Sequence[dict[str, Any]]], method: str, against: str, metric: str
+) -> tuple[list[float], int]:
+    """p of the difference in each grid that tests it, and how many differences the family has.
+
+    Args:
+        grids: the ``contrasts`` of each.
+        method: of the difference.
+        against: what it is compared with.
+        metric: key of the outcome.
+    """
+    tested = [one for contrasts in grids for one in contrasts if one["p"] is not None]
+    wanted = (method, against, metric)
+    corrected = zip(tested, holm([one["p"] for one in tested]), strict=True)
+    found = [p for one, p in corrected if (one["method"], one["against"], one["metric"]) == wanted]
+    return found, len(tested)
+
+
 def main() -> None:
-    """Read the command line, print one line."""
+    """Read the command line, print two lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("method")
     parser.add_argument("against")
@@ -51,13 +72,12 @@ def main() -> None:
     from scipy.stats import t
 
     try:
-        grids = [
-            read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")[
-                "rows"
-            ]
+        results = [
+            read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
             for folder in options.folders
         ]
-        found = paired(grids, options.method, options.against, options.metric)
+        wanted = (options.method, options.against, options.metric)
+        found = paired([one["rows"] for one in results], *wanted)
     except UserError as error:
         parser.exit(2, f"{error}\n")
     middle, count = mean(found), len(found)
@@ -67,6 +87,9 @@ def main() -> None:
         f"{options.method} minus {options.against}, {options.metric}: {middle:+.3f} "
         f"[{middle - half:+.3f}, {middle + half:+.3f}], above 0 in {above} of {count} seeds"
     )
+    each, family = in_one_family([one["figures"]["contrasts"] for one in results], *wanted)
+    said = ", ".join(f"{p:.3f}" for p in each)
+    print(f"all {family} differences of these grids as one family: p {said}")
 
 
 if __name__ == "__main__":
