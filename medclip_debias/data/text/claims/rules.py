@@ -15,7 +15,7 @@ from medclip_debias.data.text.claims.places import (
     severity_before,
     trailing_place,
 )
-from medclip_debias.data.text.claims.scan import Item, scanner_of
+from medclip_debias.data.text.claims.scan import Item, Scanner
 
 PARSER = "rules-1"
 """Name of this parser; a change of what it reads changes the name."""
@@ -40,7 +40,7 @@ class RuleParser:
     def __init__(self, lexicon: Lexicon | None = None) -> None:
         self.lexicon = load_lexicon() if lexicon is None else lexicon
         self.name = PARSER
-        self._scanner = scanner_of(self.lexicon)
+        self._scanner = Scanner(self.lexicon)
 
     def parse(self, text: str) -> Parsed:
         """Return what a sentence claims."""

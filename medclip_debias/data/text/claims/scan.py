@@ -44,24 +44,6 @@ class Item:
         return " ".join(self.words)
 
 
-_BUILT: dict[str, Scanner] = {}
-_AT_MOST = 8
-
-
-def scanner_of(lexicon: Lexicon) -> Scanner:
-    """The scanner of a lexicon; of equal lexicons the same one, as building takes half a second.
-
-    Raises:
-        UserError: as `Scanner`.
-    """
-    if lexicon.hash not in _BUILT:
-        built = Scanner(lexicon)
-        if len(_BUILT) >= _AT_MOST:
-            _BUILT.clear()
-        _BUILT[lexicon.hash] = built
-    return _BUILT[lexicon.hash]
-
-
 class Scanner:
     """Finds the terms of a lexicon.
 
