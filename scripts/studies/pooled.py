@@ -61,6 +61,13 @@ def in_one_family(
     return found, len(tested)
 
 
+def _results(folder: Path) -> dict[str, Any]:
+    results = read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
+    if "rows" not in results or "contrasts" not in (results.get("figures") or {}):
+        raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
+    return results
+
+
 def main() -> None:
     """Read the command line, print two lines."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -72,10 +79,7 @@ def main() -> None:
     from scipy.stats import t
 
     try:
-        results = [
-            read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
-            for folder in options.folders
-        ]
+        results = [_results(folder) for folder in options.folders]
         wanted = (options.method, options.against, options.metric)
         found = paired([one["rows"] for one in results], *wanted)
     except UserError as error:
