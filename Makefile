@@ -20,7 +20,9 @@ openi: $(STAMP)
 	@test -n "$(DATA)" || { echo "Say where Open-i is: make openi DATA=/path/to/openi"; exit 1; }
 	$(BIN)/python scripts/openi.py "$(DATA)" --out runs/openi
 
-test: check unit wheel-check newcomer
+# The short ones in turn beside the long one, whose tests wait for processes one second in ten.
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --output-sync=line check unit wheel-check newcomer
 
 check: $(STAMP)
 	$(BIN)/ruff check .
