@@ -43,6 +43,15 @@ def paired(
     return [values[method, seed] - values[against, seed] for seed in seeds]
 
 
+def student(differences: Sequence[float]) -> tuple[float, float]:
+    """Student's 95% interval of the mean of two or more values."""
+    from scipy.stats import t
+
+    count = len(differences)
+    half = float(t.ppf(0.975, count - 1)) * stdev(differences) / count**0.5
+    return mean(differences) - half, mean(differences) + half
+
+
 def in_one_family(
     grids: Sequence[Sequence[dict[str, Any]]], method: str, against: str, metric: str
 ) -> tuple[list[float], int]:
@@ -61,7 +70,12 @@ def in_one_family(
     return found, len(tested)
 
 
-def _results(folder: Path) -> dict[str, Any]:
+def results_of(folder: Path) -> dict[str, Any]:
+    """What a grid left.
+
+    Raises:
+        UserError: the folder holds no results of a grid.
+    """
     results = read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
     if "rows" not in results or "contrasts" not in (results.get("figures") or {}):
         raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
@@ -76,20 +90,17 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+", help="of grids")
     parser.add_argument("--metric", default=MAIN)
     options = parser.parse_args()
-    from scipy.stats import t
-
     try:
-        results = [_results(folder) for folder in options.folders]
+        results = [results_of(folder) for folder in options.folders]
         wanted = (options.method, options.against, options.metric)
         found = paired([one["rows"] for one in results], *wanted)
     except UserError as error:
         parser.exit(2, f"{error}\n")
-    middle, count = mean(found), len(found)
-    half = float(t.ppf(0.975, count - 1)) * stdev(found) / count**0.5
+    (low, high), count = student(found), len(found)
     above = sum(each > 0 for each in found)
     print(
-        f"{options.method} minus {options.against}, {options.metric}: {middle:+.3f} "
-        f"[{middle - half:+.3f}, {middle + half:+.3f}], above 0 in {above} of {count} seeds"
+        f"{options.method} minus {options.against}, {options.metric}: {mean(found):+.3f} "
+        f"[{low:+.3f}, {high:+.3f}], above 0 in {above} of {count} seeds"
     )
     each, family = in_one_family([one["figures"]["contrasts"] for one in results], *wanted)
     said = ", ".join(f"{p:.3f}" for p in each)

@@ -1,0 +1,142 @@
+"""What else the cells of a grid measured, beside the outcomes that were registered: a description.
+
+Run as ``python scripts/studies/outcomes.py FOLDER ... --against NAME --methods NAME ...``. Read
+from each cell's evaluation; several grids may hold other seeds of the same. Differences are of
+pairs of seeds, with Student's 95% over seeds, which does not cover the patients; nothing is tested
+and nothing corrected. "Rare classes" is the half of the classes with the fewest positive test
+images. Strict retrieval counts the query's own partner, "equal ones count" every one of the same
+text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+if __name__ == "__main__":
+    # As a package of its own: its modules' names are too common for the top level.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json
+from studies.pooled import paired, results_of, student
+
+Read = Callable[[Mapping[str, Any]], float | None]
+
+
+def at(*keys: str) -> Read:
+    """Reads the number at a path of keys; None where there is none."""
+
+    def read(results: Mapping[str, Any]) -> float | None:
+        found = _at(results, *keys)
+        return None if found is None else float(found)
+
+    return read
+
+
+def rare_classes(results: Mapping[str, Any]) -> float | None:
+    """Mean AUC of the half of the classes that have the fewest positive images."""
+    classes = _at(results, "zero_shot", "classes") or {}
+    known = [one for one in classes.values() if one.get("auc") is not None]
+    fewest = sorted(known, key=lambda one: int(one["positive"]))[: len(known) // 2]
+    return mean(one["auc"] for one in fewest) if fewest else None
+
+
+def _at(results: Mapping[str, Any], *keys: str) -> Any:
+    found: Any = results
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+_SENTENCE, _REPORT = ("study_retrieval", "sentence"), ("study_retrieval", "report")
+_CLASSES = ("study_retrieval", "class_precision")
+OUTCOMES: dict[str, Read] = {
+    "AUC": at("zero_shot", "mean_auc"),
+    "AUC, positive prompts alone": at("zero_shot", "mean_auc_positive"),
+    "AUC, negative prompts alone": at("zero_shot", "mean_auc_negative"),
+    "AUC, rare classes": rare_classes,
+    "average precision": at("zero_shot", "average_precision"),
+    "balanced accuracy": at("zero_shot", "balanced_accuracy"),
+    "accuracy": at("zero_shot", "accuracy"),
+    "calibration error (ECE), lower is better": at("zero_shot", "ece"),
+    "contradictions, lower is better": at("zero_shot", "contradiction_rate"),
+    "accuracy, one class of all": at("zero_shot", "multiclass", "accuracy"),
+    "CNR": at("grounding", "cnr"),
+    "mIoU": at("grounding", "miou"),
+    "pointing game": at("grounding", "pointing_game"),
+    "box to sentence, recall@10": at("retrieval", "strict", "box_to_sentence", "recall_at_10"),
+    "sentence to box, recall@10": at("retrieval", "strict", "sentence_to_box", "recall_at_10"),
+    "boxes, recall, equal ones count": at("retrieval", "lenient", "recall"),
+    "image to report, recall@10": at(*_REPORT, "strict", "image_to_report", "recall_at_10"),
+    "report to image, recall@10": at(*_REPORT, "strict", "report_to_image", "recall_at_10"),
+    "reports, recall, equal ones count": at(*_REPORT, "lenient", "recall"),
+    "image to sentence, recall@10": at(*_SENTENCE, "strict", "image_to_sentence", "recall_at_10"),
+    "sentence to image, recall@10": at(*_SENTENCE, "strict", "sentence_to_image", "recall_at_10"),
+    "sentences, recall, equal ones count": at(*_SENTENCE, "lenient", "recall"),
+    "report to image, same class@10": at(*_CLASSES, "report_to_image", "precision_at_10"),
+    "image to report, same class@10": at(*_CLASSES, "image_to_report", "precision_at_10"),
+}
+
+
+def cells(folder: Path) -> list[dict[str, Any]]:
+    """Method, seed and outcomes of each cell of a grid.
+
+    Raises:
+        UserError: a cell's evaluation is not there.
+    """
+    found = []
+    for row in results_of(folder)["rows"]:
+        place = folder / "runs" / row["folder"] / "results.json"
+        results = read_json(place, "run the grid's experiment again, which measures what is gone")
+        values = {name: read(results) for name, read in OUTCOMES.items()}
+        found.append({"method": row["method"], "seed": row["seed"], "metrics": values})
+    return found
+
+
+def table(
+    grids: Sequence[Sequence[dict[str, Any]]], against: str, methods: Sequence[str]
+) -> list[str]:
+    """Rows of Markdown: the mean of ``against``, and each method's difference to it.
+
+    Raises:
+        UserError: a method is not in the grids.
+    """
+    rows = [row for grid in grids for row in grid]
+    lines = [
+        " | ".join(["| outcome", against, *(f"{name} minus {against}" for name in methods)]) + " |",
+        "| --- " * (len(methods) + 2) + "|",
+    ]
+    for outcome in OUTCOMES:
+        own = [row["metrics"][outcome] for row in rows if row["method"] == against]
+        if any(value is None for value in own) or not own:
+            continue
+        said = [f"| {outcome}", f"{mean(own):.3f}"]
+        for method in methods:
+            found = paired(grids, method, against, outcome)
+            low, high = student(found)
+            said.append(f"{mean(found):+.3f} [{low:+.3f}, {high:+.3f}]")
+        lines.append(" | ".join(said) + " |")
+    return lines
+
+
+def main() -> None:
+    """Read the command line, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+", help="of grids")
+    parser.add_argument("--against", default="InfoNCE")
+    parser.add_argument("--methods", nargs="+", required=True)
+    options = parser.parse_args()
+    try:
+        grids = [cells(folder) for folder in options.folders]
+        print("\n".join(table(grids, options.against, options.methods)))
+    except UserError as error:
+        parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The outcomes of a grid's cells beside those that were registered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from medclip_debias.errors import UserError
+from studies.outcomes import OUTCOMES, cells, rare_classes, table
+
+
+def classes(**found):
+    return {name: {"auc": auc, "positive": count} for name, (auc, count) in found.items()}
+
+
+def test_rare_classes_are_the_half_with_the_fewest_positive_images():
+    found = classes(a=(0.9, 50), b=(0.6, 5), c=(0.8, 7), d=(None, 0), e=(0.7, 9))
+    assert rare_classes({"zero_shot": {"classes": found}}) == pytest.approx(0.7)
+    assert rare_classes({"zero_shot": {"classes": classes(a=(None, 0))}}) is None
+    assert rare_classes({}) is None
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """A grid of two methods and two seeds, whose cells measured AUC and CNR."""
+    rows = []
+    for seed, shift in enumerate((0.1, 0.3)):
+        for method, extra in (("a", shift), ("b", 0.0)):
+            place = tmp_path / "runs" / f"{method}{seed}" / "evaluate"
+            place.mkdir(parents=True)
+            results = {"zero_shot": {"mean_auc": 0.5 + extra}, "grounding": {"cnr": 1.0 - extra}}
+            (place / "results.json").write_text(json.dumps(results))
+            rows.append({"method": method, "seed": seed, "folder": f"{method}{seed}/evaluate"})
+    content = {"rows": rows, "figures": {"contrasts": []}}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_each_outcome_that_was_measured_is_a_row(grid):
+    lines = table([cells(grid)], "b", ["a"])
+    assert lines[0] == "| outcome | b | a minus b |"
+    # By hand: Student's t of one degree of freedom is 12.706, the standard error .1.
+    assert lines[2:] == [
+        "| AUC | 0.500 | +0.200 [-1.071, +1.471] |",
+        "| CNR | 1.000 | -0.200 [-1.471, +1.071] |",
+    ]
+    assert set(cells(grid)[0]["metrics"]) == set(OUTCOMES)
+
+
+def test_a_cell_whose_evaluation_is_gone_is_a_sentence(grid):
+    (grid / "runs" / "a0" / "evaluate" / "results.json").unlink()
+    with pytest.raises(UserError, match="the grid's experiment again"):
+        cells(grid)
+    with pytest.raises(UserError, match="fewer than two seeds"):
+        table([cells_of_one(grid)], "b", ["a"])
+
+
+def cells_of_one(grid):
+    rows = json.loads((grid / "results.json").read_text())["rows"]
+    return [row | {"metrics": dict.fromkeys(OUTCOMES, 0.5)} for row in rows if row["seed"] == 1]
