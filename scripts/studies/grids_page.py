@@ -184,7 +184,9 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
                 p = 1.0 if one.get("p_holm") is None else one["p_holm"]
                 line = line_of(grid["title"], one["setting"])
                 if line in found[one["method"]]:
-                    raise UserError(f"two grids have a line '{line}' in the plot; name one anew.")
+                    raise UserError(
+                        f"two grids have a line '{line}' in the plot; name one anew, or leave it out by --no-line."
+                    )
                 found[one["method"]][line] = (
                     one["difference"],
                     tuple(one["interval"]),
@@ -214,6 +216,9 @@ def main() -> None:
     parser.add_argument("page", type=Path, help="the study's page, with its markers")
     parser.add_argument("folders", type=Path, nargs="*", help="folders of grids to take in")
     parser.add_argument("--plot", nargs="*", default=[], help="methods of the plot")
+    parser.add_argument(
+        "--no-line", nargs="*", default=[], metavar="GRID", help="grids without a line in the plot"
+    )
     options = parser.parse_args()
     store = options.page.with_suffix(".json")
     try:
@@ -223,7 +228,10 @@ def main() -> None:
         write_json(store, grids)
         write_text(options.page, written(options.page.read_text(), grids, tests))
         if options.plot:
-            plot(grids, options.plot, options.page.with_suffix(".svg"))
+            if unknown := set(options.no_line) - set(grids):
+                raise UserError(f"--no-line: {', '.join(sorted(unknown))}: no grid of this page.")
+            drawn = {name: grid for name, grid in grids.items() if name not in options.no_line}
+            plot(drawn, options.plot, options.page.with_suffix(".svg"))
     except UserError as error:
         parser.exit(2, f"{error}\n")
 
