@@ -173,6 +173,8 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
     Raises:
         UserError: two lines would have one name, and one of them would be lost.
     """
+    from matplotlib import rc_context
+
     from medclip_debias.experiments.plots import intervals, panels
     from medclip_debias.files import atomic_file
 
@@ -185,7 +187,8 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
                 line = line_of(grid["title"], one["setting"])
                 if line in found[one["method"]]:
                     raise UserError(
-                        f"two grids have a line '{line}' in the plot; name one anew, or leave it out by --no-line."
+                        f"two grids have a line '{line}' in the plot; name one anew, or leave one "
+                        "out by --no-line."
                     )
                 found[one["method"]][line] = (
                     one["difference"],
@@ -206,7 +209,8 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
         axis.set_xlim(min(*ends, 0) - pad, max(*ends, 0) + pad)  # one scale for all panels
         axis.set_ylim(-0.6, lines - 0.4)
     figure.set_figheight(1.5 + 0.4 * lines)
-    with atomic_file(path) as temporary:
+    # Without a salt of its own each drawing of the same would have other ids.
+    with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(temporary, format="svg", metadata={"Date": None})
 
 
