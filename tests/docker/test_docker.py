@@ -108,6 +108,12 @@ def test_the_entry_point_is_the_packages_own_command():
     assert callable(getattr(import_module(module), function))
 
 
+def test_what_is_installed_is_compiled_since_a_user_of_the_image_cannot_write_there():
+    installs = re.findall(r"uv pip install[^&]*", " ".join(words(STAGES[0], "RUN")))
+    assert len(installs) == 2
+    assert all("--compile-bytecode" in install for install in installs)
+
+
 def test_what_the_image_installs_is_in_the_lock():
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     locked = {
