@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     try:
-        if (shown := help_of(app, PROGRAM, words)) is not None:
+        if (shown := help_of(app.built, PROGRAM, words)) is not None:
             typer.echo(shown)
             return 0
         app(words, prog_name=PROGRAM)

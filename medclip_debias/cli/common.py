@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from functools import wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -34,6 +34,15 @@ class Verbs(typer.Typer):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"cls": Group, "rich_markup_mode": None, **settings})
+
+    @property
+    def built(self) -> Any:
+        """The command of all verbs, built once a process: `demo` runs several of them."""
+        return _built(self, len(self.registered_commands), len(self.registered_groups))
+
+    def __call__(self, *words: Any, **options: Any) -> Any:
+        """Run the command."""
+        return self.built(*words, **options)
 
     def command(
         self,
@@ -60,6 +69,11 @@ class Verbs(typer.Typer):
             return function
 
         return decorate
+
+
+@lru_cache(maxsize=2)
+def _built(application: typer.Typer, *_registered: int) -> Any:
+    return typer.main.get_command(application)
 
 
 def _as_verb(function: Callable[..., Any], panels: Mapping[str, str]) -> Callable[..., Any]:

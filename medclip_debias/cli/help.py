@@ -19,18 +19,17 @@ OPTIONS = ("-h", "--help")
 SETTINGS: Mapping[str, Any] = {"help_option_names": list(OPTIONS), "max_content_width": WIDTH}
 
 
-def help_of(app: typer.Typer, program: str, words: Sequence[str]) -> str | None:
+def help_of(command: Any, program: str, words: Sequence[str]) -> str | None:
     """The help that ``words`` ask for, as ``train --help``; None if they ask for something else.
 
     Args:
-        app: the application.
+        command: of the application.
         program: its name on the command line.
         words: what follows the name.
     """
     *path, last = words or [""]
     if last not in OPTIONS:
         return None
-    command: Any = typer.main.get_command(app)
     context = typer.Context(command, info_name=program, **SETTINGS)
     for name in path:
         command = getattr(command, "commands", {}).get(name)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from medclip_debias import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 class Contents:
@@ -37,14 +41,19 @@ class Contents:
 
 def render(template: str, **values: Any) -> str:
     """The page of ``templates/template``; values are escaped, and a missing one is an error."""
+    shared = {"contents": Contents(), "version": __version__}
+    return _templates().get_template(template).render(**shared | values)
+
+
+@cache
+def _templates() -> Environment:
+    """All templates, each compiled once: a run writes its page again and again."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("medclip_debias.reporting", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = {"contents": Contents(), "version": __version__}
-    return environment.get_template(template).render(**shared | values)

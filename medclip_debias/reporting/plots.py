@@ -217,6 +217,9 @@ def svg_of(figure: Any) -> bytes:
     buffer = io.BytesIO()
     # Words stay words: found by search, read aloud, in the page's own letters.
     with mpl.rc_context({"svg.hashsalt": "medclip-debias", "svg.fonttype": "none"}):
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)  # once: left to `savefig`, everything is drawn twice
+            figure.set_layout_engine(None)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 

@@ -163,7 +163,8 @@ def measurement_key(cell: Cell) -> str:
 def quick_settings(kind: type[PhantomStudySettings], **more: Any) -> Any:
     """Settings of a run of a few minutes: little data, few steps, two seeds."""
     language = PhantomData().language | {"hidden": 32, "vocabulary": 400, "steps": 60}
-    data = PhantomData(studies=160, test_studies=60, language=language)
+    dials = PhantomData().dials | {"min_side": 64, "max_side": 72}  # drawing takes the longest
+    data = PhantomData(studies=160, test_studies=60, dials=dials, language=language)
     train = PhantomTraining(steps=8, batch_size=16, warmup_steps=2, dim=16)
     return kind(**({"seeds": (0, 1), "data": data, "train": train} | more))
 

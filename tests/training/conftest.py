@@ -63,6 +63,7 @@ def run(prepared_phantom: Path, small_language_model: Path, tmp_path: Path) -> C
             "warmup_steps": 2,
             "log_every": 2,
             "checkpoint_every": 2,
+            "preview": "off",  # tests/reporting has the run's page
             "workers": 0,
         }
         return RunSettings(

@@ -445,7 +445,7 @@ def test_too_few_open_files_are_one_sentence_or_suffice(config, capfd, more):
     if code:
         assert (code, len(reported)) == (2, 1), reported
         assert "open files" in reported[0]
-    if more == 5:
+    if more == 12:
         assert code == 2
 
 
