@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import importlib.util
 import json
@@ -17,6 +18,7 @@ import pytest
 
 # Before torch is imported: tests run side by side, and a forked child has no thread pool to lose.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.set_threshold(20_000, 20, 20)  # as the program does (medclip_debias.cli.main)
 
 REPO = Path(__file__).parents[1]
 SHARED_DATA = REPO.parent / "shared" / "data"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import pytest
 import typer
 
-from medclip_debias.cli import app, common, run
+from medclip_debias.cli import COLLECT, app, common, main, run
 
 
 def verbs(command, before=""):
@@ -178,3 +179,16 @@ def test_a_script_for_completion_can_be_shown(capsys, monkeypatch):
     monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")
     assert run(["--show-completion"]) == 0
     assert "_MEDCLIP_DEBIAS_COMPLETE=complete_bash" in capsys.readouterr().out
+
+
+def test_the_program_looks_less_often_through_what_its_imports_made(monkeypatch, capsys):
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    monkeypatch.setattr(sys, "argv", ["medclip-debias", "--version"])
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 0
+        assert gc.get_threshold() == COLLECT
+    finally:
+        gc.set_threshold(*before)
