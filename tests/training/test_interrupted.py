@@ -30,7 +30,7 @@ from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import flip, in_processes, largest_difference
 
-KILLS = 20
+KILLS = 12
 # Everything a checkpoint must hold: state of samples, a moving average, a best validation.
 FULL = {"ema": 0.9, "validate_every": 2, "steps": 8, "batch_size": 4}
 LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}

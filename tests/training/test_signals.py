@@ -219,8 +219,13 @@ def test_a_signal_during_the_first_imports_is_an_orderly_end(config):
     assert "stopped by SIGTERM before its first step" in said[0]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-@pytest.mark.parametrize("place", ["settings", "set-up", "validation", "last save"])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        *(("settings", "SIGTERM"), ("set-up", "SIGUSR1")),
+        *(("validation", "SIGTERM"), ("last save", "SIGUSR1")),
+    ],
+)
 def test_a_signal_ends_as_saved_wherever_it_comes(config, run, capfd, monkeypatch, place, name):
     path = config(validate_every=2, validate_images=8, checkpoint_every=100)
 

@@ -19,6 +19,7 @@ from medclip_debias.training.step import shares_loss
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
+TOGETHER = 8  # steps
 OBJECTIVES = {
     "infonce": {"kind": "infonce"},
     "masked language model": {"kind": "biovil"},
@@ -93,15 +94,15 @@ def test_four_micro_batches_train_as_one_batch_does_with_dropout_on(run):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_two_processes_train_as_one_does(run, tmp_path, name):
-    """Over 20 steps, but for a choice (the sign of a ReLU, a maximum) that rounding decides.
+    """Over some steps, but for a choice (the sign of a ReLU, a maximum) that rounding decides.
 
     Such a near tie parts two runs for good, on one kind of processor and not on another. It comes
     with one seed in several; a mistake in what travels between processes would come with each.
     """
-    found = [parted(run(loss=OBJECTIVES[name], steps=20, norm_batch=4, seed=0), tmp_path)]
+    found = [parted(run(loss=OBJECTIVES[name], steps=TOGETHER, norm_batch=4, seed=0), tmp_path)]
     for seed in (1, 2):
         if found[-1] > 1e-5:
-            settings = run(loss=OBJECTIVES[name], steps=20, norm_batch=4, seed=seed)
+            settings = run(loss=OBJECTIVES[name], steps=TOGETHER, norm_batch=4, seed=seed)
             found.append(parted(settings, tmp_path))
     assert found[-1] <= 1e-5, found
     assert max(found) < 1e-2  # a tie is a small thing, too
@@ -109,13 +110,13 @@ def test_two_processes_train_as_one_does(run, tmp_path, name):
 
 def parted(settings, tmp_path):
     """Largest difference of weights, state and loss between one process and two."""
-    one = after(settings, 20)
+    one = after(settings, TOGETHER)
     path = tmp_path / "two.pt"
 
     def work():
         with together(Place.from_environment(), "cpu") as (ranks, device):
             trainer = Trainer(settings, "the settings", ranks, device)
-            for step in range(20):
+            for step in range(TOGETHER):
                 figures = trainer.step(step)
             if ranks.rank == 0:
                 parts = (trainer.model.state_dict(), trainer.objective.state_dict())

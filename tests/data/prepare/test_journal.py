@@ -44,8 +44,9 @@ def kill_at(tree, out, share, workers):
 
 
 class TestKilled:
-    @pytest.mark.parametrize("workers", [1, 2])
-    @pytest.mark.parametrize("share", [0.01, 0.3, 0.55, 0.8, 1.0])
+    @pytest.mark.parametrize(
+        ("share", "workers"), [(0.01, 2), (0.3, 1), (0.55, 2), (0.8, 1), (1.0, 1), (1.0, 2)]
+    )
     def test_a_killed_run_goes_on_to_the_same_bytes(
         self, phantom_tree, uninterrupted, tmp_path, share, workers
     ):
