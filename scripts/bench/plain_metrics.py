@@ -1,0 +1,154 @@
+"""Arithmetic of the published definitions, one number at a time: plain loops in float64.
+
+Imported by `preset_fixtures`; nothing here imports the package that it is held against.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+
+def unit(values):
+    """The same direction at length 1."""
+    length = math.sqrt(sum(v * v for v in values))
+    return [v / length for v in values]
+
+
+def mean(values):
+    """Arithmetic mean."""
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def dot(a, b):
+    """Scalar product."""
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def auc(labels, scores):
+    """Share of pairs in the right order, ties half."""
+    pairs = [
+        1.0 if p > n else 0.5 if p == n else 0.0
+        for p, a in zip(scores, labels, strict=True)
+        if a
+        for n, b in zip(scores, labels, strict=True)
+        if not b
+    ]
+    return mean(pairs)
+
+
+def precision_recall_area(labels, scores):
+    """Trapezoids between the points of every threshold, from recall 0 at precision 1."""
+    points = [(0.0, 1.0)]
+    for threshold in sorted(set(scores), reverse=True):
+        said = [s >= threshold for s in scores]
+        true = sum(1 for a, b in zip(said, labels, strict=True) if a and b)
+        points.append((true / sum(labels), true / sum(said)))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
+
+
+def table(labels, said):
+    """True positive, false positive, false negative, true negative."""
+    pairs = [(bool(a), bool(b)) for a, b in zip(labels, said, strict=True)]
+    return (
+        pairs.count((True, True)),
+        pairs.count((False, True)),
+        pairs.count((True, False)),
+        pairs.count((False, False)),
+    )
+
+
+def accuracy(labels, said):
+    """Share of right decisions."""
+    tp, _, _, tn = table(labels, said)
+    return (tp + tn) / len(labels)
+
+
+def f1(labels, said):
+    """F1; 1 where nothing is said or there."""
+    tp, fp, fn, _ = table(labels, said)
+    return 1.0 if 2 * tp + fp + fn == 0 else 2 * tp / (2 * tp + fp + fn)
+
+
+def mcc(labels, said):
+    """Matthews correlation; 0 where undefined."""
+    tp, fp, fn, tn = table(labels, said)
+    square = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    return 0.0 if square == 0 else (tp * tn - fp * fn) / math.sqrt(square)
+
+
+def roc_corners(labels, scores):
+    """Thresholds of the ROC curve in ascending order, without points between two on one line."""
+    found = []
+    for threshold in sorted(set(scores), reverse=True):
+        tp, fp, _, _ = table(labels, [s >= threshold for s in scores])
+        found.append((threshold, fp, tp))
+    kept = []
+    for place, (threshold, fp, tp) in enumerate(found):
+        if 0 < place < len(found) - 1:
+            before, after = found[place - 1], found[place + 1]
+            if after[1] - 2 * fp + before[1] == 0 and after[2] - 2 * tp + before[2] == 0:
+                continue
+        kept.append(threshold)
+    return sorted(kept)
+
+
+def best_mcc(labels, scores):
+    """The lowest of the thresholds of highest MCC."""
+    best, value = None, -math.inf
+    for threshold in roc_corners(labels, scores):
+        found = mcc(labels, [s >= threshold for s in scores])
+        if found > value:
+            best, value = threshold, found
+    return best
+
+
+def softmax(values):
+    """Shares of the exponentials."""
+    powers = [math.exp(v) for v in values]
+    return [p / sum(powers) for p in powers]
+
+
+def blurred(grid, sigma):
+    """Gaussian of ``sigma`` cells on rows and columns, cut at 4 sigma, borders mirrored."""
+    reach = int(4 * sigma + 0.5)
+    weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-reach, reach + 1)]
+    weights = [w / sum(weights) for w in weights]
+
+    def along(line):
+        n = len(line)
+        around = [line[k] if k < n else line[2 * n - 1 - k] for k in range(2 * n)]
+        return [
+            sum(w * around[(i + k - reach) % (2 * n)] for k, w in enumerate(weights))
+            for i in range(n)
+        ]
+
+    rows = [along(row) for row in grid]
+    return [list(row) for row in zip(*(along(c) for c in zip(*rows, strict=True)), strict=True)]
+
+
+def enlarged(grid, side):
+    """Bilinear to ``side`` x ``side``, pixel centres aligned, edges repeated."""
+    n = len(grid)
+    places = []
+    for pixel in range(side):
+        place = min(max((pixel + 0.5) * n / side - 0.5, 0.0), n - 1.0)
+        low = min(int(place), n - 2)
+        places.append((low, place - low))
+    result = []
+    for top, down in places:
+        row = []
+        for left, right in places:
+            row.append(
+                (1 - down) * ((1 - right) * grid[top][left] + right * grid[top][left + 1])
+                + down * ((1 - right) * grid[top + 1][left] + right * grid[top + 1][left + 1])
+            )
+        result.append(row)
+    return result
+
+
+def moments(values):
+    """Mean and population variance."""
+    middle = mean(values)
+    return middle, mean((v - middle) ** 2 for v in values)
