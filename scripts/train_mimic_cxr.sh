@@ -81,7 +81,7 @@ else
 fi
 
 # Scoring 600,000 sentences takes hours without a GPU, and only some objectives read the scores.
-say "2 of 5: log probability of every sentence"
+say "2 of 5: log probability and claims of every sentence"
 # Whether every sentence has a score of this very language model; says what is amiss if not.
 scored() {
     python -c 'import sys
@@ -98,6 +98,11 @@ if scored; then
     say "is there already, of this language model"
 else
     run score "$prepared" --language-model "$language_model"
+fi
+if [ -f "$prepared/claims.parquet" ]; then
+    say "claims are there already"
+else
+    run claims "$prepared"
 fi
 
 say "3 of 5: training, $out"
