@@ -34,8 +34,8 @@ COLLECT = (20_000, 20, 20)  # `gc.set_threshold`, for a process that is this pro
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # What imports make stays: looked through at Python's own pace, it is one second in seven of a
-    # start (docs/performance.md).
+    # What imports make stays: looked through at Python's own pace, it is one second in eight of
+    # them (docs/performance.md).
     gc.set_threshold(*COLLECT)
     sys.exit(run(sys.argv[1:]))
 

@@ -44,11 +44,12 @@ def judged_again(folder: Path, methods: Sequence[str]) -> list[dict[str, Any]]:
         UserError: a cell's model or evaluation is not there.
     """
     rows = [row for row in results_of(folder)["rows"] if row["method"] in methods]
-    return [
-        {"method": row["method"], "seed": row["seed"], "without": stored(folder, row)}
-        | {"with": with_offsets(folder, row)}
-        for row in rows
-    ]
+    found = []
+    for number, row in enumerate(rows, 1):
+        print(f"{folder.name}: {number} of {len(rows)}", file=sys.stderr, flush=True)
+        cell = {"method": row["method"], "seed": row["seed"], "without": stored(folder, row)}
+        found.append(cell | {"with": with_offsets(folder, row)})
+    return found
 
 
 def stored(folder: Path, row: dict[str, Any]) -> dict[str, Any]:

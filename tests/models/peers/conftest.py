@@ -25,17 +25,6 @@ from medclip_debias.models.backbones.resnet import Arch
 DIM = 6
 
 
-@pytest.fixture(scope="session")
-def phantom_tree(tmp_path_factory):
-    """A smaller one than the rest has: these networks read 224 pixels, and more of them."""
-    from medclip_debias.phantom import PhantomSettings, generate
-
-    out = tmp_path_factory.mktemp("few") / "tree"
-    few = PhantomSettings(studies=48, test_studies=20, seed=3, min_side=64, max_side=80)
-    generate(out, few, None, 1)
-    return out
-
-
 def prefixed(prefix, state):
     return {prefix + key: value for key, value in state.items()}
 
