@@ -128,13 +128,14 @@ class Evidence:
             uncertain: confidence of a verdict that rests on an uncertain claim, 0..1.
 
         Returns:
-            Evidence as `pairs`, where it is unknown what it would be if every claim were certain;
-            and its confidence in 0..1: 1 where `pairs` decides, ``uncertain`` where only the
-            uncertain claims do, 0 where neither does. Both ``[B, T]``.
+            Evidence as `pairs`; where it is unknown, what it would be if each claim that the
+            certain claims of the report leave open were judged by its uncertain ones, too; and its
+            confidence in 0..1: 1 where `pairs` decides, ``uncertain`` where only the uncertain
+            claims do, 0 where neither does. Both ``[B, T]``.
         """
         studies, sentences = np.asarray(studies), np.asarray(sentences)
         sure = self._pairs(studies, sentences, self._sure)
-        perhaps = self._pairs(studies, sentences, self._unsure)
+        perhaps = self._pairs(studies, sentences, self._unsure, before=self._sure)
         value = np.where(sure != 0, sure, perhaps)
         confidence = np.where(sure != 0, 1.0, np.where(perhaps != 0, uncertain, 0.0))
         return value, confidence.astype(np.float32)
@@ -194,7 +195,10 @@ class Evidence:
     def _unsure(self) -> Verdicts:
         return all_verdicts(self._atoms, self._states, self._closed, sure=False)
 
-    def _pairs(self, studies: Ints, sentences: Ints, verdicts: Verdicts) -> NDArray[np.int8]:
+    def _pairs(
+        self, studies: Ints, sentences: Ints, verdicts: Verdicts, before: Verdicts | None = None
+    ) -> NDArray[np.int8]:
+        """The least over a sentence's claims, each judged by ``before`` where that decides it."""
         if not len(studies) or not len(sentences):
             return np.zeros((len(studies), len(sentences)), dtype=np.int8)
         distinct, back = np.unique(sentences, return_inverse=True)
@@ -204,6 +208,9 @@ class Evidence:
         flat = np.arange(int(counts.sum())) + np.repeat(start - cuts, counts)
         asked, where = np.unique(self._atoms.of[flat], return_inverse=True)
         found = self._look_up(verdicts.flat, studies, asked, verdicts)
+        if before is not None:
+            decided = self._look_up(before.flat, studies, asked, before)
+            found = np.where(decided != 0, decided, found)
         result = np.minimum.reduceat(found[:, where], cuts, axis=1)
         result[self._own_mask(studies, distinct)] = 1
         return np.asarray(result[:, back], dtype=np.int8)

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.data.store import PreparedSet
@@ -85,8 +85,23 @@ def test_evidence_is_what_a_loop_over_all_pairs_finds(claims, studies, seed, clo
     assert ((value == 0) == (confidence == 0)).all()
 
 
+def claim(finding, polarity, certainty="certain", severity=""):
+    return Claim(finding, polarity, certainty, "", "", severity, "")
+
+
+# A report that contradicts itself: of the last sentence one claim is certain for it, and one rests
+# on what it only calls possible.
+AGAINST_ITSELF = [
+    [],
+    [claim("opacity", "present"), claim("opacity", "absent", severity="mild")],
+    [claim("consolidation", "present"), claim("consolidation", "absent", severity="mild")],
+    [claim("opacity", "present"), claim("consolidation", "present", "uncertain", "mild")],
+]
+
+
 @settings(max_examples=60, deadline=None)
 @given(SENTENCES, st.integers(1, 6), st.integers(0, 10_000))
+@example(AGAINST_ITSELF, 1, 104)
 def test_claim_by_claim_gives_the_evidence_of_every_foreign_sentence(claims, studies, seed):
     """What training computes for a batch, the least over a sentence's claims, is `graded`."""
     rng = np.random.default_rng(seed)
