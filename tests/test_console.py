@@ -192,3 +192,18 @@ def test_the_program_looks_less_often_through_what_its_imports_made(monkeypatch,
         assert gc.get_threshold() == COLLECT
     finally:
         gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_verb_that_was_registered_later_is_known_and_gone_with_its_registration(name, capsys):
+    @common.app.command(name)
+    def later() -> None:
+        """Say that it ran."""
+        common.show({"ran": name}, True)
+
+    try:
+        assert run([name]) == 0
+        assert json.loads(capsys.readouterr().out) == {"ran": name}
+    finally:
+        common.app.registered_commands.pop()
+    assert run([name]) == 2

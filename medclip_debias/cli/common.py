@@ -37,8 +37,8 @@ class Verbs(typer.Typer):
 
     @property
     def built(self) -> Any:
-        """The command of all verbs, built once a process: `demo` runs several of them."""
-        return _built(self, len(self.registered_commands), len(self.registered_groups))
+        """The command of all verbs, built once for these: `demo` runs several of them."""
+        return _built(self, *self.registered_commands, *self.registered_groups)
 
     def __call__(self, *words: Any, **options: Any) -> Any:
         """Run the command."""
@@ -72,7 +72,7 @@ class Verbs(typer.Typer):
 
 
 @lru_cache(maxsize=2)
-def _built(application: typer.Typer, *_registered: int) -> Any:
+def _built(application: typer.Typer, *_registered: object) -> Any:
     return typer.main.get_command(application)
 
 
