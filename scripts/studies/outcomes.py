@@ -1,7 +1,9 @@
 """What else the cells of a grid measured, beside the outcomes that were registered: a description.
 
 Run as ``python scripts/studies/outcomes.py FOLDER ... --against NAME --methods NAME ...``. Read
-from each cell's evaluation; several grids may hold other seeds of the same. Differences are of
+from each cell's evaluation; several grids may hold other seeds of the same. With ``--truth FOLDER``
+of a phantom its cells' models are also judged on the 28 true classes of type, side, zone and
+severity, which no label of a set names. Differences are of
 pairs of seeds, with Student's 95% over seeds, which does not cover the patients; nothing is tested
 and nothing corrected. "Rare classes" is the half of the classes with the fewest positive test
 images. Strict retrieval counts the query's own partner, "equal ones count" every one of the same
@@ -83,17 +85,49 @@ OUTCOMES: dict[str, Read] = {
 }
 
 
-def cells(folder: Path) -> list[dict[str, Any]]:
+def by_truth(folder: Path, row: Mapping[str, Any], truth: Path) -> dict[str, float]:
+    """AUC of a cell's model on the phantom's true classes: all, and the ends by frequency."""
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.encoding import Network, encode
+    from medclip_debias.evaluation.protocol import Draw
+    from medclip_debias.experiments.trainings import auc_by_class
+    from medclip_debias.models.load import load_model
+    from studies.phantom_run import HEAD, TAIL, fine_classes
+
+    data = PreparedSet.open(Path(row["run"]["prepared"]))
+    model = load_model(folder / "runs" / Path(row["folder"]).parent / "model")
+    fine = fine_classes(data, truth)
+    encode(model, Network(model, data), [fine], batch_size=64)
+    each = list(auc_by_class({"zero_shot": fine.measure(Draw(0)).results}).values())
+    return {
+        f"AUC, {len(each)} true classes of severity and place": mean(each),
+        f"AUC, the {HEAD} most frequent of them": mean(each[:HEAD]),
+        f"AUC, the {TAIL} rarest of them": mean(each[-TAIL:]),
+    }
+
+
+def cells(
+    folder: Path, methods: Sequence[str] | None = None, truth: Path | None = None
+) -> list[dict[str, Any]]:
     """Method, seed and outcomes of each cell of a grid.
+
+    Args:
+        folder: of the grid.
+        methods: arms to take; all by default.
+        truth: a phantom's folder of what is true, for its fine classes.
 
     Raises:
         UserError: a cell's evaluation is not there.
     """
     found = []
     for row in results_of(folder)["rows"]:
+        if methods is not None and row["method"] not in methods:
+            continue
         place = folder / "runs" / row["folder"] / "results.json"
         results = read_json(place, "run the grid's experiment again, which measures what is gone")
         values = {name: read(results) for name, read in OUTCOMES.items()}
+        if truth is not None:
+            values |= by_truth(folder, row, truth)
         found.append({"method": row["method"], "seed": row["seed"], "metrics": values})
     return found
 
@@ -111,7 +145,7 @@ def table(
         " | ".join(["| outcome", against, *(f"{name} minus {against}" for name in methods)]) + " |",
         "| --- " * (len(methods) + 2) + "|",
     ]
-    for outcome in OUTCOMES:
+    for outcome in rows[0]["metrics"] if rows else ():
         own = [row["metrics"][outcome] for row in rows if row["method"] == against]
         if any(value is None for value in own) or not own:
             continue
@@ -130,9 +164,11 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+", help="of grids")
     parser.add_argument("--against", default="InfoNCE")
     parser.add_argument("--methods", nargs="+", required=True)
+    parser.add_argument("--truth", type=Path, help="a phantom's folder 'truth', for fine classes")
     options = parser.parse_args()
+    wanted = [options.against, *options.methods]
     try:
-        grids = [cells(folder) for folder in options.folders]
+        grids = [cells(folder, wanted, options.truth) for folder in options.folders]
         print("\n".join(table(grids, options.against, options.methods)))
     except UserError as error:
         parser.exit(2, f"{error}\n")

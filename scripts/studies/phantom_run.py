@@ -253,7 +253,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
         options.labels,
         validation="not chosen here",
     )
-    fine = _fine(data, place)
+    fine = fine_classes(data, place.truth)
     grounding = PhraseGrounding(phrases, options=options, prompts=model.prompts)
     boxes = BoxRetrieval(phrases)
     protocols: list[Protocol] = [five, fine, grounding, boxes]
@@ -286,8 +286,13 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     }
 
 
-def _fine(data: PreparedSet, place: PhantomFolder) -> Any:
-    """Zero-shot on the 28 true classes of the test images, in the order of their frequency."""
+def fine_classes(data: PreparedSet, truth: Path) -> Any:
+    """Zero-shot on the 28 true classes of the test images, in the order of their frequency.
+
+    Args:
+        data: the phantom's prepared set.
+        truth: its folder of what is true.
+    """
     import pandas as pd
 
     from medclip_debias.evaluation.label_table import Labels
@@ -297,7 +302,7 @@ def _fine(data: PreparedSet, place: PhantomFolder) -> Any:
 
     prompts = class_prompts()
     rows = rows_of_split(data, "test")
-    table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
+    table = pd.read_parquet(truth / "images.parquet").set_index("dicom_id")
     shown = table.loc[[str(name) for name in data.images["image_id"].iloc[rows]]]
     values: dict[str, NDArray[np.float64]] = {
         name: shown[name].to_numpy(dtype=np.float64) for name in prompts.classes

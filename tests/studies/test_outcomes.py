@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
+from sklearn.metrics import roc_auc_score
 
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from studies.outcomes import OUTCOMES, cells, rare_classes, table
+from studies.outcomes import OUTCOMES, by_truth, cells, rare_classes, table
+from studies.phantom_data import class_prompts
+from tests.grounding.conftest import make_model  # noqa: F401
 
 
 def classes(**found):
@@ -59,3 +66,30 @@ def test_a_cell_whose_evaluation_is_gone_is_a_sentence(grid):
 def cells_of_one(grid):
     rows = json.loads((grid / "results.json").read_text())["rows"]
     return [row | {"metrics": dict.fromkeys(OUTCOMES, 0.5)} for row in rows if row["seed"] == 1]
+
+
+def test_true_classes_are_judged_as_scikit_learn_does(
+    prepared_phantom,
+    phantom_tree,
+    make_model,  # noqa: F811
+    tmp_path,
+):
+    make_model(72, 64, (0.5, 99.5)).save(tmp_path / "runs" / "a0" / "model")
+    row = {"folder": "a0/evaluate", "run": {"prepared": str(prepared_phantom)}}
+    found = by_truth(tmp_path, row, phantom_tree / "truth")
+    model, data = make_model(72, 64, (0.5, 99.5)).eval(), PreparedSet.open(prepared_phantom)
+    rows = np.flatnonzero(data.images["split"] == "test")
+    shown = pd.read_parquet(phantom_tree / "truth" / "images.parquet").set_index("dicom_id")
+    shown = shown.loc[data.images["image_id"].iloc[rows]]
+    with torch.no_grad():
+        images = model.encode_images(torch.from_numpy(np.array(data.pixels[rows])))
+        expected = []
+        for name, sides in class_prompts().classes.items():
+            texts = [sides.positive[0], sides.negative[0]]
+            scores = model.score(images, model.encode_sentences(texts))
+            if shown[name].nunique() == 2:
+                difference = (scores[:, 0] - scores[:, 1]).numpy()
+                expected.append(roc_auc_score(shown[name], difference))
+    assert list(found.values()) == pytest.approx(
+        [np.mean(expected), np.mean(expected[:9]), np.mean(expected[-9:])], abs=1e-5
+    )
