@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,12 +112,13 @@ def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[
     """The page, served by a thread of this process."""
     uvicorn = pytest.importorskip("uvicorn")
     from medclip_debias.viewer.access import Access
+    from medclip_debias.viewer.listen import listening
     from medclip_debias.viewer.serve import application
 
     guard, sweep = application(answers, work, Access(token))
     config = uvicorn.Config(guard, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with listening("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -111,8 +111,17 @@ def add(page, text, count):
     until(page, f"document.querySelectorAll('#list li').length === {count}")
 
 
+def drawn(page):
+    """Wait for the frame that shows what was done: the next, or the one after a change of size."""
+    page.evaluate(
+        """async () => { for (let k = 0; k < 3; k++)
+        await new Promise((next) => requestAnimationFrame(next)); }"""
+    )
+
+
 def painted(page, layer):
     """Sum of a canvas's bytes: another one where something else is seen."""
+    drawn(page)
     return page.evaluate(
         """layer => { const c = document.querySelectorAll('.view')[0].children[layer];
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
@@ -160,16 +169,13 @@ def test_window_opacity_and_switches_change_the_picture_without_the_server(page,
     page.on("request", lambda request: asked.append(request.url))
     before = painted(page, 0), painted(page, 1)
     page.locator("#width").fill("60")
-    page.wait_for_timeout(100)
     assert painted(page, 0) != before[0]
     assert painted(page, 1) == before[1] != 0
     page.locator("#opacity").fill("0.2")
     assert page.evaluate("document.querySelectorAll('.view canvas')[1].style.opacity") == "0.2"
     page.click("#reset")
-    page.wait_for_timeout(100)
     assert painted(page, 0) == before[0]
     page.locator("#list input").uncheck()
-    page.wait_for_timeout(100)
     assert painted(page, 1) == 0
     assert asked == []
 
@@ -180,7 +186,7 @@ def test_a_window_shows_the_grey_levels_that_it_says(page, folder):
     for name, value in (("width", "100"), ("centre", "140")):
         page.locator(f"#{name}").fill(value)
     page.click("#full")
-    page.wait_for_timeout(100)
+    drawn(page)
     grey = np.asarray(Image.open(folder / "two.png")).astype(float)
     levels = page.evaluate(
         """() => { const c = document.querySelector('.view canvas'), w = c.width, h = c.height;
@@ -190,8 +196,22 @@ def test_a_window_shows_the_grey_levels_that_it_says(page, folder):
     expected = np.clip((grey - 90) / 100, 0, 1) * 255
     np.testing.assert_allclose(np.reshape(levels, (300, 240)), expected, atol=1)
     page.keyboard.press("i")
-    page.wait_for_timeout(100)
     assert page.get_attribute("#invert", "aria-pressed") == "true"
+
+
+def test_another_size_of_the_page_is_never_seen_without_the_radiograph(page):
+    """At the end of the very frame in which the pane got its size the picture is there."""
+    opened(page, "one.dcm")
+    before = painted(page, 0)
+    page.evaluate(
+        """() => { const view = document.querySelector('.view'), canvas = view.children[0];
+        const context = canvas.getContext('2d'), middle = () =>
+            context.getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data[3];
+        window.seen = []; new ResizeObserver(() => window.seen.push(middle())).observe(view); }"""
+    )
+    page.set_viewport_size({"width": 900, "height": 700})
+    assert painted(page, 0) not in (0, before)
+    assert set(page.evaluate("window.seen")) == {255}
 
 
 def test_boxes_are_those_that_the_server_cuts_from_the_same_map(page, answers, folder):
@@ -238,7 +258,6 @@ def test_true_boxes_are_shown_where_the_image_has_them(page):
     assert page.locator("#phrases button").all_text_contents() == ["Left lung (1 true box)"]
     with_box = painted(page, 2)
     page.click("#truth")
-    page.wait_for_timeout(100)
     assert painted(page, 2) != with_box
     page.locator("#phrases button").click()
     page.wait_for_selector("#list li")
@@ -264,10 +283,8 @@ def test_the_keyboard_does_what_the_mouse_does(page):
     before = painted(page, 0)
     page.keyboard.press("+")
     page.keyboard.press("ArrowLeft")
-    page.wait_for_timeout(100)
     assert painted(page, 0) != before
     page.keyboard.press("0")
-    page.wait_for_timeout(100)
     assert painted(page, 0) == before
     page.keyboard.press("m")
     assert page.get_attribute("#maps", "aria-pressed") == "false"

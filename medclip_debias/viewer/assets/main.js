@@ -408,9 +408,12 @@ function controls() {
     n: () => step(1), p: () => step(-1), "/": () => $("sentence").focus(), "?": acts.keys,
   }, arrow);
   const resized = new ResizeObserver(() => {
-    if (state.fitted) return fit();
-    panes.forEach((pane) => pane.resize());
-    return draw("image");
+    if (state.fitted) fit();
+    else {
+      panes.forEach((pane) => pane.resize());
+      draw("image");
+    }
+    drawNow(); // another size empties a canvas, and at the next frame that would be seen
   });
   for (const pane of panes) resized.observe(pane.view);
 }
