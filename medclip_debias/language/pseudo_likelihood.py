@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
@@ -27,8 +29,8 @@ def pseudo_log_likelihood(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Score sentences; each distinct sequence of tokens is scored once.
 
-    Sentences of one length share a batch, so nothing is padded, and the vocabulary is only
-    predicted at the masked place.
+    Sentences of one length share a batch, so nothing is padded; the last layer and the vocabulary
+    are only computed at the masked place.
 
     Args:
         model: a masked language model with ``bert`` and ``cls`` (`load_masked_lm`), evaluating.
@@ -73,9 +75,39 @@ def _score(model: Any, mask_id: int, group: Sequence[tuple[int, ...]]) -> list[f
     inputs = ids[:, None, :].repeat(1, len(places), 1)
     rows = torch.arange(len(places), device=device)
     inputs[:, rows, places] = mask_id
-    hidden = model.bert(input_ids=inputs.flatten(0, 1)).last_hidden_state
-    hidden = hidden.view(count, len(places), length, -1)[:, rows, places]
+    hidden = last_hidden_at(model.bert, inputs.flatten(0, 1), places.repeat(count))
     log_probs = torch.log_softmax(model.cls(hidden).float(), dim=-1)
-    truth = ids[:, 1:-1, None]
-    values: list[float] = log_probs.gather(-1, truth).squeeze(-1).double().sum(dim=1).tolist()
+    found = log_probs.gather(-1, ids[:, 1:-1].reshape(-1, 1)).view(count, -1)
+    values: list[float] = found.double().sum(dim=1).tolist()
     return values
+
+
+def last_hidden_at(bert: Any, ids: Tensor, places: Tensor) -> Tensor:
+    """What ``bert`` says at one place of each row, with no more of its last layer than that takes.
+
+    Keys and values are of every token; the query, what follows the attention, and the two layers
+    after it (ten of a layer's twelve matrix products) of one.
+
+    Args:
+        bert: a BERT that evaluates and is no decoder.
+        ids: whole sentences ``[R, L]``, without padding.
+        places: one of each row ``[R]``.
+
+    Returns:
+        Last hidden states ``[R, D]``.
+    """
+    *before, last = bert.encoder.layer
+    hidden = bert.embeddings(input_ids=ids)
+    for layer in before:
+        hidden = layer(hidden)
+    own = last.attention.self
+    at = hidden[torch.arange(len(ids), device=ids.device), places]
+
+    def heads(x: Tensor) -> Tensor:  # [R, H, tokens, D / H]
+        return x.unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
+
+    query, key, value = own.query(at[:, None]), own.key(hidden), own.value(hidden)
+    seen = F.scaled_dot_product_attention(heads(query), heads(key), heads(value))
+    attended = last.attention.output(seen.flatten(1), at)
+    result: Tensor = last.output(last.intermediate(attended), attended)
+    return result

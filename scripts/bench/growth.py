@@ -185,7 +185,7 @@ class Sets:
             ),
         )
         yield "index", "studies", lambda n: verb("index", model, set_of(n), "--out", self.fresh())
-        # Every sentence is a landmark up to 2,000 of them, so that small sets grow in two ways.
+        # Every sentence is a landmark up to 1,000 of them, so that small sets grow in two ways.
         few = ["--set", "landmarks=300"]
         yield (
             " ".join(["index", *few]),

@@ -19,7 +19,7 @@ from medclip_debias.language.masked_lm import (
     train_masked_lm,
     train_tokenizer,
 )
-from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
+from medclip_debias.language.pseudo_likelihood import last_hidden_at, pseudo_log_likelihood
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 
 CORPUS = (
@@ -60,6 +60,20 @@ def test_pseudo_likelihood_equals_one_token_at_a_time_scoring(folder):
     for sentence, score in zip(sentences, scores, strict=True):
         assert score == pytest.approx(one_token_at_a_time(model, tokenizer, sentence), abs=1e-4)
     assert tokens[-1] == 14  # cut to the 16 tokens that the model reads
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_last_layer_at_one_place_is_that_of_the_whole_network(layers):
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    size = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40}
+    config = BertConfig(vocab_size=50, num_hidden_layers=layers, **size)
+    bert = BertModel(config, add_pooling_layer=False).double().eval()
+    ids, places = torch.randint(0, 50, (7, 9)), torch.randint(0, 9, (7,))
+    with torch.no_grad():
+        expected = bert(input_ids=ids).last_hidden_state[torch.arange(7), places]
+        assert torch.allclose(last_hidden_at(bert, ids, places), expected, atol=1e-12)
 
 
 def test_a_frequent_sentence_is_more_probable_than_a_rare_one(folder):

@@ -31,7 +31,7 @@ class IndexSettings(Settings):
         seed: of every random choice.
     """
 
-    landmarks: int = Field(2000, ge=2)
+    landmarks: int = Field(1000, ge=2)
     rank: int = Field(256, ge=1)
     kind: IndexKind = "auto"
     k: int = Field(10, ge=1)
