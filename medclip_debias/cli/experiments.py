@@ -25,6 +25,10 @@ def experiment(
     planned: Annotated[
         bool, typer.Option("--plan", help="Only predict the time and write each cell's run.yaml.")
     ] = False,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option("--reuse", help="Folder of another grid: cells it has measured are copied."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and evaluate methods with several seeds; name the differences that are significant.
@@ -42,6 +46,7 @@ def experiment(
                 out=out,
                 workers=workers,
                 planned=planned,
+                others=reuse or (),
                 progress=advance,
                 say=None if as_json else note,
             )

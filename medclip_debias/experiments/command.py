@@ -11,6 +11,7 @@ import yaml
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Table
 from medclip_debias.experiments.grid import read_grid
+from medclip_debias.experiments.reuse import reuse
 from medclip_debias.experiments.runner import Progress, plan, prediction, run_experiment
 from medclip_debias.experiments.trainings import Trainings
 from medclip_debias.files import write_text
@@ -25,6 +26,7 @@ def run_grid(
     out: Path | None = None,
     workers: int = 1,
     planned: bool = False,
+    others: Sequence[Path] = (),
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def run_grid(
         workers: cells trained side by side.
         planned: only predict, and write every ``run.yaml``: a cell may then be trained by
             ``train`` on another machine of the same disk, and is evaluated here afterwards.
+        others: folders of other grids, whose cells are taken where they are the same.
         progress: called with cells done and cells to do.
         say: called with sentences, as the predicted time.
 
@@ -64,6 +67,10 @@ def run_grid(
     lost = _forget(experiment, folder)
     if lost and say:
         say(f"{folder}: {lost} measured cells have lost their evaluation; they are measured again.")
+    for other in others:
+        taken = reuse(experiment, folder, other)
+        if say:
+            say(taken.sentence(other))
     ahead = plan(experiment, folder, workers)
     for number in ahead.missing:
         settings = experiment.run_settings(ahead.cells[number])

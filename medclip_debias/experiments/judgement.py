@@ -338,5 +338,6 @@ def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
                 gap = contrast.difference
                 p = math.nan if contrast.p_holm is None else contrast.p_holm
                 gaps[f"{method} minus {against}"] = (gap, contrast.interval or (gap, gap), p)
-        intervals(one, gaps, names=place % len(keys) == 0)
+        places = [f"{method} minus {against}" for method, against in pairs(grid)]
+        intervals(one, gaps, places, names=place % len(keys) == 0)
     return figure

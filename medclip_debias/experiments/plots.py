@@ -115,22 +115,37 @@ def _means(
 
 
 def intervals(
-    axes: Axes, found: Mapping[Any, tuple[float, tuple[float, float], float]], names: bool
+    axes: Axes,
+    found: Mapping[Any, tuple[float, tuple[float, float], float]],
+    rows: Sequence[Any],
+    names: bool,
 ) -> None:
     """Differences with their intervals, first on top; a dot is filled where p < .05.
 
     Args:
         axes: to draw on; the line at 0 is the baseline.
         found: name, then difference, interval and p.
+        rows: names from the top, the same for panels side by side, which show them once; a name
+            that ``found`` lacks keeps its place and is said not to have been measured.
         names: whether the vertical axis has them.
+
+    Raises:
+        ValueError: ``found`` has a name that is none of ``rows``.
     """
-    for height, (value, (low, high), p) in enumerate(list(found.values())[::-1]):
-        axes.plot([low, high], [height, height], color="#555555", linewidth=1.2)
-        filled = "#000000" if p < 0.05 else "#ffffff"
-        axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)
+    if unknown := [str(name) for name in found if name not in rows]:
+        raise ValueError(f"no place for {', '.join(unknown)}")
+    for height, name in enumerate(reversed(rows)):
+        if name in found:
+            value, ends, p = found[name]
+            axes.plot(ends, [height, height], color="#555555", linewidth=1.2)
+            filled = "#000000" if p < 0.05 else "#ffffff"
+            axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)
+        else:
+            absent: dict[str, Any] = {"fontsize": 7, "va": "center", "color": "#555555"}
+            axes.annotate("not measured", (0, height), (4, 0), textcoords="offset points", **absent)
     axes.axvline(0, color="#D55E00", linewidth=1)
     axes.locator_params(axis="x", nbins=5)  # more, and small differences overlap
-    axes.set_yticks(range(len(found)), [str(name) for name in reversed(found)] if names else [])
+    axes.set_yticks(range(len(rows)), [str(name) for name in reversed(rows)] if names else [])
 
 
 def labels(axes: Axes, x: str, y: str, legend: bool = True) -> None:

@@ -1,0 +1,93 @@
+"""Cells that another grid has measured already: copied, not measured again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.experiment import Cell
+from medclip_debias.experiments.trainings import Trainings
+from medclip_debias.files import atomic_folder, read_json, write_json, write_text
+
+BEGUN = ("checkpoints", "model")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was found in the folder of another grid.
+
+    Attributes:
+        cells: copied.
+        without_evaluation: measured there, but their evaluation is gone, so they are not copied.
+        begun: measured there, but their training has begun here, so it goes on here.
+    """
+
+    cells: int = 0
+    without_evaluation: int = 0
+    begun: int = 0
+
+    def sentence(self, other: Path) -> str:
+        """What to tell the user."""
+        told = f"{other}: {self.cells} cells taken from there"
+        if self.without_evaluation:
+            told += f"; {self.without_evaluation} have lost their evaluation and are measured here"
+        if self.begun:
+            told += f"; {self.begun} have begun here already and go on here"
+        return f"{told}."
+
+
+def reuse(experiment: Trainings, folder: Path, other: Path) -> Taken:
+    """Copy the cells of another grid that are missing here, with their run folders.
+
+    A cell is named by what its result depends on, so that one of another name is the same one. It
+    was perhaps measured on another machine; its file says where it comes from.
+
+    Args:
+        experiment: the grid; its runs lie in ``folder / "runs"``.
+        folder: of the grid.
+        other: of the other one.
+
+    Raises:
+        UserError: ``other`` holds no cells, or cells that cannot be read.
+    """
+    if not (other / "cells").is_dir():
+        raise UserError(f"{other}: holds no cells; give a folder of 'experiment' in --reuse.")
+    there = Trainings(experiment.settings, other / "runs")
+    taken = {"cells": 0, "without_evaluation": 0, "begun": 0}
+    for cell in experiment.cells():
+        name = f"{experiment.key(cell)}.json"
+        if (other / "cells" / name).is_file() and not (folder / "cells" / name).exists():
+            taken[_take(experiment, there, cell, other / "cells" / name, folder / "cells")] += 1
+    return Taken(**taken)
+
+
+def _take(experiment: Trainings, there: Trainings, cell: Cell, note: Path, cells: Path) -> str:
+    """Copy one cell; which of the counts of `Taken` it is."""
+    remedy = "give a whole folder in --reuse, or leave it out"
+    content = read_json(note, remedy, keys=("cell", "values", "seconds"))
+    if not isinstance(content["values"], dict):
+        raise UserError(f"{note}: 'values' is not a JSON object; {remedy}.")
+    if not (there.evaluated(cell) / "results.json").is_file():
+        return "without_evaluation"
+    place = experiment.folder(cell)
+    if any((place / name).exists() for name in BEGUN):
+        return "begun"
+    try:
+        with atomic_folder(place) as temporary:
+            shutil.copytree(there.folder(cell), temporary, dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise UserError(
+            f"{there.folder(cell)}: cannot be copied ({why}); mend that, or leave "
+            "the grid out of --reuse."
+        ) from error
+    run = experiment.run_settings(cell).model_dump(mode="json")
+    write_text(place / "run.yaml", yaml.safe_dump(run, sort_keys=False))
+    values = content["values"] | {"folder": "/".join(experiment.evaluated(cell).parts[-2:])}
+    origin = {"taken_from": str(note.parent.parent)}
+    write_json(cells / note.name, content | {"cell": dict(cell), "values": values} | origin)
+    return "cells"
