@@ -379,6 +379,23 @@ def _eta(data: PreparedSet, known: Truth) -> dict[str, Any]:
     }
 
 
+def legend(counts: Mapping[str, int]) -> tuple[list[str], str]:
+    """Classes that have a colour of their own, and what the marks without one are called.
+
+    Args:
+        counts: images that have the class alone.
+
+    >>> legend({"Edema": 3, "Mass": 0})
+    (['Edema'], 'none or several')
+    """
+    drawn = [name for name in counts if counts[name]]
+    ranked = sorted(drawn, key=lambda name: -counts[name])
+    colours = len(STYLES) - 1  # the first is that of text
+    others = len(ranked[colours:])
+    more = f", or one of {others} rarer class{'es' * (others > 1)}" if others else ""
+    return ranked[:colours], f"none or several{more}"
+
+
 def _picture(
     path: Path,
     vectors: Floats,
@@ -398,19 +415,19 @@ def _picture(
     names = [name for name in labels if name != "No Finding"]
     positive = np.stack([labels[name][rows[chosen]] == 1 for name in names], axis=1)
     single = positive.sum(axis=1) == 1
-    frequent = sorted(names, key=lambda name: -positive[single][:, names.index(name)].sum())[:6]
+    counts = dict(zip(names, positive[single].sum(axis=0), strict=True))
+    frequent, rest = legend(counts)
     flat = TSNE(
         random_state=seed, init="pca", perplexity=min(30, (len(chosen) - 1) / 3)
     ).fit_transform(vectors[chosen])
     figure = Figure(figsize=(6.4, 5.2), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.scatter(flat[:, 0], flat[:, 1], s=5, color=PALE, label="none or several")
+    axes.scatter(flat[:, 0], flat[:, 1], s=5, color=PALE, label=rest)
     for (colour, marker, _), name in zip(STYLES[1:], frequent, strict=False):
         mine = single & positive[:, names.index(name)]
-        if mine.any():
-            x, y = flat[mine].T
-            axes.scatter(x, y, s=16, color=colour, marker=marker, label=name)
+        x, y = flat[mine].T
+        axes.scatter(x, y, s=16, color=colour, marker=marker, label=name)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

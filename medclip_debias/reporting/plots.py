@@ -124,7 +124,6 @@ def bars(
     """
     figure, axes = _axes(WIDE)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     # A logarithmic axis has no zero: everything stands on a floor below the lowest count.
     seen = [count for count in (*counts, *(second or ())) if count > 0]
     floor = min(seen, default=1) / 2
@@ -134,11 +133,26 @@ def bars(
     if second is not None:
         outline = [max(count, floor) for count in second]
         axes.stairs(outline, edges, baseline=floor, color=SECOND, linestyle="--", linewidth=1.3)
-    axes.set_ylim(floor, 1.6 * max(seen, default=1))
+    top = 1.6 * max(seen, default=1)
+    axes.set_ylim(floor, top)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if top >= 100 * floor:  # two powers of ten are labels enough
+        axes.yaxis.minorticks_off()
+    else:
+        axes.yaxis.set_minor_formatter(lambda value, _: _between(value) if value >= 1 else "")
+        axes.tick_params(which="minor", labelsize=8.5, labelcolor=INK)
     axes.set_xlim(edges[0], edges[-1])
+    if all(edge % 1 == 0.5 for edge in edges):  # bins of whole numbers
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel(x, fontsize=9, color=INK)
     axes.set_ylabel(y, fontsize=9, color=INK)
     return inline(svg_of(figure), label)
+
+
+def _between(value: float) -> str:
+    """The label of a place between two powers of ten; not of all eight, which would overlap."""
+    label = f"{value:g}"
+    return label if label[0] in "2357" else ""
 
 
 def points(
@@ -171,11 +185,8 @@ def points(
     return inline(svg_of(figure), label)
 
 
-def levels(
-    names: Sequence[str], values: Sequence[float], label: str, *, x: str, most: int = 24
-) -> Markup:
-    """Horizontal bars, one a name; of more than ``most`` the first alone."""
-    names, values = names[:most], values[:most]
+def levels(names: Sequence[str], values: Sequence[float], label: str, *, x: str) -> Markup:
+    """Horizontal bars, one a name."""
     figure, axes = _axes((WIDE[0], 0.5 + 0.24 * max(len(names), 2)))
     places = range(len(names))
     axes.barh(places, values, 0.68, color=ACCENT)

@@ -24,6 +24,7 @@ SPLITS = ("train", "validate", "test", "held_out")
 FREQUENCIES = ((1, 1), (2, 4), (5, 9), (10, 99), (100, None))
 """Ends of the groups of sentences by how many studies say them."""
 _MOST_BINS = 30
+_MOST_VIEWS = 24
 
 
 def write_prepared_page(prepared: PreparedSet | Path) -> Path:
@@ -199,7 +200,9 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
             )
             drawn = bars(edges.tolist(), counts.tolist(), label, x=x, y="count")
             shown.append((drawn, title, text))
-    views = prepared.images["view"].replace("", "blank").value_counts()
+    every = prepared.images["view"].replace("", "blank").value_counts()
+    views, rest = every.head(_MOST_VIEWS), every.iloc[_MOST_VIEWS:]
+    more = f" {len(rest)} more, of {rest.sum():,} images, are not shown." if len(rest) else ""
     if len(views):
         plot = levels(
             [str(name) for name in views.index],
@@ -207,7 +210,7 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
             f"Images by view: {', '.join(f'{name} {n:,}' for name, n in views.items())}",
             x="images",
         )
-        shown.append((plot, "Views", "As the source names them."))
+        shown.append((plot, "Views", f"As the source names them.{more}"))
     return shown
 
 

@@ -327,8 +327,9 @@ def _same_run(
             "'out', or --fresh to start over."
         )
     if settings:
+        more = f" and {len(settings) - 4} more" if len(settings) > 4 else ""
         raise UserError(
-            f"{out}: holds a run with other settings ({', '.join(settings[:4])}); "
+            f"{out}: holds a run with other settings ({', '.join(settings[:4])}{more}); "
             "give another 'out', or --fresh to start over."
         )
     if _DATA in differ and not allow_changed_data:

@@ -8,6 +8,7 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings, Preprocessing
+from medclip_debias.evaluation.probe import legend
 from medclip_debias.models.dual_encoder import DualEncoder
 
 
@@ -79,3 +80,11 @@ def test_what_would_mislead_is_refused(small_model, small_prepared, tmp_path, ca
 
 def _without_time(content):
     return {key: value for key, value in json.loads(content).items() if key != "seconds"}
+
+
+def test_marks_of_classes_without_a_colour_are_not_called_none():
+    counts = {f"class {n}": n for n in range(9)}
+    frequent, rest = legend(counts)
+    assert frequent == [f"class {n}" for n in (8, 7, 6, 5, 4, 3)]
+    assert rest == "none or several, or one of 2 rarer classes"  # class 0 has no image
+    assert legend({"a": 0}) == ([], "none or several")

@@ -1,4 +1,4 @@
-"""Two and four processes against one with the whole batch: loss, gradients, scale and state."""
+"""Several processes against one with the whole batch: loss, gradients, scale and state."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, TwoViewBatch
@@ -32,7 +33,8 @@ from medclip_debias.losses.sharded import (
 )
 from medclip_debias.models.similarity import Similarity
 
-WORLDS = (2, 4)
+WORLDS = (2, 3)
+MOST = max(WORLDS)  # has every case
 STEPS = 2  # what the first leaves as state enters the second
 OWNERS = torch.tensor([0, 0, 1, 2, 3, 3, 4, 5, 6, 7, 7, 7])
 STUDIES = torch.tensor([7, 8, 9, 10, 11, 9, 12, 13])
@@ -40,7 +42,7 @@ NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax
 IMAGE_ONLY = (
     *("infonce 0", "debiased 1", "sogclr 0", "xclr 0", "infonce + fnc", "infonce + glofnd"),
 )
-CUTS = {1: [0, 8], 2: [0, 3, 8], 4: [0, 1, 4, 6, 8]}
+CUTS = {1: [0, 8], 2: [0, 3, 8], 3: [0, 1, 4, 8]}
 """First image of each process: unequal numbers of images and, per OWNERS, of sentences."""
 
 
@@ -199,8 +201,8 @@ def descent(content, dtype, batch_of, reduce=None):
         loss.backward()
         parameters = learned(model, objective)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        for gradient in gradients if reduce else ():
-            reduce(gradient)
+        if reduce:
+            reduce(gradients)
         with torch.no_grad():
             for p, gradient in zip(parameters, gradients, strict=True):
                 p -= 0.05 * gradient
@@ -217,9 +219,10 @@ def of_one(content, two_views, dtype):
 def compare(content, two_views, dtype, ranks, expected, shard=False):
     """Largest relative differences to what one process computes."""
 
-    def reduce(gradient):  # as DistributedDataParallel does
-        dist.all_reduce(gradient, group=ranks.group)
-        gradient /= ranks.world
+    def reduce(gradients):  # in one bucket, as DistributedDataParallel does
+        bucket = parameters_to_vector(gradients)
+        dist.all_reduce(bucket, group=ranks.group)
+        vector_to_parameters(bucket / ranks.world, gradients)
 
     found, many = descent(
         content,
@@ -258,7 +261,7 @@ SINGLE = {"kind": "clip"}
 def worker(rank, folder, expected):
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=max(WORLDS)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=MOST
     )
     found = {}
     groups = {world: dist.new_group(list(range(world))) for world in WORLDS}
@@ -267,7 +270,7 @@ def worker(rank, folder, expected):
             continue
         ranks = Ranks(rank, world, group)
         found[f"{world} gathering"] = gathering(ranks)
-        for name, content in cases().items():
+        for name, content in cases().items() if world == MOST else ():
             views = name.endswith("two views")
             given = (content, views, torch.float64, ranks, expected[name])
             found[f"{world} {name}"] = compare(*given)
@@ -276,7 +279,7 @@ def worker(rank, folder, expected):
         given = (SINGLE, False, torch.float32, ranks, expected["float32"])
         found[f"{world} float32"] = compare(*given)
         found[f"{world} float32, sharded"] = compare(*given, shard=True)
-    assert Ranks.current() == Ranks(rank, max(WORLDS))
+    assert Ranks.current() == Ranks(rank, MOST)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
@@ -292,15 +295,14 @@ def results(tmp_path_factory):
         for name, content in cases().items()
     }
     expected["float32"] = of_one(SINGLE, False, torch.float32)
-    mp.start_processes(worker, args=(folder, expected), nprocs=max(WORLDS), start_method="fork")
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(WORLDS))]
+    mp.start_processes(worker, args=(folder, expected), nprocs=MOST, start_method="fork")
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(MOST)]
 
 
-@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", cases())
-def test_many_processes_compute_what_one_does_with_the_whole_batch(results, name, world):
-    for rank in range(world):
-        found = results[rank][f"{world} {name}"]
+def test_many_processes_compute_what_one_does_with_the_whole_batch(results, name):
+    for rank in range(MOST):
+        found = results[rank][f"{MOST} {name}"]
         assert found["loss"] <= 1e-9
         assert found["gradient"] <= 1e-9
         # float32 tables, on similarities that differ in their last digits
@@ -308,11 +310,10 @@ def test_many_processes_compute_what_one_does_with_the_whole_batch(results, name
         assert found["ranks"] == 0
 
 
-@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", SHARED)
-def test_processes_that_share_the_loss_compute_what_one_does(results, name, world):
-    for rank in range(world):
-        found = results[rank][f"{world} {name}, sharded"]
+def test_processes_that_share_the_loss_compute_what_one_does(results, name):
+    for rank in range(MOST):
+        found = results[rank][f"{MOST} {name}, sharded"]
         assert found["loss"] <= 1e-9
         assert found["gradient"] <= 1e-9
         assert found["diagnostics"] <= 1e-9

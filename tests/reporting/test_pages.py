@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from medclip_debias.losses.objective import objectives
-from medclip_debias.reporting import plots
+from medclip_debias.reporting import plots, prepared_page
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import (
     frequency_rows,
@@ -91,6 +91,16 @@ def test_a_prepared_sets_page_holds_its_counts_and_no_words_of_patients(tmp_path
     assert cells["2 to 4"] == ["2", "5", "50.0%"]
 
 
+def test_views_that_the_plot_has_no_room_for_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared_page, "_MOST_VIEWS", 1)
+    prepared = write_set(tmp_path / "set")
+    assert "are not shown" not in write_prepared_page(prepared).read_text()
+    prepared.images["view"] = ["PA", "PA", "PA", "PA", "AP", "AP", ""]
+    html = write_prepared_page(prepared).read_text()
+    assert "Images by view: PA 4" in html
+    assert "2 more, of 3 images, are not shown." in html
+
+
 def test_groups_of_sentences_and_bins_of_numbers_leave_nothing_out():
     counts = np.array([1, 1, 4, 5, 9, 10, 99, 100, 5000])
     rows = frequency_rows(counts)
@@ -133,6 +143,20 @@ def test_bars_stay_between_their_axes():
     assert len(filled) == 3
     assert len({round(y, 3) for y in lowest}) == 1  # all stand on the axis
     assert max(lowest) < height - 20  # above its title
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ([1, 2, 3, 2], {"1", "2", "3"}),  # not 2 x 10 to the 0, nor .7 of an image
+        ([20, 35, 50, 31], {"10", "20", "30", "50", "70"}),
+        ([3, 40, 900, 5], {"10", "100", "1000"}),
+    ],
+)
+def test_counts_are_plain_numbers_and_bins_of_whole_numbers_have_whole_ones(counts, said):
+    drawn = str(plots.bars([0.5, 1.5, 2.5, 3.5, 4.5], counts, "Bars", x="x", y="y"))
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert set(labels) == said | {"1", "2", "3", "4", "x", "y"}
 
 
 def luminance(colour: str) -> float:

@@ -185,6 +185,8 @@ def test_a_run_with_other_settings_does_not_continue(settings):
     train(changed(settings, steps=2))
     with pytest.raises(UserError, match=r"other settings \(train\.steps\)"):
         train(settings)
+    with pytest.raises(UserError, match=r"\((train\.\w+, ){3}train\.\w+ and 1 more\)"):
+        train(changed(settings, steps=4, lr=0.1, seed=5, warmup_steps=1, weight_decay=0.2))
     assert train(settings, fresh=True).resumed_at == 0
 
 
