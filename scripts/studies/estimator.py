@@ -166,7 +166,7 @@ classes."""
             one.set_yticks(range(len(names)), names if metric == "clamped" else [], fontsize=7)
         for one, metric in zip(axes[2:], ("cnr", "recall"), strict=True):
             found = differences(judge, BASELINE, metric)
-            intervals(one, found, names=True)
+            intervals(one, found, [*found], names=True)
             one.set_xlabel(f"{LABELS[metric]} minus {BASELINE}", fontsize=8)
         return figure
 

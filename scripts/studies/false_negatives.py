@@ -151,10 +151,12 @@ number, the rest; `replicates=2` tells them apart.
         from medclip_debias.experiments.plots import intervals, panels
 
         groups = by_method([r for r in rows if r["part"] == "train"])
+        compared = [name for name in groups if name != BASELINE]
         figure, axes = panels(len(PLOTTED), [LABELS[metric] for metric in PLOTTED])
         figure.set_size_inches(3.4 * len(PLOTTED), 2.8)
         for place, (one, metric) in enumerate(zip(axes, PLOTTED, strict=True)):
-            intervals(one, differences(groups, BASELINE, metric), names=place == 0)
+            found = differences(groups, BASELINE, metric)
+            intervals(one, found, compared, names=place == 0)
             one.set_xlabel(f"minus {BASELINE}", fontsize=8)
         return figure
 

@@ -170,6 +170,8 @@ def line_of(title: str, setting: str) -> str:
 def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
     """Difference in AUC to the baseline: a panel for each method, a line for each grid.
 
+    A line keeps its place in the panel of a method that its grid lacks.
+
     Raises:
         UserError: two lines would have one name, and one of them would be lost.
     """
@@ -198,17 +200,21 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
     found = {method: values for method, values in found.items() if values}
     baseline = next(iter(grids.values()))["baseline"]
     figure, axes = panels(len(found), [f"{method} minus {baseline}" for method in found])
-    lines = max(len(values) for values in found.values())
+    measured = {line for values in found.values() for line in values}
+    every = dict.fromkeys(
+        line_of(one["title"], setting) for one in grids.values() for setting in one["means"]
+    )
+    lines = [line for line in every if line in measured]
     ends = [
         end for values in found.values() for _, interval, _ in values.values() for end in interval
     ]
     pad = 0.06 * (max(*ends, 0) - min(*ends, 0))
     for number, (axis, values) in enumerate(zip(axes, found.values(), strict=False)):
-        intervals(axis, values, names=number == 0)
+        intervals(axis, values, lines, names=number == 0)
         axis.set_xlabel("zero-shot AUC")
         axis.set_xlim(min(*ends, 0) - pad, max(*ends, 0) + pad)  # one scale for all panels
-        axis.set_ylim(-0.6, lines - 0.4)
-    figure.set_figheight(1.5 + 0.4 * lines)
+        axis.set_ylim(-0.6, len(lines) - 0.4)
+    figure.set_figheight(1.5 + 0.4 * len(lines))
     # Without a salt of its own each drawing of the same would have other ids.
     with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(temporary, format="svg", metadata={"Date": None})

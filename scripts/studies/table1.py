@@ -203,7 +203,8 @@ Each regime is a family.
             regime, metric = regimes[place // len(shown)], shown[place % len(shown)]
             groups = by_method([r for r in rows if (r["role"], r["regime"]) == ("report", regime)])
             found = differences(groups, BASELINE, metric)
-            intervals(one, found, names=place % len(shown) == 0)
+            compared = [name for name in groups if name != BASELINE]
+            intervals(one, found, compared, names=place % len(shown) == 0)
             one.set_xlabel(f"minus {BASELINE}", fontsize=8)
         return figure
 

@@ -100,3 +100,14 @@ def test_no_line_of_the_plot_is_lost_to_another_of_its_name(tmp_path):
     with pytest.raises(UserError, match="two grids have a line"):
         grids_page.plot({"one": grid, "two": grid}, ["a"], tmp_path / "plot.svg")
     assert not (tmp_path / "plot.svg").exists()
+
+
+def test_a_line_keeps_its_place_in_the_panel_of_a_method_that_its_grid_lacks(tmp_path):
+    grids = {}
+    for name, methods in {"one": "a", "two": "ab"}.items():
+        found = [contrast(method, 0.1, 0.001, 0.002, name) for method in methods]
+        grids[name] = grids_page.grid_of(grid_folder(tmp_path / name, found, (name,)))
+    grids_page.plot(grids, ["a", "b"], tmp_path / "plot.svg")
+    drawn = (tmp_path / "plot.svg").read_text()
+    said = ("Set, one", "Set, two", "not measured")
+    assert [drawn.count(f"<!-- {text} -->") for text in said] == [1, 1, 1]
