@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import resource
 import shutil
 import time
 
@@ -24,6 +23,7 @@ from medclip_debias.training.processes import together
 from medclip_debias.training.run import train
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.trainer import Trainer
+from tests.disk import files_of_at_most
 from tests.training.conftest import in_processes, largest_difference
 
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
@@ -225,14 +225,10 @@ def test_a_full_disk_is_one_sentence_before_anything_is_written(tmp_path, monkey
 
 def test_a_disk_that_fills_up_is_one_sentence_and_what_was_written_is_not_taken_for_whole(tmp_path):
     layout, key = layout_and_key()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     writer = write_features(tmp_path, key, layout, rows, 2)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # 168 bytes are needed
-        with pytest.raises(UserError, match=r"is the disk full\?\); free some space"):
-            list(writer)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = r"is the disk full\?\); free some space"
+    with files_of_at_most(64), pytest.raises(UserError, match=said):  # 168 are needed
+        list(writer)
     assert list(write_features(tmp_path, key, layout, rows, 2))[-1] == 7
     assert torch.equal(
         StoredFeatures(tmp_path, layout, np.arange(7)).at(np.arange(7)), rows(range(7))

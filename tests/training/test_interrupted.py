@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import time
@@ -28,6 +27,7 @@ from medclip_debias.training.precision import advice
 from medclip_debias.training.run import train
 from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.trainer import Trainer
+from tests.disk import files_of_at_most
 from tests.training.conftest import flip, in_processes, largest_difference
 
 KILLS = 12
@@ -341,8 +341,10 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(begun):
 
     def work():
         size = len(kept["step_00000004.pt"])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
-        with pytest.raises(UserError, match=r"cannot be written.*intact"):
+        with (
+            files_of_at_most(size // 2),
+            pytest.raises(UserError, match=r"cannot be written.*intact"),
+        ):
             train(begun)
         os._exit(2)
 

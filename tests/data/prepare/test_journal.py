@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from medclip_debias.data.prepare import prepare, prepare_part
 from medclip_debias.data.prepare.journal import Journal
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from tests.disk import files_of_at_most
 
 SMALL = PrepareSettings(size=32)
 FORK = multiprocessing.get_context("fork")
@@ -214,22 +214,16 @@ class TestDisk:
         finally:
             subprocess.run(["umount", str(small)], check=True)
 
-    def test_a_disk_that_fills_up_later_keeps_what_is_done(self, phantom_tree, tmp_path):
+    def test_a_disk_that_fills_up_later_keeps_what_is_done(self, phantom_tree, tmp_path, capsys):
         """The limit on file sizes stands for the disk: it is met while rows are written."""
         out = tmp_path / "o"
-        code = (
-            "import resource, sys\n"
-            "from medclip_debias.cli import run\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
-            "sys.exit(run(sys.argv[1:]))\n"
-        )
-        words = ["prepare", str(phantom_tree), str(out), "--size", "32", "--workers", "1"]
-        found = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
-        )
-        assert found.returncode == 2
-        assert "cannot be written (File too large)" in found.stderr
-        assert "run the same command again to resume" in found.stderr
+
+        with files_of_at_most(60_000):
+            words = ["prepare", str(phantom_tree), str(out), "--size", "32", "--workers", "1"]
+            assert run(words) == 2
+        said = capsys.readouterr().err
+        assert "cannot be written (File too large)" in said
+        assert "run the same command again to resume" in said
         assert not out.exists()
         resumed = prepare(phantom_tree, out, SMALL, workers=1)
         fresh = prepare(phantom_tree, tmp_path / "fresh", SMALL, workers=1)
