@@ -37,6 +37,7 @@ from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import encode_distinct, sentence_list
 from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
+from medclip_debias.models.unfilled import unfilled
 
 FORMAT = 1
 MODEL_TYPE = "medclip_debias"
@@ -376,7 +377,8 @@ class DualEncoder(nn.Module, ModelHubMixin):
 
         with torch.device("meta"):
             check_room(built(), folder / "model.safetensors", where)
-        model = built()
+        with unfilled():
+            model = built()
         model._load_state(folder / "model.safetensors")
         hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
         files = _files_hash(folder)

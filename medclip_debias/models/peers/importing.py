@@ -62,6 +62,7 @@ from medclip_debias.models.text_encoder import (
     read_bert_config,
     read_bert_state,
 )
+from medclip_debias.models.unfilled import unfilled
 
 BAD = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
 """What building a model of numbers that do not fit raises, in one library or another."""
@@ -207,7 +208,8 @@ def _written(
     where: str,
 ) -> Peer:
     """Build the model, fill it strictly, write its folder, and read that."""
-    with explained(f"{where}: the widths and heads of this model do not fit together", *BAD):
+    misfit = f"{where}: the widths and heads of this model do not fit together"
+    with explained(misfit, *BAD), unfilled():
         peer = Peer(settings, preprocessing, tokenizer, provenance)
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)

@@ -55,6 +55,7 @@ from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import encode_distinct, sentence_list, stacked
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.models.unfilled import unfilled
 
 FORMAT = 1
 FILE = "peer.yaml"
@@ -468,7 +469,8 @@ class Peer(nn.Module):
             _there(path)
         tokenizer = read_tokenizer(settings, folder)
         check_buildable(settings, files[0], where)
-        model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
+        with unfilled():
+            model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         with explained(f"{files[0]}: cannot be read as model weights", Exception):
             state = load_file(files[0])
         load_strictly(model, state, str(files[0]))

@@ -1,0 +1,91 @@
+"""Loading draws no random numbers, and leaves none of what was not drawn."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    PrepareSettings,
+    Preprocessing,
+    TextEncoderSettings,
+)
+from medclip_debias.models import dual_encoder
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.image_encoder import build_image_encoder
+from medclip_debias.models.unfilled import _DRAWS, _NothingDrawn, unfilled
+
+
+class Poisoned(_NothingDrawn):
+    """What would have been drawn is no number, so that whatever stays of it is seen."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = super().__torch_function__(func, types, args, kwargs)
+        drawn = getattr(func, "__name__", "") in _DRAWS
+        return found.detach().fill_(math.nan) if drawn else found
+
+
+@contextmanager
+def poisoned():
+    with Poisoned():
+        yield
+
+
+def empty(module):
+    """Names of tensors, buffers that no file holds among them, with a value that is no number."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name for name, value in tensors if not value.isfinite().all()}
+
+
+@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "vit_tiny_scratch"])
+def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
+    arch, cxr_bert_folder, tmp_path, monkeypatch
+):
+    torch.manual_seed(0)
+    side = 56 if arch.startswith("vit") else 64
+    model = DualEncoder.create(
+        ModelSettings(
+            image=ImageEncoderSettings(arch=arch),
+            text=TextEncoderSettings(folder=cxr_bert_folder, max_tokens=16),
+            dim=8,
+        ),
+        Preprocessing(prepare=PrepareSettings(size=side), input_size=side),
+    )
+    model.save(tmp_path / "model")
+    monkeypatch.setattr(dual_encoder, "unfilled", poisoned)
+    loaded = DualEncoder.load(tmp_path / "model")
+    assert empty(loaded) == set()
+    found, kept = loaded.state_dict(), model.state_dict()
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
+
+
+def test_nothing_is_drawn_for_bert_and_a_resnet():
+    """Of BERT's and torchvision's own code every weight that has a direction is left alone."""
+    from transformers import BertConfig, BertModel
+
+    small = BertConfig(hidden_size=16, num_attention_heads=2, intermediate_size=8, vocab_size=50)
+    before = torch.get_rng_state()
+    with poisoned():
+        bert = BertModel(small)
+        image = build_image_encoder(ImageEncoderSettings(arch="resnet_small"))
+    assert torch.equal(torch.get_rng_state(), before)
+    for module in (bert, image):
+        layers = (one for one in module.modules() if isinstance(one, (nn.Linear, nn.Conv2d)))
+        assert all(layer.weight.isnan().all() for layer in layers)
+        assert empty(module) <= set(dict(module.named_parameters()))
+
+
+def test_outside_weights_are_drawn_as_ever():
+    torch.manual_seed(0)
+    expected = nn.Linear(5, 7).weight
+    with unfilled():
+        nn.Linear(5, 7)
+    torch.manual_seed(0)
+    assert torch.equal(nn.Linear(5, 7).weight, expected)
