@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from medclip_debias.data.text.claims.claim import Claim
-from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
+from medclip_debias.data.text.claims.lexicon import Lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.grounding.denials import is_groundable
 
 GENERAL = "No acute cardiopulmonary process."
 """Stands against a sentence in which no finding of the lexicon is named."""
+
+
+@cache
+def _packaged_parser() -> RuleParser:
+    return RuleParser()  # its lexicon stands for thousands of phrases
 
 
 class Reader:
@@ -23,9 +28,9 @@ class Reader:
     """
 
     def __init__(self, lexicon: Lexicon | None = None) -> None:
-        self.lexicon = lexicon or load_lexicon()
+        self._parser = RuleParser(lexicon) if lexicon else _packaged_parser()
+        self.lexicon = self._parser.lexicon
         self.claims = lru_cache(maxsize=1 << 17)(self._claims)
-        self._parser = RuleParser(self.lexicon)
 
     def _claims(self, text: str) -> tuple[Claim, ...]:
         return self._parser.parse(text).claims

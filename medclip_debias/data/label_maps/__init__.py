@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -252,8 +253,7 @@ def load_label_map(source: Path | str) -> LabelMap:
     """
     packaged = packaged_maps()
     if str(source) in packaged:
-        with as_file(files(__package__) / f"{source}.yaml") as path:
-            return validate(LabelMap, load_yaml(path), f"{source}.yaml of the package")
+        return _packaged_map(str(source))
     path = Path(source)
     if not path.is_file() and path.suffix not in (".yaml", ".yml"):
         hint = did_you_mean(str(source), packaged)
@@ -262,6 +262,12 @@ def load_label_map(source: Path | str) -> LabelMap:
             " YAML file."
         )
     return validate(LabelMap, {"name": path.stem} | load_yaml(path), str(path))
+
+
+@cache
+def _packaged_map(name: str) -> LabelMap:
+    with as_file(files(__package__) / f"{name}.yaml") as path:
+        return validate(LabelMap, load_yaml(path), f"{name}.yaml of the package")
 
 
 def maps_for(kind: str | None) -> list[LabelMap]:

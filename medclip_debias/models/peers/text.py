@@ -116,9 +116,13 @@ class ClipTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        vocabulary = tokenizer.get_vocab()
-        self.start_id = int(vocabulary[START])
-        self.end_id = int(vocabulary[END])
+        self.start_id, self.end_id = map(self._number, (START, END))
+
+    def _number(self, token: str) -> int:
+        number = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise KeyError(token)
+        return int(number)
 
     @classmethod
     def from_merges(cls, path: Path) -> ClipTokenizer:
