@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.cli import run
+from medclip_debias.phantom import PhantomSettings, generate
 
 REPO = Path(__file__).parents[1]
 UMASK = 0o027
 
 
 @pytest.fixture(scope="module")
-def root(phantom_tree, tmp_path_factory):
+def root(tmp_path_factory):
     """What the verbs leave, one after the other."""
     root = tmp_path_factory.mktemp("rights")
+    phantom = tmp_path_factory.mktemp("phantom") / "tree"
+    generate(phantom, PhantomSettings(studies=48, seed=3, min_side=80, max_side=112), None, 1)
     before = os.umask(UMASK)
     try:
         prepared, lm, out = f"{root}/prepared", f"{root}/lm", f"{root}/run"
@@ -25,14 +28,15 @@ def root(phantom_tree, tmp_path_factory):
         settings += ["train.validate_every=1", "train.validate_images=8", "train.warmup_steps=1"]
         settings += [f"prepared={prepared}", f"out={out}", f"model.text.folder={lm}"]
         config = str(REPO / "medclip_debias/configs" / "phantom" / "base.yaml")
-        image = next(phantom_tree.rglob("*.dcm"))
+        image = next(phantom.rglob("*.dcm"))
         few = ["--set", "landmarks=40", "--set", "queries=10", "--set", "image_queries=2"]
+        quick = ["--bootstrap", "0", "--heatmaps", "1"]
         for command in (
-            ["prepare", str(phantom_tree), prepared, "--size", "72"],
+            ["prepare", str(phantom), prepared, "--size", "72", "--workers", "1"],
             ["language-model", prepared, lm, *small],
             ["score", prepared, "--language-model", lm],
             ["train", config, "--loss", "debiased_language_model", *settings],
-            ["evaluate", f"{out}/model", prepared, "--out", out, "--bootstrap", "0"],
+            ["evaluate", f"{out}/model", prepared, "--out", out, *quick],
             ["report", out],
             ["index", f"{out}/model", prepared, "--out", f"{root}/index", *few],
             ["ground", f"{out}/model", str(image), "--text", "Clear.", "--out", f"{root}/maps"],

@@ -44,7 +44,10 @@ def checks(capsys, command, code):
     return {one["name"]: one for one in json.loads(captured.out)["checks"]}, captured.out
 
 
-def test_a_run_that_can_begin(root, capsys):
+def test_a_run_that_can_begin(root, capsys, monkeypatch):
+    # tests/test_cli_ops.py has two new processes add up numbers.
+    added = Finding("gloo all-reduce", OK, "2 processes agree")
+    monkeypatch.setattr(machine, "all_reduce", lambda: added)
     found, out = checks(capsys, words(root), 0)
     data = PreparedSet.open(root / "prepared")
     assert found["data"]["state"] == "ok"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from medclip_debias.data.masks import as_coco, encode
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.sources.progression import STATES
 from medclip_debias.data.store import FORMAT_VERSION, PreparedSet, content_hash, write_json
+from medclip_debias.evaluation.protocol import REGISTRY
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -106,6 +109,22 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
 @pytest.fixture(scope="session")
 def write_prepared():
     return _write_prepared
+
+
+@contextmanager
+def measuring_only(*names: str) -> Iterator[None]:
+    """`evaluate` with these protocols: the others take most of its time."""
+    every = REGISTRY.all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(REGISTRY, "entries", {name: every[name] for name in names})
+        yield
+
+
+@pytest.fixture
+def only_zero_shot() -> Iterator[None]:
+    """For tests that look at labels, prompts and scores of whole images."""
+    with measuring_only("zero_shot"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.reporting.report import write_report
+from tests.evaluation.conftest import measuring_only
 
 QUICK = {"bootstrap": 0, "heatmaps": 0}
 CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]
@@ -77,6 +78,7 @@ def rename(names):
     return lambda table: table.rename(columns=names)
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 def test_images_judged_through_a_map_have_the_metrics_of_their_own_names(
     other_archive, prepared_for_model, trained_elsewhere, tmp_path
 ):
@@ -190,6 +192,7 @@ def test_a_model_of_synthetic_images_measured_on_others_says_what_that_means(
     assert WARNING not in found["notes"]
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 def test_a_class_without_a_column_is_told_of_the_archives_map(
     prepared_for_model, trained_elsewhere, tmp_path
 ):
@@ -207,6 +210,7 @@ def test_a_class_without_a_column_is_told_of_the_archives_map(
     assert found["Fracture"]["reason"] == "no such label column"
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 def test_runs_on_two_archives_are_not_paired(
     prepared_for_model, small_prepared, trained_elsewhere, tmp_path
 ):
@@ -235,8 +239,10 @@ def test_precision_by_class_uses_the_map_too(small_prepared, small_model, rename
     folder = renamed(rename({"Edema": "Wet", "Pneumonia": "Infection", "Pneumothorax": "Air"}))
     mine = tmp_path / "mine.yaml"
     mine.write_text("classes: {Edema: Wet, Pneumonia: {any: [Infection]}, Pneumothorax: Air}")
-    plain = evaluate(small_model, small_prepared.folder, tmp_path / "a", **QUICK, classes=CLASSES)
-    mapped = evaluate(small_model, folder, tmp_path / "b", **QUICK, classes=CLASSES, label_map=mine)
+    words = QUICK | {"classes": CLASSES}
+    with measuring_only("zero_shot", "study_retrieval"):
+        plain = evaluate(small_model, small_prepared.folder, tmp_path / "a", **words)
+        mapped = evaluate(small_model, folder, tmp_path / "b", **words, label_map=mine)
     assert mapped["study_retrieval"]["precision_classes"] == CLASSES
     for key in ("precision_classes", "class_precision"):
         assert mapped["study_retrieval"][key] == plain["study_retrieval"][key]
@@ -335,6 +341,7 @@ def test_archives_are_told_apart_by_kind_and_content(trained, tested, relation, 
     )
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 def test_uncertain_labels_stay_uncertain_through_a_map(renamed, small_model, tmp_path):
     def change(table):
         found = rename({"Pneumonia": "A"})(table)

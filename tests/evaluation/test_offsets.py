@@ -15,6 +15,7 @@ from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
 from medclip_debias.evaluation.offsets import prompt_offsets, read_offsets
+from tests.evaluation.conftest import measuring_only
 
 
 @given(
@@ -34,14 +35,16 @@ def test_the_constant_normalises_each_prompt_and_follows_a_shift(scores, scale, 
 @pytest.fixture(scope="module")
 def plain(small_prepared, small_model, tmp_path_factory):
     out = tmp_path_factory.mktemp("plain")
-    return evaluate(small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0)
+    with measuring_only("zero_shot"):
+        return evaluate(small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0)
 
 
 def with_offsets(small_model, small_prepared, out, whose):
     options = EvaluationOptions(offsets=whose)
-    return evaluate(
-        small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0, options=options
-    )
+    with measuring_only("zero_shot"):
+        return evaluate(
+            small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0, options=options
+        )
 
 
 def test_offsets_move_decisions_and_no_auc(plain, small_model, small_prepared, tmp_path):

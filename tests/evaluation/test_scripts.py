@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.models.dual_encoder import DualEncoder
+from tests.evaluation.conftest import measuring_only
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -29,6 +30,7 @@ def table(text):
     ]
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 def test_zero_shot_prints_the_metrics_of_the_results(small_prepared, small_model, tmp_path, capsys):
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
     assert script("zero_shot_chex5").main(words) == 0
@@ -44,7 +46,8 @@ def test_zero_shot_prints_the_metrics_of_the_results(small_prepared, small_model
 
 def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model, tmp_path, capsys):
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
-    assert script("retrieval_ms_cxr").main(words) == 0
+    with measuring_only("retrieval", "study_retrieval"):
+        assert script("retrieval_ms_cxr").main(words) == 0
     rows = {tuple(row[:3]): row for row in table(capsys.readouterr().out)}
     results = json.loads((tmp_path / "results.json").read_text())
     strict = results["retrieval"]["strict"]["sentence_to_box"]
@@ -57,7 +60,8 @@ def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model
 
 def test_region_centres_differ_in_grounding_alone(small_prepared, small_model, capsys):
     grid = DualEncoder.grid
-    assert script("region_centres").main([str(small_model), str(small_prepared.folder)]) == 0
+    with measuring_only("zero_shot", "grounding"):
+        assert script("region_centres").main([str(small_model), str(small_prepared.folder)]) == 0
     assert DualEncoder.grid is grid
     rows = {}
     for line in capsys.readouterr().out.splitlines()[1:]:
@@ -78,5 +82,6 @@ def test_what_cannot_be_used_is_one_sentence(name, small_prepared, tmp_path, cap
 
 def test_what_a_set_does_not_allow_is_said(write_prepared, small_model, tmp_path, capsys):
     unlabelled = str(write_prepared(tmp_path / "unlabelled", labels=False))
-    assert script("region_centres").main([str(small_model), unlabelled]) == 0
+    with measuring_only("zero_shot", "grounding"):
+        assert script("region_centres").main([str(small_model), unlabelled]) == 0
     assert "Not measured: zero_shot. The set has no labels" in capsys.readouterr().out

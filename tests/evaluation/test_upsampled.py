@@ -139,12 +139,12 @@ def test_boxes_are_those_of_the_labelled_pixels(case, threshold, connectivity):
 
 def test_a_full_size_map_is_exact_too():
     rng = np.random.default_rng(0)
-    geometry = SquareGeometry(2500, 3000, 512, 480)
+    geometry = SquareGeometry(1500, 1800, 512, 480)
     grid = RegionGrid(15, 15, stride=32.0, first=0.5)
     scores = rng.uniform(-0.2, 0.7, (15, 15)).astype(np.float32)
-    boxes = [[300.5, 400.25, 900, 700], [1000, 800, 400.5, 1000], [2900, 10, 500, 90]]
+    boxes = [[180.5, 240.25, 540, 420], [600, 480, 240.5, 600], [1740, 10, 300, 54]]
     heatmap = pixels_of(scores, geometry, grid, smoothing=1.5)
-    mask = box_mask(boxes, 2500, 3000)
+    mask = box_mask(boxes, 1500, 1800)
     found = Upsampled(scores, geometry, grid, boxes, smoothing=1.5)
     split = InsideOutside.of(heatmap, mask)
     np.testing.assert_array_equal(found.iou(THRESHOLDS), split.iou(THRESHOLDS))

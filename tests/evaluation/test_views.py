@@ -110,6 +110,7 @@ def test_all_images_are_judged_when_asked_for(mixed, small_model, scores, tmp_pa
     assert found["notes"] == []
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 @pytest.mark.parametrize("views", ["frontal", "all"])
 def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores, tmp_path, views):
     found = run(mixed, small_model, tmp_path, views=views, several_views="mean")["zero_shot"]

@@ -22,7 +22,7 @@ from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.front import model as module
 from medclip_debias.front.model import Model, SyntheticModelWarning
-from medclip_debias.grounding.files import ground_files
+from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.grounding.suppression import save_rule
 from medclip_debias.models.peers.peer import Peer
@@ -71,7 +71,8 @@ def test_files_have_the_scores_that_evaluate_gives_them(evaluated, files, model)
 
 def test_files_have_the_maps_that_ground_gives_them(files, model, tmp_path):
     files = [files[1], files[2], files[5], files[7]]
-    result = ground_files(model.network, files, [LEFT, NONE], tmp_path / "maps")
+    plain = GroundOptions(style={"legend": False})  # pictures that nobody looks at here
+    result = ground_files(model.network, files, [LEFT, NONE], tmp_path / "maps", plain)
     scores = model.scores(files, [LEFT, NONE])
     for path, entry in zip(files, result["images"], strict=True):
         maps = model.heatmaps(str(path), [LEFT, NONE])

@@ -20,6 +20,9 @@ from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.models.synthetic import WARNING
 
+PLAIN = GroundOptions(style={"legend": False})
+"""For tests that do not look at the pictures: a legend takes most of their time."""
+
 
 @pytest.fixture
 def image_file(tmp_path, radiograph):
@@ -92,10 +95,11 @@ def test_maps_scores_and_pictures_of_each_sentence(model, image_file, tmp_path):
 
 def test_found_boxes_are_those_of_the_map(model, image_file, tmp_path):
     path = image_file("image.png", 90, 70)
-    plain = ground_files(model, [path], ["Left lung."], tmp_path / "plain")
+    plain = ground_files(model, [path], ["Left lung."], tmp_path / "plain", PLAIN)
     (row,) = plain["images"][0]["sentences"]
     threshold = (row["lowest"] + row["highest"]) / 2
-    options = GroundOptions(threshold=threshold, min_area=3, maps=False)
+    changed = {"threshold": threshold, "min_area": 3, "maps": False}
+    options = PLAIN.model_copy(update=changed)
     (row,) = ground_files(model, [path], ["Left lung."], tmp_path / "out", options)["images"][0][
         "sentences"
     ]
@@ -129,7 +133,7 @@ def test_several_images_get_folders_and_bad_ones_are_listed(model, image_file, t
     broken.write_bytes(good[0].read_bytes()[:-60])
     files = find_images([tmp_path / "images"])
     assert files == [*good, flat, broken]
-    result = ground_files(model, files, ["Left lung."], tmp_path / "out")
+    result = ground_files(model, files, ["Left lung."], tmp_path / "out", PLAIN)
     assert [entry["image"] for entry in result["images"]] == [str(path) for path in good]
     assert [entry["image"] for entry in result["rejected"]] == [str(flat), str(broken)]
     for entry, name in zip(result["images"], "ab", strict=True):
@@ -143,7 +147,7 @@ def test_several_images_get_folders_and_bad_ones_are_listed(model, image_file, t
 def test_images_of_one_name_do_not_overwrite_each_other(model, image_file, tmp_path):
     sizes = {"p1/a.png": (40, 50), "p2/a.png": (50, 40), "p3/a_2.png": (44, 40)}
     files = [image_file(name, *size) for name, size in sizes.items()]
-    result = ground_files(model, files, ["Left lung."], tmp_path / "out")
+    result = ground_files(model, files, ["Left lung."], tmp_path / "out", PLAIN)
     shapes = [np.load(entry["sentences"][0]["map"]).shape for entry in result["images"]]
     assert shapes == list(sizes.values())
 
@@ -260,7 +264,7 @@ class TestBoxesOfTheRightImage:
     NAME = "study1/view1_frontal.png"
 
     def boxes(self, model, images, file, out):
-        result = ground_files(model, images, ["Left lung."], out, boxes=file)
+        result = ground_files(model, images, ["Left lung."], out, PLAIN, boxes=file)
         return [e["sentences"][0]["reference"]["boxes"] for e in result["images"]], result
 
     def test_images_that_are_all_named_alike(self, model, image_file, tmp_path):
@@ -398,7 +402,7 @@ def test_by_default_only_what_exceeds_absent_findings_is_coloured(model, image_f
 def test_a_sentence_that_is_not_in_the_image_has_no_box_and_says_why(model, image_file, tmp_path):
     rule = SuppressionRule(evidence="score", threshold=-1.0, slope=1.0)
     texts = ["Left lung.", "No pneumothorax."]
-    options = GroundOptions(maps=False)
+    options = PLAIN.model_copy(update={"maps": False})
     (image,) = ground_files(
         model, [image_file("a.png", 60, 80)], texts, tmp_path / "kept", options, rule=rule
     )["images"]

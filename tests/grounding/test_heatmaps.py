@@ -24,17 +24,21 @@ def by_loop(scores, geometry, stride, first):
     rows, columns = scores.shape
     side = geometry.input_size
     result = np.full((geometry.height, geometry.width), np.nan)
+    pixels = np.mgrid[: geometry.width, : geometry.height].T + 0.5
+    places = geometry.to_model(pixels).tolist()
     for i in range(geometry.height):
         for j in range(geometry.width):
-            x, y = geometry.to_model([j + 0.5, i + 0.5])
+            x, y = places[i][j]
             if not (0 <= x <= side and 0 <= y <= side):
                 continue
             u = min(max((x - first) / stride, 0), columns - 1)
             v = min(max((y - first) / stride, 0), rows - 1)
             total = 0.0
             for r in range(rows):
+                if abs(v - r) >= 1:
+                    continue
                 for c in range(columns):
-                    weight = max(0, 1 - abs(u - c)) * max(0, 1 - abs(v - r))
+                    weight = max(0, 1 - abs(u - c)) * (1 - abs(v - r))
                     total += weight * scores[r, c]
             result[i, j] = total
     return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -57,25 +59,29 @@ def full_batch(
     scale: float = 3.0,
     dtype: torch.dtype = torch.float64,
     similarity: torch.Tensor | None = None,
+    owners: Sequence[int] = OWNERS,
     **changes: object,
 ) -> ContrastiveBatch:
-    """6 images, 8 sentences, every optional field."""
+    """6 images, 8 sentences (or as ``owners`` says), every optional field."""
     g = torch.Generator().manual_seed(draw)
-    drawn = torch.rand(6, len(OWNERS), generator=g, dtype=torch.float64) * 2 - 1
-    given = fields(draw, 6, len(OWNERS), dtype) | changes
+    images = max(owners) + 1
+    drawn = torch.rand(images, len(owners), generator=g, dtype=torch.float64) * 2 - 1
+    given = fields(draw, images, len(owners), dtype) | changes
     return ContrastiveBatch(
         drawn.to(dtype) if similarity is None else similarity,
         torch.tensor(scale, dtype=dtype),
-        torch.tensor(OWNERS),
+        torch.tensor(owners),
         **given,  # type: ignore[arg-type]
     )
 
 
-def view_batch(draw: int = 0, scale: float = 3.0, **changes: object) -> TwoViewBatch:
-    """Two views of 5 images in float64, with the fields that make sense there."""
+def view_batch(
+    draw: int = 0, scale: float = 3.0, images: int = 5, **changes: object
+) -> TwoViewBatch:
+    """Two views of each image in float64, with the fields that make sense there."""
     g = torch.Generator().manual_seed(draw)
-    first, second = torch.randn(2, 5, 6, generator=g, dtype=torch.float64)
-    given = fields(draw, 5, 5, torch.float64) | changes
+    first, second = torch.randn(2, images, 6, generator=g, dtype=torch.float64)
+    given = fields(draw, images, images, torch.float64) | changes
     return TwoViewBatch.from_views(first, second, scale, **given)
 
 

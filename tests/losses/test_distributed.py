@@ -35,13 +35,13 @@ from medclip_debias.models.similarity import Similarity
 
 WORLDS = (2, 3)
 MOST = max(WORLDS)  # has every case
-STEPS = 2  # what the first leaves as state enters the second
 OWNERS = torch.tensor([0, 0, 1, 2, 3, 3, 4, 5, 6, 7, 7, 7])
 STUDIES = torch.tensor([7, 8, 9, 10, 11, 9, 12, 13])
 NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
 IMAGE_ONLY = (
     *("infonce 0", "debiased 1", "sogclr 0", "xclr 0", "infonce + fnc", "infonce + glofnd"),
 )
+READ_WHERE_THERE = {"study_of_image", "labels"}  # without being required
 CUTS = {1: [0, 8], 2: [0, 3, 8], 3: [0, 1, 4, 8]}
 """First image of each process: unequal numbers of images and, per OWNERS, of sentences."""
 
@@ -146,8 +146,11 @@ def whole_batch(model, step, two_views, dtype):
     return ContrastiveBatch(similarity, scale, OWNERS, **fields, **equal)
 
 
-def gathered_batch(model, step, two_views, dtype, ranks, shard=False):
-    """The same from this process's part: some of the 8 images and their sentences."""
+def gathered_batch(model, step, two_views, dtype, ranks, shard=False, reads=None):
+    """The same from this process's part: some of the 8 images and their sentences.
+
+    Of the fields only those in ``reads``, if given: gathering the others is most of the work.
+    """
     x, y, vectors, per_image, per_sentence = data(step, dtype)
     images = slice(*CUTS[ranks.world][ranks.rank : ranks.rank + 2])
     part = torch.arange(images.start, images.stop)
@@ -155,12 +158,16 @@ def gathered_batch(model, step, two_views, dtype, ranks, shard=False):
     fields = {name: value[images] for name, value in per_image.items()}
     scale = model.similarity.scale
     equal = {"label_names": NAMES, "seed": step, "done": 0.4}
+
+    def read(fields):
+        return {name: fields[name] for name in fields if reads is None or name in reads}
+
     if two_views:
         first, second = (model.regions(x[images, n]) for n in (0, 1))
         cosine = (vectors[:8] @ vectors[:8].T)[images]
         fields |= {"eta": per_sentence["eta"][images], "text_similarity": cosine}
         views = shard_views if shard else gather_views
-        return views(first, second, scale, ranks, **fields, **equal)
+        return views(first, second, scale, ranks, **read(fields), **equal)
     fields |= {name: value[mine] for name, value in per_sentence.items()}
     gather = shard_batch if shard else gather_batch
     return gather(
@@ -170,8 +177,8 @@ def gathered_batch(model, step, two_views, dtype, ranks, shard=False):
         scale,
         ranks,
         image_of_sentence=OWNERS[mine] - images.start,
-        text_vectors=vectors[mine],
-        **fields,
+        text_vectors=vectors[mine] if reads is None or "text_similarity" in reads else None,
+        **read(fields),
         **equal,
     )
 
@@ -190,11 +197,15 @@ def relative(a, b):
 
 
 def descent(content, dtype, batch_of, reduce=None):
-    """Loss, gradients and diagnostics of some steps of plain descent, and the state at its end."""
+    """Loss, gradients and diagnostics of steps of plain descent, and the state at its end.
+
+    Where the objective has state or learns, what the first step leaves enters the second.
+    """
     model = Pair(dtype)
     objective = build_objective(loss_settings(content, "test")).to(dtype)
+    keeps = any(True for _ in (*objective.buffers(), *objective.parameters()))
     found = []
-    for step in range(STEPS):
+    for step in (0, 1) if keeps else (1,):
         batch = batch_of(model, step)
         output = objective(batch)
         loss = batch.loss_of(output) if isinstance(batch, ShardedBatch) else output.loss
@@ -216,8 +227,13 @@ def of_one(content, two_views, dtype):
     return descent(content, dtype, lambda model, step: whole_batch(model, step, two_views, dtype))
 
 
-def compare(content, two_views, dtype, ranks, expected, shard=False):
-    """Largest relative differences to what one process computes."""
+def compare(content, two_views, dtype, ranks, expected, shard=False, everything=False):
+    """Largest relative differences to what one process computes with every field.
+
+    The processes gather ``everything``, or what the objective reads.
+    """
+    required = build_objective(loss_settings(content, "test")).requires
+    reads = None if everything else required | READ_WHERE_THERE
 
     def reduce(gradients):  # in one bucket, as DistributedDataParallel does
         bucket = parameters_to_vector(gradients)
@@ -227,7 +243,7 @@ def compare(content, two_views, dtype, ranks, expected, shard=False):
     found, many = descent(
         content,
         dtype,
-        lambda model, step: gathered_batch(model, step, two_views, dtype, ranks, shard),
+        lambda model, step: gathered_batch(model, step, two_views, dtype, ranks, shard, reads),
         reduce,
     )
     worst = {"loss": 0.0, "gradient": 0.0, "state": 0.0, "ranks": 0.0, "diagnostics": 0.0}
@@ -239,10 +255,11 @@ def compare(content, two_views, dtype, ranks, expected, shard=False):
             gap = relative([ours[2][name].double()], [value.double()])
             worst["diagnostics"] = max(worst["diagnostics"], gap)
     worst["state"] = relative(many, expected[1])
-    for buffer in many:
-        copies = [torch.empty_like(buffer) for _ in range(ranks.world)]
-        dist.all_gather(copies, buffer, group=ranks.group)
-        if not all(torch.equal(copy, buffer) for copy in copies):
+    if many:
+        state = torch.cat([buffer.flatten() for buffer in many])
+        copies = [torch.empty_like(state) for _ in range(ranks.world)]
+        dist.all_gather(copies, state, group=ranks.group)
+        if not all(torch.equal(copy, state) for copy in copies):
             worst["ranks"] = 1.0
     return worst
 
@@ -277,8 +294,8 @@ def worker(rank, folder, expected):
             if name in SHARED:
                 found[f"{world} {name}, sharded"] = compare(*given, shard=True)
         given = (SINGLE, False, torch.float32, ranks, expected["float32"])
-        found[f"{world} float32"] = compare(*given)
-        found[f"{world} float32, sharded"] = compare(*given, shard=True)
+        found[f"{world} float32"] = compare(*given, everything=True)
+        found[f"{world} float32, sharded"] = compare(*given, shard=True, everything=True)
     assert Ranks.current() == Ranks(rank, MOST)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -1,6 +1,7 @@
 """Model folders from strangers: each is one sentence, at once, and nothing in it is run."""
 
 import json
+import shutil
 import time
 
 import pytest
@@ -13,17 +14,30 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
 
+from .conftest import write_bert
 
-@pytest.fixture
-def folder(bert_folder, tmp_path):
+
+@pytest.fixture(scope="module")
+def honest_bert(tmp_path_factory):
+    return write_bert(tmp_path_factory.mktemp("honest") / "bert")[0]
+
+
+@pytest.fixture(scope="module")
+def honest_model(honest_bert):
     torch.manual_seed(0)
     settings = ModelSettings.model_validate(
-        {"image": {"arch": "resnet_tiny"}, "dim": 8, "text": {"folder": str(bert_folder)}}
-        | {"text": {"folder": str(bert_folder), "max_tokens": 16}}
+        {"image": {"arch": "resnet_tiny"}, "dim": 8}
+        | {"text": {"folder": str(honest_bert), "max_tokens": 16}}
     )
     place = Preprocessing(prepare=PrepareSettings(size=32), input_size=32)
-    DualEncoder.create(settings, place).save(tmp_path / "model")
-    return tmp_path / "model"
+    DualEncoder.create(settings, place).save(honest_bert.parent / "model")
+    return honest_bert.parent / "model"
+
+
+@pytest.fixture
+def folder(honest_model, tmp_path):
+    """A copy, to be damaged."""
+    return shutil.copytree(honest_model, tmp_path / "model")
 
 
 def change(path, **fields):
@@ -217,34 +231,40 @@ class TestLanguageModels:
         assert not (tmp_path / "ran").exists()
 
 
+@pytest.fixture(scope="module")
+def honest_peer(honest_bert):
+    from medclip_debias.models.peers.peer import Peer
+    from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
+
+    config = json.loads((honest_bert / "config.json").read_text())
+    settings = PeerSettings.model_validate(
+        {
+            "kind": "open_clip",
+            "dim": 8,
+            "max_tokens": 16,
+            "image": {
+                "kind": "vit",
+                "image_size": 32,
+                "patch": 16,
+                "width": 16,
+                "layers": 1,
+                "heads": 2,
+                "hidden": 16,
+            },
+            "text": {"kind": "bert", "config": config, "pooling": "none"},
+        }
+    )
+    place = PeerPreprocessing(prepare=PrepareSettings(size=32), input_size=32)
+    tokens = SentenceTokenizer.load(honest_bert)
+    Peer(settings, place, tokens).save(honest_bert.parent / "peer")
+    return honest_bert.parent / "peer"
+
+
 class TestPeers:
     @pytest.fixture
-    def peer(self, tmp_path, bert_folder):
-        from medclip_debias.models.peers.peer import Peer
-        from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
-
-        config = json.loads((bert_folder / "config.json").read_text())
-        settings = PeerSettings.model_validate(
-            {
-                "kind": "open_clip",
-                "dim": 8,
-                "max_tokens": 16,
-                "image": {
-                    "kind": "vit",
-                    "image_size": 32,
-                    "patch": 16,
-                    "width": 16,
-                    "layers": 1,
-                    "heads": 2,
-                    "hidden": 16,
-                },
-                "text": {"kind": "bert", "config": config, "pooling": "none"},
-            }
-        )
-        place = PeerPreprocessing(prepare=PrepareSettings(size=32), input_size=32)
-        tokens = SentenceTokenizer.load(bert_folder)
-        Peer(settings, place, tokens).save(tmp_path / "peer")
-        return tmp_path / "peer"
+    def peer(self, honest_peer, tmp_path):
+        """A copy, to be damaged."""
+        return shutil.copytree(honest_peer, tmp_path / "peer")
 
     def rewrite(self, folder, old, new):
         path = folder / "peer.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ from medclip_debias.phantom import CLASS_NAMES, PhantomSettings, agreement_matri
 from medclip_debias.phantom.truth import agrees, statement_from_json
 
 SMALL = PhantomSettings(
-    studies=60, seed=1, min_side=80, max_side=100, lateral_share=0.2, blank_view_share=0.1
+    studies=60, seed=1, min_side=64, max_side=80, lateral_share=0.2, blank_view_share=0.1
 )
+FEW = SMALL.model_copy(update={"studies": 20})
 
 
 def digests(root: Path) -> dict[str, str]:
@@ -39,6 +41,23 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@dataclass(frozen=True)
+class Written:
+    """A small tree, the progress that was told of it and its counts."""
+
+    root: Path
+    progress: list[tuple[int, int]]
+    counts: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    seen: list[tuple[int, int]] = []
+    out = tmp_path_factory.mktemp("few") / "t"
+    counts = generate(out, FEW, lambda a, b: seen.append((a, b)), workers=1)
+    return Written(out, seen, counts)
+
+
 def test_worker_count_changes_no_byte(tree: Path, tmp_path: Path) -> None:
     generate(tmp_path / "again", SMALL, workers=2)
     assert digests(tmp_path / "again") == digests(tree)
@@ -53,23 +72,22 @@ def test_settings_that_came_later_change_no_phantom_that_does_without_them() -> 
     assert len({settings_hash(s) for s in (*others, PhantomSettings())}) == 3
 
 
-def test_another_seed_gives_other_images_and_reports(tree: Path, tmp_path: Path) -> None:
+def test_another_seed_gives_other_images_and_reports(few: Written, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    generate(other, SMALL.model_copy(update={"seed": 2}), workers=1)
-    first, second = digests(tree), digests(other)
+    generate(other, FEW.model_copy(update={"seed": 2}), workers=1)
+    first, second = digests(few.root), digests(other)
     images = {d for n, d in first.items() if n.endswith(".dcm")}
+    assert images
     assert not images & {d for n, d in second.items() if n.endswith(".dcm")}
     table = "truth/sentences.parquet"
     assert first[table] != second[table]
 
 
-def test_counts_and_progress(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    counts = generate(tmp_path / "t", SMALL, lambda a, b: seen.append((a, b)), workers=1)
-    assert seen[-1] == (60, 60)
-    assert counts["images"] == len(list((tmp_path / "t").rglob("*.dcm")))
-    assert counts["studies"] == len(list((tmp_path / "t").rglob("s*.txt"))) == 60
-    assert not list(tmp_path.glob(".*")), "no partial folder stays behind"
+def test_counts_and_progress(few: Written) -> None:
+    assert few.progress[-1] == (20, 20)
+    assert few.counts["images"] == len(list(few.root.rglob("*.dcm")))
+    assert few.counts["studies"] == len(list(few.root.rglob("s*.txt"))) == 20
+    assert not list(few.root.parent.glob(".*")), "no partial folder stays behind"
 
 
 def test_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
@@ -134,7 +152,7 @@ def test_dicom_is_twelve_bit_and_some_is_inverted(tree: Path) -> None:
 
 
 def test_jpg_tree_is_eight_bit_grey(tmp_path: Path) -> None:
-    generate(tmp_path / "t", SMALL.model_copy(update={"format": "jpg", "studies": 20}), workers=1)
+    generate(tmp_path / "t", FEW.model_copy(update={"format": "jpg"}), workers=1)
     paths = sorted((tmp_path / "t").rglob("*.jpg"))
     assert paths
     for path in paths:
@@ -181,7 +199,7 @@ def test_eta_true_is_the_share_of_training_images_that_agree(tree: Path) -> None
 def test_a_report_agrees_with_its_own_image_unless_mismatched(tree: Path, tmp_path: Path) -> None:
     sentences = pd.read_parquet(tree / "truth" / "sentences.parquet")
     assert sentences.agrees.all()
-    noisy = SMALL.model_copy(update={"report_noise": 1.0})
+    noisy = FEW.model_copy(update={"report_noise": 1.0})
     generate(tmp_path / "t", noisy, workers=1)
     truth = pd.read_parquet(tmp_path / "t" / "truth" / "sentences.parquet")
     images = pd.read_parquet(tmp_path / "t" / "truth" / "images.parquet")

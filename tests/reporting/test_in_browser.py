@@ -18,35 +18,43 @@ def pages(tmp_path_factory):
     return {"report": report, "prepared": write_prepared_page(write_set(folder / "set"))}
 
 
+class Tab:
+    """A page that was opened once, and what the browser then asked for and said."""
+
+    def __init__(self, browser, address, **options) -> None:
+        self.page = browser.new_context(**options).new_page()
+        self.said, self.asked = [], []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+
+
+@pytest.fixture(scope="module")
+def tabs():
+    return {}
+
+
 @pytest.fixture
-def opened(chromium, pages):
-    """A function that opens a page in a context of its own; messages of the browser are kept."""
-    contexts = []
+def opened(chromium, pages, tabs):
+    """A function that gives a tab with a page in a scheme, opened once for all tests."""
 
-    def there(name, **options):
-        contexts.append(chromium.new_context(**options))
-        page = contexts[-1].new_page()
-        page.said = []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.asked = []
-        page.goto(pages[name].as_uri())
-        return page
+    def there(name, scheme="light"):
+        if (name, scheme) not in tabs:
+            tabs[name, scheme] = Tab(chromium, pages[name].as_uri(), color_scheme=scheme)
+        return tabs[name, scheme]
 
-    yield there
-    for context in contexts:
-        context.close()
+    return there
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["report", "prepared"])
 def test_nothing_is_asked_for_or_complained_of(opened, serious, pages, name, scheme):
-    page = opened(name, color_scheme=scheme)
-    assert page.said == []
-    own = [url for url in page.asked if not url.startswith("data:")]
+    tab = opened(name, scheme)
+    assert tab.said == []
+    own = [url for url in tab.asked if not url.startswith("data:")]
     assert own == [pages[name].as_uri()]
-    assert serious(page) == []
+    assert serious(tab.page) == []
 
 
 def background(page):
@@ -56,24 +64,32 @@ def background(page):
 
 @pytest.mark.parametrize("name", ["report", "prepared"])
 def test_dark_is_dark_and_print_is_light(opened, name):
-    page = opened(name, color_scheme="dark")
+    page = opened(name, "dark").page
     assert max(background(page)) < 80
     page.emulate_media(media="print")
-    assert min(background(page)) > 230
-    ink = page.evaluate("getComputedStyle(document.body).color")
+    try:
+        assert min(background(page)) > 230
+        ink = page.evaluate("getComputedStyle(document.body).color")
+    finally:
+        page.emulate_media(media="null")
     assert max(int(part) for part in ink.strip("rgba()").split(",")[:3]) < 120
 
 
 @pytest.mark.parametrize("name", ["report", "prepared"])
 def test_a_phone_scrolls_down_and_not_sideways(opened, name):
-    page = opened(name, viewport={"width": 375, "height": 700})
-    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    page = opened(name).page
+    before = page.viewport_size
+    page.set_viewport_size({"width": 375, "height": 700})
+    try:
+        wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    finally:
+        page.set_viewport_size(before)
     assert wide == [375, 375]
 
 
 @pytest.mark.parametrize("name", ["report", "prepared"])
 def test_every_entry_of_the_contents_leads_to_its_heading(opened, name):
-    page = opened(name)
+    page = opened(name).page
     entries = page.locator("nav a").all()
     assert len(entries) > 2
     for entry in entries:

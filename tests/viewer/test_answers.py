@@ -38,7 +38,7 @@ def test_an_export_is_what_the_verb_ground_writes(
     answers, model_folder, image_folder, tmp_path, capsys
 ):
     words = ["ground", model_folder, image_folder / "good.png", "--out", tmp_path / "maps"]
-    words += ["--threshold", "0.05", "--device", "cpu", "--json"]
+    words += ["--threshold", "0.05", "--no-legend", "--device", "cpu", "--json"]
     for text in TEXTS:
         words += ["--text", text]
     assert run([str(word) for word in words]) == 0

@@ -15,6 +15,7 @@ from medclip_debias.viewer.answers import Answers
 from tests.viewer.conftest import TOKEN, served
 
 LEFT, RIGHT = "Left lung.", "Right lung."
+WINDOW = {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +78,33 @@ def address(answers, tmp_path_factory):
         yield f"{site.url}/?token={TOKEN}"
 
 
-@pytest.fixture
-def page(chromium, address):
-    """The page, just opened; what goes wrong in its scripts fails the test."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    wrong = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto(address)
-    page.wait_for_selector("body[data-ready]")
-    yield page
+@pytest.fixture(scope="module")
+def tab(chromium):
+    """A tab of the browser, which would take longer to make for each test than the page."""
+    context = chromium.new_context(viewport=WINDOW)
+    yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def page(tab, address):
+    """The page, just opened; what goes wrong in its scripts fails the test."""
+    tab.context.clear_cookies()
+    tab.set_viewport_size(WINDOW)
+    tab.set_default_timeout(30_000)
+    wrong, asked = [], []
+    listeners = {
+        "pageerror": lambda error: wrong.append(str(error)),
+        "request": lambda request: asked.append(request.url),
+    }
+    for event, listener in listeners.items():
+        tab.on(event, listener)
+    tab.asked = asked
+    tab.goto(address)
+    tab.wait_for_selector("body[data-ready]")
+    yield tab
+    for event, listener in listeners.items():
+        tab.remove_listener(event, listener)
     assert wrong == []
 
 
@@ -165,8 +181,7 @@ def test_the_cursor_reads_the_servers_scores_and_the_files_values(page, answers,
 def test_window_opacity_and_switches_change_the_picture_without_the_server(page, seen):
     opened(page, "one.dcm")
     add(page, seen, 1)
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    page.asked.clear()
     before = painted(page, 0), painted(page, 1)
     page.locator("#width").fill("60")
     assert painted(page, 0) != before[0]
@@ -177,7 +192,7 @@ def test_window_opacity_and_switches_change_the_picture_without_the_server(page,
     assert painted(page, 0) == before[0]
     page.locator("#list input").uncheck()
     assert painted(page, 1) == 0
-    assert asked == []
+    assert page.asked == []
 
 
 def test_a_window_shows_the_grey_levels_that_it_says(page, folder):

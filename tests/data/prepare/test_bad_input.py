@@ -14,10 +14,11 @@ from PIL import Image
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import without_patients
+from medclip_debias.phantom import PhantomSettings, generate
 
 
 @pytest.fixture
-def prepared(tmp_path, capsys):
+def prepared(tmp_path, capsys, undrawn):
     """Prepare a source by the command line; return the exit code, the set, what was said."""
 
     def prepare(source, *words):
@@ -185,10 +186,12 @@ class TestPlaces:
         assert sentence in said
 
 
-def test_a_phantom_says_that_it_is_one(phantom_tree, tiny_tree, prepared, tmp_path, capsys):
-    _, found, _ = prepared(phantom_tree)
+def test_a_phantom_says_that_it_is_one(tiny_tree, prepared, tmp_path, capsys):
+    generate(tmp_path / "tree", PhantomSettings(studies=20, min_side=64, max_side=72), workers=1)
+    _, found, _ = prepared(tmp_path / "tree")
     assert found.meta["synthetic"] is True
-    assert run(["prepare", str(tiny_tree.root), str(tmp_path / "real"), "--json"]) == 0
+    words = [str(tiny_tree.root), str(tmp_path / "real"), "--size", "32", "--workers", "1"]
+    assert run(["prepare", *words, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["synthetic"] is False
     assert len(figures["manifest_hash"]) == 64

@@ -13,6 +13,8 @@ from medclip_debias.errors import UserError
 
 SMALL = PrepareSettings(size=32)
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def content(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "items.key"}

@@ -92,10 +92,10 @@ def test_another_selection_may_reuse_the_rows(grown, tmp_path):
     assert content(updated.folder) == content(fresh.folder)
 
 
-def test_a_phantom_updated_twice_stays_the_same(phantom_tree, tmp_path):
-    first = content(prepare(phantom_tree, tmp_path / "o", SMALL, workers=1).folder)
-    again = prepare(phantom_tree, tmp_path / "o", SMALL, update=True, workers=2)
-    assert content(again.folder) == first
+def test_a_phantom_updated_twice_stays_the_same(small_phantom, small_prepared, tmp_path):
+    out = shutil.copytree(small_prepared, tmp_path / "o")
+    again = prepare(small_phantom, out, SMALL, update=True, workers=2)
+    assert content(again.folder) == content(small_prepared)
 
 
 def test_other_settings_are_refused_by_name(grown, tmp_path, capsys):

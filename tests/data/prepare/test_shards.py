@@ -32,11 +32,10 @@ def parts(tiny_tree, tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_merged_parts_are_one_run_to_the_byte(phantom_tree, tmp_path, count):
-    parts = make_parts(phantom_tree, tmp_path, count)
+def test_merged_parts_are_one_run_to_the_byte(small_phantom, small_prepared, tmp_path, count):
+    parts = make_parts(small_phantom, tmp_path, count)
     merged = merge(parts[::-1], tmp_path / "merged")
-    whole = prepare(phantom_tree, tmp_path / "whole", SMALL, workers=1)
-    assert content(merged.folder) == content(whole.folder)
+    assert content(merged.folder) == content(small_prepared)
 
 
 def test_also_with_unusable_files_and_more_parts_than_studies(tiny_tree, tmp_path):

@@ -20,6 +20,8 @@ from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.store import PreparedSet
 
 SMALL = PrepareSettings(size=32)
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 VIEWS = {"a": "AP", "b": "PA", "c": "LATERAL", "d": "AP", "e": "PA"}
 
 

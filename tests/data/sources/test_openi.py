@@ -127,6 +127,7 @@ def test_an_image_that_is_not_there_stays_listed(reports):
     picture(reports / "CXR1_1_IM-0001-3001.png")
     source = detect(reports)
     assert [i.path.is_file() for i in source.images()] == [True, False, False]
+    assert detect(reports, text_only=True).images() == []
     said = " ".join(source.describe())
     assert "Images: 1 of 3 are there" in said
     assert "No indiana_projections.csv" in said
@@ -219,13 +220,11 @@ def test_an_archive_of_something_else_is_refused(tmp_path):
         detect(path)
 
 
-def test_the_real_archive_is_read_whole(shared_data):
-    source = detect(shared_data / "openi")
-    found = list(source.studies())
-    assert len(found) == 3955
-    assert not any(study.problem for study in found)
-    assert len({study.study_id for study in found}) == 3955
-    assert "naming 7470 images" in source.describe()[0]
+def test_the_real_archive_is_read_whole(openi_source, openi_studies):
+    assert len(openi_studies) == 3955
+    assert not any(study.problem for study in openi_studies)
+    assert len({study.study_id for study in openi_studies}) == 3955
+    assert "naming 7470 images" in openi_source.describe()[0]
 
 
 # -------------------------------------------------------------------- Kaggle's layout
@@ -395,15 +394,17 @@ def test_a_report_table_without_its_columns_is_refused(tmp_path):
         detect(tree)
 
 
-def test_the_real_table_has_the_xml_s_reports_labels_and_images(shared_data, tmp_path):
+def test_the_real_table_has_the_xml_s_reports_labels_and_images(
+    shared_data, openi_source, openi_studies, tmp_path
+):
     for name in ("indiana_reports.csv", "indiana_projections.csv"):
         (tmp_path / name).symlink_to(shared_data / "openi" / name)
     there = sorted((shared_data / "openi" / "images").iterdir())[:50]
     for path in there:
         name = path.stem.removeprefix("CXR") + ".dcm.png"
         (tmp_path / name).symlink_to(path)
-    table, xml_ = detect(tmp_path), detect(shared_data / "openi")
-    theirs = {study.study_id: study for study in xml_.studies()}
+    table, xml_ = detect(tmp_path), openi_source
+    theirs = {study.study_id: study for study in openi_studies}
     ours = list(table.studies())
     assert len(ours) == 3851
     with_image = {image.study_id for image in xml_.images()}
@@ -423,8 +424,8 @@ def test_the_real_table_has_the_xml_s_reports_labels_and_images(shared_data, tmp
     assert "95 reports are not indexed" in said
 
 
-def test_the_real_split_has_the_hash_that_the_docs_give(shared_data):
-    split = detect(shared_data / "openi", text_only=True).named_split()
+def test_the_real_split_has_the_hash_that_the_docs_give(openi_source):
+    split = openi_source.named_split()
     assert split.name == "openi-report-80-10-10-v1"
     for page in ("data.md", "openi.md"):
         text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")

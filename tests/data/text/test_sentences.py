@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text import sentences as segmentation
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.data.text.sentences import DROPPED, split_sentences
@@ -202,9 +201,8 @@ def test_titles_without_end_take_no_more_time_than_their_number_asks_for():
     assert time.process_time() - start < 5
 
 
-def test_real_reports_give_sensible_sentences(shared_data):
-    reports = [study.report for study in detect(shared_data / "openi").studies()]
-    cut = [sentence for report in reports for _, sentence in report_sentences(report)]
+def test_real_reports_give_sensible_sentences(openi_studies):
+    cut = [text for study in openi_studies for _, text in report_sentences(study.report)]
     assert 20_000 < len(cut) < 26_000
     assert 7_500 < len(set(cut)) < 9_500
     words = sorted(len(sentence.split()) for sentence in cut)

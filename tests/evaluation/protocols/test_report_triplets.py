@@ -20,6 +20,7 @@ from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
 from medclip_debias.evaluation.schema import check_results
 from medclip_debias.evaluation.triplets import read_triplets
 from medclip_debias.models.dual_encoder import DualEncoder
+from tests.evaluation.conftest import measuring_only
 
 SIZE, INPUT = 48, 40  # of the set and the model of conftest.py
 REPORT = "Pulmonary edema. Mild edema. Small pneumothorax."
@@ -143,15 +144,16 @@ def evaluated(small_prepared, small_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("triplets")
     path = write(root / "t.csv", small_prepared.images["image_id"].tolist())
     for name, options in (("mean", {}), ("whole", {"triplet_reports": "whole"})):
-        evaluate(
-            small_model,
-            small_prepared.folder,
-            root / name,
-            bootstrap=20,
-            heatmaps=0,
-            triplets=path,
-            options=EvaluationOptions(**options),
-        )
+        with measuring_only("triplets", "zero_shot"):
+            evaluate(
+                small_model,
+                small_prepared.folder,
+                root / name,
+                bootstrap=20,
+                heatmaps=0,
+                triplets=path,
+                options=EvaluationOptions(**options),
+            )
     return root
 
 

@@ -18,6 +18,7 @@ from medclip_debias.evaluation.protocols.segmentation import (
     mask_statistics,
     score_mask,
 )
+from tests.evaluation.conftest import measuring_only
 
 RULE = BoxRule()
 
@@ -100,9 +101,9 @@ class TestOnASet:
         prepared = write_prepared(folder / "set", splits=splits)
         found = {}
         for split in ("test", "validate"):
-            found[split] = evaluate(
-                small_model, prepared, folder / split, split=split, bootstrap=0, heatmaps=0
-            )
+            words = {"split": split, "bootstrap": 0, "heatmaps": 0}
+            with measuring_only("segmentation"):
+                found[split] = evaluate(small_model, prepared, folder / split, **words)
         return PreparedSet.open(prepared), found
 
     def test_the_threshold_is_chosen_on_validation_masks_and_only_there(self, judged):

@@ -58,7 +58,7 @@ def test_thresholds_converge_to_the_exact_quantile_of_a_fixed_set(optimizer, lr,
     generator = torch.Generator().manual_seed(1)
     options = {"alpha": alpha, "optimizer": optimizer, "init": init, "lr": lr}
     policy = GloFND(GloFNDSettings(samples=samples, **options))
-    for _ in range(300):
+    for _ in range(150):
         for ids in torch.randperm(samples, generator=generator).split(50):
             text_step(policy, similarity, ids)
     found = policy.tables.text["threshold"].numpy()
