@@ -6,11 +6,13 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from medclip_debias.config import (
     ImageEncoderSettings,
@@ -37,20 +39,50 @@ def watchful_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def small_language_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny language model of the phantom's sentences, with dropout of 0.1 as every BERT."""
-    out = tmp_path_factory.mktemp("engine") / "lm"
+    return _language_model(prepared_phantom, tmp_path_factory.mktemp("engine") / "lm", layers=2)
+
+
+@pytest.fixture(scope="session")
+def one_layer_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with one layer."""
+    return _language_model(prepared_phantom, tmp_path_factory.mktemp("engine") / "lm", layers=1)
+
+
+def _language_model(prepared: Path, out: Path, layers: int) -> Path:
     small = LanguageModelSettings(
-        vocabulary=500, hidden=16, layers=2, heads=2, steps=2, batch_size=16, max_tokens=32
+        vocabulary=500, hidden=16, layers=layers, heads=2, steps=2, batch_size=16, max_tokens=32
     )
-    train_masked_lm(training_corpus(PreparedSet.open(prepared_phantom)), out, small)
+    train_masked_lm(training_corpus(PreparedSet.open(prepared)), out, small)
     return out
 
 
 @pytest.fixture
-def run(prepared_phantom: Path, small_language_model: Path, tmp_path: Path) -> Change:
-    """A function that makes settings: ``run(out="a", loss=..., accumulate=2)``."""
-    prepare = PreparedSet.open(prepared_phantom).settings
+def networks() -> str:
+    """What `run` trains; "tiny" in files whose tests look at files and processes, not at layers."""
+    return "small"
 
-    def make(out: str = "run", loss: dict[str, Any] | None = None, **train: Any) -> RunSettings:
+
+@pytest.fixture
+def run(run_in: Callable[..., Change], networks: str, tmp_path: Path) -> Change:
+    """A function that makes settings: ``run(out="a", loss=..., accumulate=2)``."""
+    return run_in(tmp_path, networks)
+
+
+@pytest.fixture(scope="session")
+def run_in(
+    prepared_phantom: Path, small_language_model: Path, one_layer_model: Path
+) -> Callable[..., Change]:
+    """A function: the `run` whose folders lie in that one, for runs that several tests share."""
+    prepare = PreparedSet.open(prepared_phantom).settings
+    texts = {"small": small_language_model, "tiny": one_layer_model}
+
+    def make(
+        root: Path,
+        networks: str,
+        out: str = "run",
+        loss: dict[str, Any] | None = None,
+        **train: Any,
+    ) -> RunSettings:
         plain = {
             "steps": 6,
             "batch_size": 8,
@@ -68,18 +100,18 @@ def run(prepared_phantom: Path, small_language_model: Path, tmp_path: Path) -> C
         }
         return RunSettings(
             prepared=prepared_phantom,
-            out=tmp_path / out,
+            out=root / out,
             preprocessing=Preprocessing(prepare=prepare, input_size=32),
             model=ModelSettings(
-                image=ImageEncoderSettings(arch="resnet_small"),
-                text=TextEncoderSettings(folder=small_language_model, max_tokens=32),
+                image=ImageEncoderSettings(arch=f"resnet_{networks}"),
+                text=TextEncoderSettings(folder=texts[networks], max_tokens=32),
                 dim=16,
             ),
             loss=loss or {"kind": "infonce"},
             train=TrainSettings(**(plain | train)),
         )
 
-    return make
+    return lambda root, networks: partial(make, root, networks)
 
 
 def in_processes(world: int, work: Callable[[], None]) -> list[int]:
@@ -107,6 +139,16 @@ def in_processes(world: int, work: Callable[[], None]) -> list[int]:
                 os._exit(code)
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def weights(model: Path) -> dict[str, torch.Tensor]:
+    """The weights in a model folder, without building the networks that they are of."""
+    return load_file(model / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Whether two sets of weights are equal to the last bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -21,6 +23,12 @@ KINDS = ["attention", "cross_attention", "local_words"]
 every = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.fixture
+def networks():
+    """Aggregators stand above them."""
+    return "tiny"
+
+
 def of_kind(run, kind, out="run", **more):
     settings = run(out, {"kind": "clip"}, norm_batch=4, **more)
     similarity = SimilaritySettings(aggregator=kind)
@@ -35,15 +43,21 @@ def after(settings, **more):
     return trainer.model.state_dict()
 
 
+@pytest.fixture(scope="module")
+def whole(run_in, tmp_path_factory):
+    """A function: the weights of a kind after the steps of one process and one pass."""
+    run = run_in(tmp_path_factory.mktemp("aggregators"), "tiny")
+    return cache(lambda kind: after(of_kind(run, kind)))
+
+
 @every
-def test_micro_batches_train_as_one_batch_does(run, kind):
-    whole = after(of_kind(run, kind))
-    assert largest_difference(whole, after(of_kind(run, kind, accumulate=2))) < 1e-5
+def test_micro_batches_train_as_one_batch_does(run, whole, kind):
+    assert largest_difference(whole(kind), after(of_kind(run, kind, accumulate=2))) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["cross_attention", "local_words"])
-def test_two_processes_train_as_one_does(run, tmp_path, kind):
-    whole = after(of_kind(run, kind))
+def test_two_processes_train_as_one_does(run, whole, tmp_path, kind):
+    one = whole(kind)
 
     def work():
         place = Place.from_environment()
@@ -53,7 +67,7 @@ def test_two_processes_train_as_one_does(run, tmp_path, kind):
                 torch.save(found, tmp_path / "two.pt")
 
     assert in_processes(2, work) == [0, 0]
-    assert largest_difference(whole, torch.load(tmp_path / "two.pt")) < 1e-5
+    assert largest_difference(one, torch.load(tmp_path / "two.pt")) < 1e-5
 
 
 @every

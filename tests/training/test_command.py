@@ -21,6 +21,11 @@ from tests.training.conftest import in_processes
 
 
 @pytest.fixture
+def networks():
+    return "tiny"
+
+
+@pytest.fixture
 def config(run, tmp_path):
     """A function that writes a run's YAML file."""
 
@@ -33,12 +38,12 @@ def config(run, tmp_path):
 
 
 def test_a_run_validates_and_says_which_step_was_best(config, capsys, tmp_path):
-    path = config(validate_every=2, validate_images=8, keep="best", best_metric="mean_auc")
+    path = config(steps=3, validate_every=1, validate_images=8, keep="best", best_metric="mean_auc")
     assert command(["train", path, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     with (tmp_path / "run" / "validation.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["step"] for row in rows] == ["2", "4", "6"]
+    assert [row["step"] for row in rows] == ["1", "2", "3"]
     best = max(rows, key=lambda row: float(row["mean_auc"]))
     assert figures["best_step"] == int(best["step"])
     assert figures["best_mean_auc"] == pytest.approx(float(best["mean_auc"]), rel=1e-5)
@@ -54,20 +59,22 @@ def test_a_signal_ends_the_verb_with_its_own_code(config, capsys, monkeypatch):
     step = Trainer.step
 
     def and_signal(self, number, *args, **options):
-        if number == 2:
+        if number == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, number, *args, **options)
 
     monkeypatch.setattr(Trainer, "step", and_signal)
-    path = config()
+    path = config(steps=4)
     assert command(["train", path]) == 75
     assert "stopped by SIGTERM after step" in capsys.readouterr().err
     monkeypatch.undo()
     assert command(["train", path]) == 0
 
 
-def test_weights_and_biases_works_without_a_network(run):
+def test_weights_and_biases_works_without_a_network(run, monkeypatch):
     pytest.importorskip("wandb")
+    # Its queue of jobs, which it can do without, takes longer to import than all else here.
+    monkeypatch.setitem(sys.modules, "wandb.sdk.launch", None)
     settings = run(wandb="offline", steps=2)
     train(settings)
     (record,) = (settings.out / "wandb").glob("offline-run-*/*.wandb")
@@ -89,8 +96,8 @@ def test_settings_that_cannot_be_shared_out_are_refused(config, capsys):
     for change, word in (("train.accumulate=3", "accumulate"), ("train.norm_batch=5", "norm_b")):
         assert command(["train", config(), change]) == 2
         assert word in capsys.readouterr().err
-    assert command(["train", config(), "train.freeze.image=layer4"]) == 2
-    assert "resnet_small has layer1, layer2, layer3" in capsys.readouterr().err
+    assert command(["train", config(), "train.freeze.image=layer3"]) == 2
+    assert "resnet_tiny has layer1, layer2" in capsys.readouterr().err
     assert command(["train", config(), "train.patience=2"]) == 2
     assert "validate_every" in capsys.readouterr().err
 

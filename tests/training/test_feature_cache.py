@@ -24,30 +24,31 @@ from medclip_debias.training.run import train
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.trainer import Trainer
 from tests.disk import files_of_at_most
-from tests.training.conftest import in_processes, largest_difference
+from tests.training.conftest import in_processes, largest_difference, same
 
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
 FROZEN = {"freeze": {"image": "all"}, "augment": STILL}
 
 
-def after(settings, steps=3):
+@pytest.fixture
+def networks():
+    return "tiny"
+
+
+def after(settings, steps=2):
     trainer = Trainer(settings)
     losses = [float(trainer.step(step)["loss"]) for step in range(steps)]
     return trainer.model.state_dict(), losses
 
 
-def same(a, b):
-    return all(torch.equal(value, b[name]) for name, value in a.items())
-
-
 @pytest.mark.parametrize(
-    "train",
+    ("train", "networks"),
     [
-        FROZEN,
-        FROZEN | {"channels_last": True, "accumulate": 2, "norm_batch": 4},
-        {"freeze": {"image": "layer1"}, "augment": STILL, "views_per_study": 2},
-        {"freeze": {"image": "all"}, "augmentations": 3},
-        {"freeze": {"image": "layer2"}, "augmentations": 2, "task": "two_view"},
+        (FROZEN, "tiny"),
+        (FROZEN | {"channels_last": True, "accumulate": 2, "norm_batch": 4}, "tiny"),
+        ({"freeze": {"image": "layer1"}, "augment": STILL, "views_per_study": 2}, "tiny"),
+        ({"freeze": {"image": "all"}, "augmentations": 3}, "tiny"),
+        ({"freeze": {"image": "layer2"}, "augmentations": 2, "task": "two_view"}, "small"),
     ],
     ids=["plain", "micro-batches", "part of the trunk", "augmented", "two views"],
 )
@@ -149,7 +150,7 @@ def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
         place = Place.from_environment()
         with together(place, "cpu") as (ranks, device):
             trainer = Trainer(settings, ranks=ranks, device=device)
-            for step in range(3):
+            for step in range(2):
                 trainer.step(step)
             if place.rank == 0:
                 torch.save(trainer.model.state_dict(), tmp_path / "two.pt")
@@ -163,7 +164,7 @@ def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):
     changes = [
         {},
         {"seed": 1},  # random weights of the trunk
-        {"freeze": {"image": "layer2"}},
+        {"freeze": {"image": "layer1"}},
         {"features": features | {"dtype": "fp16"}},
         {"augment": {}, "features": features | {"augmentations": 1}},
     ]

@@ -21,6 +21,30 @@ from medclip_debias.training.run import train
 from tests.training.conftest import flip, in_processes
 
 
+@pytest.fixture
+def networks():
+    return "tiny"
+
+
+@pytest.fixture(scope="module")
+def done(run_in, tmp_path_factory):
+    """A finished run of two steps: its settings, and a copy of its folder."""
+    root = tmp_path_factory.mktemp("folder")
+    settings = run_in(root, "tiny")(steps=2)
+    train(settings)
+    shutil.copytree(settings.out, root / "copy")
+    return settings, root / "copy"
+
+
+@pytest.fixture
+def finished(done):
+    """Settings of a finished run, whose folder is as it was left."""
+    settings, copy = done
+    shutil.rmtree(settings.out)
+    shutil.copytree(copy, settings.out)
+    return settings
+
+
 def stamps(folder):
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
@@ -38,9 +62,8 @@ def test_a_finished_run_leaves_its_model_folder_alone(run):
 
 
 @pytest.mark.parametrize("harm", ["damaged", "missing", "gone", "more", "unknown"])
-def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(run, harm):
-    settings = run(steps=2)
-    train(settings)
+def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(finished, harm):
+    settings = finished
     folder = settings.out / "model"
     before = {name: content for name, (_, content) in stamps(folder).items()}
     if harm == "damaged":
@@ -58,10 +81,9 @@ def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(run, harm
     assert train(settings).finished_before
 
 
-def test_a_run_that_starts_over_is_not_taken_for_finished(run):
+def test_a_run_that_starts_over_is_not_taken_for_finished(finished):
     """Killed between its last checkpoint and its model, beside the model of the run before."""
-    settings = run(steps=2)
-    train(settings)
+    settings = finished
     old = stamps(settings.out / "model")
 
     def stop(done, total, loss):
@@ -164,16 +186,14 @@ def test_the_verbs_that_write_beside_a_run_say_that_it_trains(run, training, cap
 # ------------------------------------------------------- settings and checkpoints are one
 
 
-def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(run):
+def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(finished, run):
     """As two runs in one folder left it, before there was a lock."""
-    first, second = run(steps=4), run(steps=4, lr=0.5)
-    train(first)
+    first, other = finished, run("other", steps=2, lr=0.5)
+    train(other)
     mine = (first.out / "settings.yaml").read_text()
-    other = second.model_copy(update={"out": second.out.parent / "other"})
-    train(other.model_copy(update={"train": other.train.model_copy(update={"steps": 4})}))
     (first.out / "settings.yaml").write_text((other.out / "settings.yaml").read_text())
-    with pytest.raises(UserError, match=r"step_00000004\.pt: was written under other settings"):
-        train(second)
+    with pytest.raises(UserError, match=r"step_00000002\.pt: was written under other settings"):
+        train(other.model_copy(update={"out": first.out}))
     (first.out / "settings.yaml").write_text(mine)
     assert train(first).finished_before
 
@@ -184,9 +204,8 @@ def test_settings_that_may_change_do_not_unbind_a_checkpoint(run):
     assert train(run(steps=2, norm_batch=2, accumulate=2, log_every=1)).finished_before
 
 
-def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(run):
-    settings = run(steps=2)
-    train(settings)
+def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(finished):
+    settings = finished
     folder = settings.out / "checkpoints"
     path = checkpoints(folder)[-1]
     state = load_checkpoint(path)
@@ -196,9 +215,8 @@ def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(run):
     assert train(settings, allow_changed_data=True).finished_before
 
 
-def test_checkpoints_of_an_earlier_version_are_taken_with_a_word(run):
-    settings = run(steps=2)
-    train(settings)
+def test_checkpoints_of_an_earlier_version_are_taken_with_a_word(finished):
+    settings = finished
     folder = settings.out / "checkpoints"
     state = load_checkpoint(checkpoints(folder)[-1])
     for name in ("settings_hash", "data_hash"):
@@ -224,12 +242,10 @@ def test_the_best_weights_are_bound_as_well(run):
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a: [", b"- 1", b""])
-def test_damaged_settings_are_one_sentence(run, content):
-    settings = run(steps=2)
-    train(settings)
-    (settings.out / "settings.yaml").write_bytes(content)
+def test_damaged_settings_are_one_sentence(finished, content):
+    (finished.out / "settings.yaml").write_bytes(content)
     with pytest.raises(UserError, match=r"--fresh"):
-        train(settings)
+        train(finished)
 
 
 def test_what_users_keep_among_the_checkpoints_stays(run):

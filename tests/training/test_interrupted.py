@@ -13,7 +13,6 @@ from csv import DictReader
 import pytest
 import torch
 
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training import checkpoint as checkpoint_module
@@ -28,9 +27,9 @@ from medclip_debias.training.run import train
 from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.trainer import Trainer
 from tests.disk import files_of_at_most
-from tests.training.conftest import flip, in_processes, largest_difference
+from tests.training.conftest import flip, in_processes, largest_difference, same, weights
 
-KILLS = 12
+KILLS = 8
 # Everything a checkpoint must hold: state of samples, a moving average, a best validation.
 FULL = {"ema": 0.9, "validate_every": 2, "steps": 8, "batch_size": 4}
 LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
@@ -41,12 +40,21 @@ def judge(model):
     return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
 
 
-def weights(result_folder):
-    return DualEncoder.load(result_folder).state_dict()
+@pytest.fixture
+def networks():
+    return "tiny"
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+@pytest.fixture(scope="module")
+def tiny(run_in, tmp_path_factory):
+    """The `run` of folders that several tests share."""
+    return run_in(tmp_path_factory.mktemp("interrupted"), "tiny")
+
+
+@pytest.fixture(scope="module")
+def whole(tiny):
+    """The weights of six plain steps that nothing interrupted."""
+    return weights(train(tiny("whole", checkpoint_every=100)).model)
 
 
 def fork(work):
@@ -113,61 +121,80 @@ def test_a_run_killed_at_random_points_ends_in_the_same_weights(run):
     assert not list((broken.out / "checkpoints").glob(".*"))
 
 
+def rising():
+    """Validations of which each is better, so that each writes a best model."""
+    figures = iter(range(1, 100))
+    return lambda model: {"recall_at_10": float(next(figures))}
+
+
+# A best model and a checkpoint after each step.
+WRITING = FULL | {"steps": 3, "validate_every": 1, "checkpoint_every": 1}
+
+
 @pytest.fixture(scope="module")
-def kept():
-    """What several tests share."""
-    return {}
+def written(tiny):
+    """The weights of a whole run, and how often it wrote to each of its files in turn."""
+    write, writes = checkpoint_module._HashedStream.write, {}
+
+    def counted(self, data):
+        writes[self] = writes.get(self, 0) + 1
+        return write(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint_module._HashedStream, "write", counted)
+        model = train(tiny("written", **WRITING), validator=rising()).model
+    assert len(writes) == 6
+    return weights(model), list(writes.values())
 
 
-@pytest.mark.parametrize("point", range(6))
-def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(run, kept, point):
-    if not kept:
-        kept.update(weights(train(run("whole", **FULL), validator=judge).model))
-    broken = run("broken", **FULL)
+# Place of the file among those written (the first two are of step 1, the next two of step 2) and
+# how much of it is there; None is all of it, with its hash, but not under its name.
+@pytest.mark.parametrize(
+    ("place", "share"), [(1, 0.5), (2, 0.5), (3, 0.0), (3, 0.5), (3, 1.0), (3, None)]
+)
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(run, written, place, share):
+    expected, writes = written
+    broken = run("broken", **WRITING)
 
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
     def work():
-        write = checkpoint_module._HashedStream.write
-        calls = [0]
+        write, plain = checkpoint_module._HashedStream.write, checkpoint_module.write_text
+        calls, hashes = {}, []
 
-        def counted(self, data):
-            calls[0] += 1
-            # Each checkpoint takes hundreds of writes; the second and later ones are hit.
-            if calls[0] == 700 + 311 * point:
+        def write_then_die(self, data):
+            calls[self] = calls.get(self, 0) + 1
+            if len(calls) == place + 1 and calls[self] == 1 + int(share * (writes[place] - 1)):
                 self.stream.flush()
                 die()
             return write(self, data)
 
-        checkpoint_module._HashedStream.write = counted
-        if point == 5:  # between the hash and the file
-            checkpoint_module._HashedStream.write = write
-            plain = checkpoint_module.write_text
-            hashes = [0]
+        def hash_then_die(path, text):
+            plain(path, text)
+            hashes.append(path)
+            if len(hashes) == place + 1:
+                die()
 
-            def hash_then_die(path, text):
-                plain(path, text)
-                hashes[0] += 1
-                if hashes[0] == 4:
-                    die()
-
+        if share is None:
             checkpoint_module.write_text = hash_then_die
-        train(broken, validator=judge)
+        else:
+            checkpoint_module._HashedStream.write = write_then_die
+        train(broken, validator=rising())
 
     assert ended(fork(work)) == -signal.SIGKILL
     found = checkpoints(broken.out / "checkpoints")
+    assert [path.name for path in found] == (["step_00000001.pt"] if place > 1 else [])
     for path in found:
         load_checkpoint(path)
-    result = train(broken, validator=judge)
-    assert same(kept, weights(result.model))
+    result = train(broken, validator=rising())
+    assert result.resumed_at == len(found)
+    assert same(expected, weights(result.model))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_and_the_run_goes_on_to_the_same_weights(run, number):
-    settings = run("whole", checkpoint_every=100)
-    whole = train(settings)
-    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+def test_a_signal_saves_and_the_run_goes_on_to_the_same_weights(run, whole, number):
+    broken = run("broken", checkpoint_every=100)
 
     def at_three(done, total, loss):
         if done == 3:
@@ -181,28 +208,28 @@ def test_a_signal_saves_and_the_run_goes_on_to_the_same_weights(run, number):
     assert not (broken.out / "model").exists()
     result = train(broken)
     assert result.resumed_at == 4
-    assert same(weights(whole.model), weights(result.model))
+    assert same(whole, weights(result.model))
 
 
 def test_a_run_goes_on_with_another_number_of_processes(run):
-    settings = run("whole", LOSS, norm_batch=4, steps=8)
+    settings = run("whole", LOSS, norm_batch=4, steps=4)
     whole = train(settings)
     broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
 
     def half():
-        def at_three(done, total, loss):
-            if done == 3:
+        def at_one(done, total, loss):
+            if done == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         try:
-            train(broken, progress=at_three)
+            train(broken, progress=at_one)
         except StoppedBySignalError:
             raise SystemExit(75) from None
 
     # Only the first process is signalled: the other stops with it.
     assert in_processes(2, half) == [75, 75]
     result = train(broken)
-    assert result.resumed_at == 4
+    assert result.resumed_at == 2
     assert largest_difference(weights(whole.model), weights(result.model)) <= 1e-5
 
 
@@ -226,12 +253,27 @@ def test_an_error_in_one_process_ends_all_with_one_sentence(run, capfd):
     assert (output.out + output.err).count("SENTENCE") == 1
 
 
-@pytest.mark.parametrize("cut", [1, 3, 5])
-def test_the_rows_of_a_run_that_went_on_are_those_of_the_whole_run(run, cut):
-    """The row after a resume averages the steps before the checkpoint too."""
-    settings = run("whole", log_every=4, checkpoint_every=1, steps=7)
+def rows(folder):
+    """What ``metrics.csv`` says, but for what no two runs have in common."""
+    measured = {"images_per_second", "data_wait", "seconds", "memory_mib"}
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return [{k: v for k, v in row.items() if k not in measured} for row in DictReader(stream)]
+
+
+ROWS = {"log_every": 3, "checkpoint_every": 1, "steps": 5}
+
+
+@pytest.fixture(scope="module")
+def whole_rows(tiny):
+    settings = tiny("rows", **(ROWS | {"checkpoint_every": 100}))
     train(settings)
-    broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
+    return rows(settings.out)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_the_rows_of_a_run_that_went_on_are_those_of_the_whole_run(run, whole_rows, cut):
+    """The row after a resume averages the steps before the checkpoint too."""
+    broken = run("broken", **ROWS)
 
     def stop(done, total, loss):
         if done == cut:
@@ -240,26 +282,18 @@ def test_the_rows_of_a_run_that_went_on_are_those_of_the_whole_run(run, cut):
     with pytest.raises(KeyboardInterrupt):
         train(broken, progress=stop)
     assert train(broken).resumed_at == cut
-    measured = {"images_per_second", "data_wait", "seconds", "memory_mib"}
-
-    def rows(folder):
-        with (folder / "metrics.csv").open(newline="") as stream:
-            return [
-                {k: v for k, v in row.items() if k not in measured} for row in DictReader(stream)
-            ]
-
-    assert [row["step"] for row in rows(settings.out)] == ["4", "7"]
-    assert {"loss", "scale", "gradient_norm", "lr"} <= rows(settings.out)[0].keys()
-    assert rows(broken.out) == rows(settings.out)
+    assert [row["step"] for row in whole_rows] == ["3", "5"]
+    assert {"loss", "scale", "gradient_norm", "lr"} <= whole_rows[0].keys()
+    assert rows(broken.out) == whole_rows
 
 
 # ----------------------------------------------------------------------------- damaged files
 
 
-@pytest.fixture
-def begun(run):
-    """Settings of a run with checkpoints after steps 2 and 4 of 6."""
-    settings = run()
+@pytest.fixture(scope="module")
+def interrupted(tiny):
+    """The folder of a run with checkpoints after steps 2 and 4 of 6."""
+    settings = tiny("interrupted")
 
     def at_five(done, total, loss):
         if done == 5:
@@ -267,11 +301,24 @@ def begun(run):
 
     with pytest.raises(KeyboardInterrupt):
         train(settings, progress=at_five)
+    return settings.out
+
+
+@pytest.fixture
+def begun(run, interrupted):
+    """Settings of a run whose folder is a copy of `interrupted`."""
+    settings = run()
+    shutil.copytree(interrupted, settings.out)
     return settings
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(begun, tmp_path):
-    whole = train(begun.model_copy(update={"out": tmp_path / "whole"}))
+def begins_anew(settings):
+    """Whether ``fresh`` does, as one step shows."""
+    short = settings.train.model_copy(update={"steps": 1})
+    return train(settings.model_copy(update={"train": short}), fresh=True).resumed_at == 0
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(begun, whole):
     newer = checkpoints(begun.out / "checkpoints")[-1]
     flip(newer)
     said = []
@@ -280,7 +327,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(begun, tmp_path):
     assert len(said) == 1
     assert newer.name in said[0]
     assert "damaged" in said[0]
-    assert same(weights(whole.model), weights(result.model))
+    assert same(whole, weights(result.model))
 
 
 def test_when_every_checkpoint_is_damaged_the_run_says_so(begun):
@@ -289,7 +336,7 @@ def test_when_every_checkpoint_is_damaged_the_run_says_so(begun):
     hash_path(newer).unlink()
     with pytest.raises(UserError, match=r"every checkpoint is damaged .*--fresh"):
         train(begun)
-    assert train(begun, fresh=True).resumed_at == 0
+    assert begins_anew(begun)
 
 
 def test_changed_data_is_refused_unless_forced(begun, tmp_path):
@@ -309,22 +356,21 @@ def test_checkpoints_without_their_settings_are_refused(begun):
     with pytest.raises(UserError, match=r"settings\.yaml: is missing.*--fresh"):
         train(begun)
     assert not (begun.out / "settings.yaml").exists()
-    assert train(begun, fresh=True).resumed_at == 0
+    assert begins_anew(begun)
 
 
-def test_a_compiler_that_fails_is_one_sentence(monkeypatch):
+def test_a_compiler_that_fails_is_one_sentence():
     """A graph is captured in earnest; what would make machine code of it gives up.
 
-    One layer, as the networks would take half a minute to capture.
+    One layer, as the networks would take half a minute to capture; and a backend in place of
+    torch's own, whose import alone takes longer than all else here.
     """
-    import torch._inductor.compile_fx as inductor
 
     def fail(*_, **__):
         raise RuntimeError("no working C++ compiler found")
 
-    monkeypatch.setattr(inductor, "compile_fx", fail)
     layer = torch.nn.Linear(2, 2)
-    layer.compile(options={"fallback_random": True})
+    layer.compile(backend=fail)
     try:
         reported = r"train\.compile is set, but.*cannot be compiled here"
         with pytest.raises(UserError, match=reported), advice(compiled=True):
@@ -388,7 +434,7 @@ def test_an_unwritable_folder_is_one_sentence(run, tmp_path):
         train(settings.model_copy(update={"out": tmp_path / "file" / "run"}))
 
 
-# ------------------------------------------------------------------------- validation and tasks
+# ----------------------------------------------------------------------------- the best model
 
 
 def test_the_best_weights_are_kept_and_a_run_gives_up(run):
@@ -400,61 +446,22 @@ def test_the_best_weights_are_kept_and_a_run_gives_up(run):
         seen.append(model.image_projection.weight.clone())
         return {"recall_at_10": next(figures)}
 
-    settings = run(steps=10, validate_every=2, patience=2, keep="best")
+    settings = run(steps=5, validate_every=1, patience=2, keep="best")
     result = train(settings, validator=validator)
-    assert (result.steps, result.best, result.best_step) == (8, 0.5, 4)
+    assert (result.steps, result.best, result.best_step) == (4, 0.5, 2)
     kept = weights(result.model)["image_projection.weight"]
     assert torch.equal(kept, seen[1])
     # Once more: it has given up, and stays so.
-    assert train(settings, validator=validator).steps == 8
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        {"kind": "infonce"},
-        {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}},
-        LOSS,
-        {"kind": "clip", "negatives": [{"kind": "fnc", "alpha": 0.1}]},
-        {"kind": "xclr", "graph": "labels"},
-    ],
-    ids=["infonce", "debiased", "glofnd", "fnc", "xclr"],
-)
-def test_images_without_text_train_end_to_end(run, loss, prepared_phantom, monkeypatch):
-    settings = run(loss=loss, task="two_view", steps=4)
-    data = PreparedSet.open(prepared_phantom)
-    data.sentences = data.sentences.iloc[:0]
-    monkeypatch.setattr(PreparedSet, "open", lambda folder: data)
-    result = train(settings)
-    first, last = Trainer(settings).model.state_dict(), weights(result.model)
-    assert not torch.equal(first["image_encoder.conv1.weight"], last["image_encoder.conv1.weight"])
-    assert torch.equal(first["text_projection.weight"], last["text_projection.weight"])
-
-
-def test_two_views_have_no_sentences_for_an_objective_to_read(run):
-    with pytest.raises(UserError, match="has no sentences"):
-        train(run(loss={"kind": "xclr", "graph": "text"}, task="two_view"))
-
-
-def test_several_images_of_a_study_share_its_positives(run):
-    loss = {
-        "kind": "debiased",
-        "eta": {"kind": "constant", "value": 0.1},
-        "positives": "study",
-    }
-    whole = Trainer(run(loss=loss, views_per_study=3))
-    batch = whole.batches[0]
-    assert len(batch.studies.unique()) == 8 < len(batch.studies)
-    assert torch.isfinite(whole.step(0)["loss"])
+    assert train(settings, validator=validator).steps == 4
 
 
 def test_a_kill_while_a_better_model_is_written_leaves_the_best_before_it(run, monkeypatch):
     """Also where the steps that are taken again do not come out better, as on a GPU they may."""
-    settings = run("best", keep="best", validate_every=2, checkpoint_every=2, steps=6)
+    settings = run("best", keep="best", validate_every=1, checkpoint_every=1, steps=3)
     figures = iter([0.5, 0.9])
     kept = []
 
-    def rising(model):
+    def better(model):
         kept.append({name: value.clone() for name, value in model.state_dict().items()})
         return {"recall_at_10": next(figures)}
 
@@ -467,20 +474,20 @@ def test_a_kill_while_a_better_model_is_written_leaves_the_best_before_it(run, m
 
     monkeypatch.setattr(checkpoint_module, "write_text", killed)
     with pytest.raises(KeyboardInterrupt):
-        train(settings, validator=rising)
+        train(settings, validator=better)
     monkeypatch.undo()
     result = train(settings, validator=lambda _: {"recall_at_10": 0.1})
-    assert (result.resumed_at, result.best, result.best_step) == (2, 0.5, 2)
+    assert (result.resumed_at, result.best, result.best_step) == (1, 0.5, 1)
     assert same(weights(result.model), kept[0])
 
 
 def test_models_that_are_no_longer_the_best_are_dropped(run):
-    settings = run("best", keep="best", validate_every=1, checkpoint_every=2, steps=6)
-    rising = iter([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    train(settings, validator=lambda _: {"recall_at_10": next(rising)})
+    settings = run("best", keep="best", validate_every=1, checkpoint_every=2, steps=4)
+    train(settings, validator=rising())
     left = {path.name for path in (settings.out / "checkpoints").glob("best*.pt")}
     # Those of the two checkpoints that are kept.
-    assert left == {"best_00000004.pt", "best_00000006.pt"}
-    train(settings, fresh=True, validator=lambda _: {"recall_at_10": 0.5})
+    assert left == {"best_00000002.pt", "best_00000004.pt"}
+    short = settings.model_copy(update={"train": settings.train.model_copy(update={"steps": 2})})
+    train(short, fresh=True, validator=lambda _: {"recall_at_10": 0.5})
     left = {path.name for path in (settings.out / "checkpoints").glob("best*")}
     assert left == {"best_00000001.pt", "best_00000001.pt.sha256"}

@@ -149,7 +149,7 @@ def test_a_vit_is_trained_saved_loaded_evaluated_and_shown(vit, tmp_path, phanto
     assert train(settings).finished_before
     out = tmp_path / "results"
     evaluate = ["evaluate", str(result.model), str(settings.prepared), "--out", str(out)]
-    assert command([*evaluate, "--bootstrap", "0"]) == 0
+    assert command([*evaluate, "--bootstrap", "0", "--heatmaps", "1"]) == 0
     assert json.loads((out / "results.json").read_text())["model"]["grid"] == [4, 4]
     image = next(phantom_tree.rglob("*.dcm"))
     show = [

@@ -28,9 +28,14 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints
 from medclip_debias.training.run import train
 from medclip_debias.training.trainer import Trainer
-from tests.training.conftest import in_processes
+from tests.training.conftest import in_processes, same, weights
 
 REPO = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def networks():
+    return "tiny"
 
 
 @pytest.fixture
@@ -103,18 +108,18 @@ def exits(*words):
     raise SystemExit(command(["train", *words]))
 
 
-def weights(settings):
-    return DualEncoder.load(settings.out / "model").state_dict()
+@pytest.fixture(scope="module")
+def whole(run_in, tmp_path_factory):
+    """The weights of a run that never stopped."""
+    run = run_in(tmp_path_factory.mktemp("signals"), "tiny")
+    return weights(train(run(checkpoint_every=100)).model)
 
 
-def resumes_to_the_same(run, resumed_at, **changes):
+def resumes_to_the_same(settings, whole, resumed_at):
     """The interrupted run ends in the weights of one that never stopped."""
-    whole = run("whole", **changes)
-    train(whole)
-    result = train(run(**changes))
+    result = train(settings)
     assert result.resumed_at == resumed_at
-    a, b = weights(whole), weights(run(**changes))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert same(weights(result.model), whole)
 
 
 # ------------------------------------------------------------------------- the whole group
@@ -127,7 +132,7 @@ def told(capfd):
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_signal_to_the_group_saves_with_loader_workers(config, run, capfd, name):
+def test_a_signal_to_the_group_saves_with_loader_workers(config, run, whole, capfd, name):
     path = config(workers=2)
 
     def work():
@@ -138,7 +143,7 @@ def test_a_signal_to_the_group_saves_with_loader_workers(config, run, capfd, nam
     reported = told(capfd)
     assert len(reported) == 1
     assert f"stopped by {name} after step" in reported[0]
-    resumes_to_the_same(run, resumed_at=4)
+    resumes_to_the_same(run(), whole, resumed_at=4)
 
 
 def test_spawned_workers_are_sheltered_while_they_start(config, run, capfd):
@@ -227,7 +232,7 @@ def test_a_signal_during_the_first_imports_is_an_orderly_end(config):
     ],
 )
 def test_a_signal_ends_as_saved_wherever_it_comes(config, run, capfd, monkeypatch, place, name):
-    path = config(validate_every=2, validate_images=8, checkpoint_every=100)
+    path = config(steps=2, validate_every=1, validate_images=8, checkpoint_every=100)
 
     def signalled(function):
         def first(*args, **options):
@@ -251,7 +256,7 @@ def test_a_signal_ends_as_saved_wherever_it_comes(config, run, capfd, monkeypatc
     assert code_of(work) == 75
     (reported,) = told(capfd)
     assert f"stopped by {name}" in reported
-    begins = {"settings": 0, "set-up": 0, "validation": 2, "last save": 6}[place]
+    begins = {"settings": 0, "set-up": 0, "validation": 1, "last save": 2}[place]
     if place == "last save":
         assert command(["train", path]) == 0
         assert "is finished" in capfd.readouterr().err
@@ -304,7 +309,8 @@ def worker():
 
 
 def test_a_killed_loader_worker_is_one_sentence(config, run, capfd):
-    path = config(workers=2, steps=20)
+    # More steps than are read ahead: some of its batches are still to be asked for.
+    path = config(workers=2, steps=12)
 
     def work():
         at_step(3, lambda: os.kill(worker(), signal.SIGKILL))
@@ -314,11 +320,12 @@ def test_a_killed_loader_worker_is_one_sentence(config, run, capfd):
     (reported,) = told(capfd)
     assert "process of the data loader was killed" in reported
     begun = int(checkpoints(run().out / "checkpoints")[-1].stem[-8:])
-    resumes_to_the_same(run, resumed_at=begun, steps=20)
+    whole = weights(train(run("whole", steps=12, checkpoint_every=100)).model)
+    resumes_to_the_same(run(steps=12), whole, resumed_at=begun)
 
 
 def test_a_loader_that_stands_still_ends_the_run(config, capfd):
-    path = config(workers=2, stall_minutes=0.02)
+    path = config(workers=2, steps=12, stall_minutes=0.02)
 
     def work():
         at_step(3, lambda: [os.kill(c.pid, signal.SIGSTOP) for c in active()])
@@ -431,10 +438,9 @@ def test_shared_memory_that_does_not_suffice_is_known_beforehand(tmp_path):
 @pytest.mark.parametrize("more", range(12, 40, 7))
 def test_too_few_open_files_are_one_sentence_or_suffice(config, capfd, more):
     """Never a traceback, never a hang, wherever the limit strikes."""
-    path = config(workers=2)
+    path = config(workers=2, steps=2)
 
     def work():
-        at_step(0, lambda: None)
         begin = workers_module.more_open_files
 
         def lowered():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from functools import cache
 from itertools import product
 
 import pytest
@@ -30,6 +32,7 @@ from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
+from medclip_debias.models.peers import text as peer_text
 from medclip_debias.models.peers.open_clip import installed_merges
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
@@ -56,24 +59,29 @@ SIDE, DIM = 64, 12
 SENTENCES = ["No pleural effusion.", "Right pneumothorax."]
 CLIP_VIT = ViTSettings(image_size=SIDE, patch=16, width=32, layers=2, heads=2, hidden=48)
 TIMM_VIT = CLIP_VIT.model_copy(update={"pre_norm": False, "patch_bias": True})
-CLIP_TEXT = ClipTextSettings(context=32, vocabulary=49408, width=16, layers=2, heads=2, hidden=32)
+MERGES = 1000  # of CLIP's 48,894, which take long to read
+WORDS = 512 + MERGES + 2
+CLIP_TEXT = ClipTextSettings(context=32, vocabulary=WORDS, width=16, layers=2, heads=2, hidden=32)
 KINDS = ("chexzero", "biovil", "biomedclip", "ours")
 NON_COMMERCIAL = "CC BY-NC 4.0"
 
 
-@pytest.fixture
-def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
-    """A function that writes a folder of random weights of a kind, and returns it."""
-    stages = ((1, 16, 1), (1, 16, 2), (1, 32, 2), (1, 32, 2))
-    small = Arch("bottleneck", 16, 7, True, stages)
-    monkeypatch.setitem(resnet.ARCHITECTURES, "resnet50", small)
-    prepare = PreparedSet.open(prepared_phantom).settings
+@pytest.fixture(scope="module")
+def start(prepared_phantom, small_language_model, tmp_path_factory):
+    """A function that gives a folder of random weights of a kind, written once: only read it."""
+    prepare, folders = PreparedSet.open(prepared_phantom).settings, {}
 
-    def make(kind, scale=20.0, name="start"):
+    def make(kind, scale=20.0):
+        if (kind, scale) not in folders:
+            folders[kind, scale] = tmp_path_factory.mktemp("start") / "model"
+            write(kind, scale, folders[kind, scale])
+        return folders[kind, scale]
+
+    def write(kind, scale, folder):
         torch.manual_seed(0)
         if kind == "ours":
             settings = ModelSettings(
-                image=ImageEncoderSettings(arch="resnet_small"),
+                image=ImageEncoderSettings(arch="resnet_tiny"),
                 text=TextEncoderSettings(folder=small_language_model, max_tokens=24),
                 dim=DIM,
             )
@@ -83,8 +91,7 @@ def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
         else:
             model = peer(kind, scale)
         model.provenance = {"licence": NON_COMMERCIAL}
-        model.eval().save(tmp_path / name)
-        return tmp_path / name
+        model.eval().save(folder)
 
     def peer(kind, scale):
         config = json.loads((small_language_model / "config.json").read_text())
@@ -100,20 +107,14 @@ def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
         if image is None:
             side, stride = (160, 16) if kind == "test_vit" else (SIDE, 32)
             image = TimmSettings(name=kind, image_size=side, stride=stride)
-        clip = kind == "chexzero"
-        tokenizer = (
-            ClipTokenizer.from_merges(installed_merges())
-            if clip
-            else SentenceTokenizer.load(small_language_model)
-        )
+        if kind == "chexzero":
+            tokenizer = ClipTokenizer.from_merges(installed_merges())
+        else:
+            tokenizer = SentenceTokenizer.load(small_language_model)
         settings = PeerSettings(
             kind=kind if kind in ("chexzero", "biovil", "conns") else "open_clip",
             fusion={"kind": "similarity_attention"} if kind == "conns" else None,
-            dim=DIM,
-            max_tokens=24,
-            image=image,
-            text=text,
-            scale=scale,
+            **{"dim": DIM, "max_tokens": 24, "image": image, "text": text, "scale": scale},
         )
         channels = 1 if kind == "biovil" else 3
         own = PeerPreprocessing(
@@ -132,7 +133,17 @@ def start(prepared_phantom, small_language_model, tmp_path, monkeypatch):
                     value.normal_(std=0.2)
         return model
 
-    return make
+    stages = ((1, 16, 1), (1, 16, 2), (1, 32, 2), (1, 32, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(resnet.ARCHITECTURES, "resnet50", Arch("bottleneck", 16, 7, True, stages))
+        patch.setattr(peer_text, "MERGES", MERGES)
+        yield make
+
+
+@pytest.fixture(scope="module")
+def first():
+    """A function that loads a start once, for what is only read of it."""
+    return cache(load_model)
 
 
 @pytest.fixture
@@ -140,16 +151,8 @@ def run_of(prepared_phantom, tmp_path):
     """A function that makes settings of a run which starts from a folder."""
 
     def make(folder, out="run", similarity="own", loss=None, **train):
-        plain = {
-            "steps": 4,
-            "batch_size": 8,
-            "lr": 1e-3,
-            "warmup_steps": 0,
-            "log_every": 1,
-            "checkpoint_every": 2,
-            "workers": 0,
-            "channels_last": False,
-        }
+        plain = {"steps": 4, "batch_size": 8, "lr": 1e-3, "warmup_steps": 0, "log_every": 1}
+        plain |= {"checkpoint_every": 2, "workers": 0, "channels_last": False}
         return RunSettings(
             prepared=prepared_phantom,
             out=tmp_path / out,
@@ -173,28 +176,21 @@ SCALE, BIAS = 117.0, -12.9
 
 
 @pytest.mark.parametrize("name", ["test_convnext", "test_vit", "conns"])
-def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, start, run_of):
+def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, start, first, run_of):
     folder = start(name, 20.0)
     settings = run_of(folder, steps=3, trainable={"image": {"last_blocks": 1}})
-    before, images = load_model(folder), images_of(settings)
+    before, images = first(folder), images_of(settings)
     trainer = Trainer(settings)
     model = trainer.model.eval()
-    with torch.no_grad():
-        expected = scores(before, images)
-        torch.testing.assert_close(scores(model, images), expected, atol=1e-5, rtol=0)
-        stored = model.encode_images(images).stored
-        vectors = model.encode_ids(model.token_ids(SENTENCES))
-        found = model.similarity(stored, vectors)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    expected = scores(before, images)
+    torch.testing.assert_close(scores(model, images), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(stepped(model, images), expected, atol=1e-5, rtol=0)
     assert model.learned_scale == pytest.approx(20.0, rel=1e-6)
     after = load_model(train(settings).model)
     assert after.self_test["status"] == "passed"
     assert not torch.allclose(scores(after, images), expected, atol=1e-5)
-    moved = {
-        key.partition(".")[0]
-        for key, value in after.state_dict().items()
-        if key not in before.state_dict() or not torch.equal(value, before.state_dict()[key])
-    }
+    old, new = before.state_dict(), after.state_dict()
+    moved = {k.partition(".")[0] for k in new if k not in old or not torch.equal(new[k], old[k])}
     assert moved == {"image", "text", "trained_similarity"}
     layers = [layer.state_dict() for layer in after.image.layers]
     own = [layer.state_dict() for layer in before.image.layers]
@@ -204,25 +200,19 @@ def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, st
         assert "attention by cosine" in trainer.start.score
         sharp = after.similarity.aggregator.temperature.detach()
         assert float(sharp) != pytest.approx(before.fusion.sharpness, abs=1e-6)
-        again = Trainer(run_of(after_folder(settings), "again")).model.eval()
+        again = Trainer(run_of(settings.out / "model", "again")).model.eval()
         torch.testing.assert_close(scores(again, images), scores(after, images), atol=1e-5, rtol=0)
-        by_region = run_of(folder, "regions", similarity=SimilaritySettings())
-        other = Trainer(by_region).model
+        other = Trainer(run_of(folder, "regions", similarity=SimilaritySettings())).model
         assert other.fusion is None
         assert not other.has_whole
 
 
-def after_folder(settings):
-    return settings.out / "model"
-
-
-def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of):
-    folder = start("conns", 20.0)
-    peer = load_model(folder)
+def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of, tmp_path):
+    peer = load_model(start("conns", 20.0))
     peer.fusion.loss_temperature.data.fill_(-5.0)
-    peer.save(folder.parent / "sharp")
+    peer.save(tmp_path / "sharp")
     with pytest.raises(UserError, match=r"temperature of 1 / 148"):
-        Trainer(run_of(folder.parent / "sharp"))
+        Trainer(run_of(tmp_path / "sharp"))
 
 
 @pytest.mark.parametrize(
@@ -232,13 +222,12 @@ def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of):
         ({"kind": "siglip", "initial_bias": -5.0}, -5.0),
     ],
 )
-def test_a_pairwise_sigmoid_starts_with_the_starts_bias(loss, expected, start, run_of):
+def test_a_pairwise_sigmoid_starts_with_the_starts_bias(loss, expected, start, run_of, tmp_path):
     """Smaller by as much as the scale is bounded, so that no pair changes sides."""
-    folder = start("biomedclip", SCALE)
-    peer = load_model(folder)
+    peer = load_model(start("biomedclip", SCALE))
     peer.settings = peer.settings.model_copy(update={"bias": BIAS})
-    peer.save(folder.parent / "siglip")
-    trainer = Trainer(run_of(folder.parent / "siglip", loss=loss))
+    peer.save(tmp_path / "siglip")
+    trainer = Trainer(run_of(tmp_path / "siglip", loss=loss))
     assert trainer.model.learned_scale == pytest.approx(100.0)
     (bias,) = (p for name, p in trainer.objective.named_parameters() if name.endswith("bias"))
     assert float(bias.detach()) == pytest.approx(expected, rel=1e-6)
@@ -259,19 +248,23 @@ def scores(model, images):
     return model.score(model.encode_images(images), model.encode_sentences(SENTENCES))
 
 
+@torch.no_grad()
+def stepped(model, images):
+    """Scores by the way of a step, not of an evaluation."""
+    stored = model.encode_images(images).stored
+    return model.similarity(stored, model.encode_ids(model.token_ids(SENTENCES)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_scores_as_its_start_before_the_first_step(kind, start, run_of):
+def test_a_run_scores_as_its_start_before_the_first_step(kind, start, first, run_of):
     settings = run_of(start(kind))
-    before = load_model(settings.model.start_from)
+    before = first(settings.model.start_from)
     images = images_of(settings)
     trainer = Trainer(settings)
     model = trainer.model.eval()
-    torch.testing.assert_close(scores(model, images), scores(before, images), atol=1e-5, rtol=0)
-    with torch.no_grad():  # the way of a step, not of an evaluation
-        stored = model.encode_images(images).stored
-        vectors = model.encode_ids(model.token_ids(SENTENCES))
-        stepped = model.similarity(stored, vectors)
-    torch.testing.assert_close(stepped, scores(before, images), atol=1e-5, rtol=0)
+    expected = scores(before, images)
+    torch.testing.assert_close(scores(model, images), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(stepped(model, images), expected, atol=1e-5, rtol=0)
     assert model.learned_scale == pytest.approx(20.0, rel=1e-6)
     assert trainer.start.own_scale
     assert trainer.settings.preprocessing == before.preprocessing
@@ -279,21 +272,21 @@ def test_a_run_scores_as_its_start_before_the_first_step(kind, start, run_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start(
-    kind, start, run_of
+    kind, start, first, run_of
 ):
-    folder = start(kind)
-    said = []
-    settings = run_of(folder, steps=12, validate_every=12, validate_images=8)
+    folder, said = start(kind), []
+    more = {"validate_every": 12, "validate_images": 8, "checkpoint_every": 12}
+    settings = run_of(folder, steps=12, **more)
     result = train(settings, validator=validator_of(settings.prepared, 8), say=said.append)
     rows = (settings.out / "metrics.csv").read_text().splitlines()
     column = rows[0].split(",").index("loss")
     losses = [float(row.split(",")[column]) for row in rows[1:]]
     assert sum(losses[-4:]) < sum(losses[:4])
     model = load_model(result.model)
-    assert type(model) is type(load_model(folder))
+    assert type(model) is type(first(folder))
     assert model.self_test["status"] == "passed"
     images = images_of(settings)
-    assert not torch.allclose(scores(model, images), scores(load_model(folder), images), atol=1e-4)
+    assert not torch.allclose(scores(model, images), scores(first(folder), images), atol=1e-4)
     assert 1 <= model.learned_scale <= 100
     assert model.learned_scale != pytest.approx(20.0, abs=1e-6)
     assert model.has_whole == (kind != "ours")
@@ -301,7 +294,7 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     maps = model.region_scores(model.encode_images(images), model.encode_sentences(SENTENCES))
     assert maps.shape == (4, 2, where.rows * where.columns)
     said_of_start = model.provenance["provenance"]["start"]
-    assert said_of_start["hash"] == load_model(folder).content_hash
+    assert said_of_start["hash"] == first(folder).content_hash
     assert said_of_start["licence"] == model.provenance["licence"] == NON_COMMERCIAL
     assert "non-commercial" in said[0]
     assert "(learned before)" in said[1]
@@ -311,7 +304,7 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     )
 
 
-@pytest.mark.parametrize("kind", ["biovil", "biomedclip", "ours"])  # CLIP's words take seconds
+@pytest.mark.parametrize("kind", ["biovil", "biomedclip", "ours"])  # a ViT once
 def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     folder = start(kind)
     whole = train(run_of(folder, "whole", ema=0.5)).model
@@ -330,8 +323,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     assert resumed.resumed_at == 2
     a, b = (load_model(path).state_dict() for path in (whole, resumed.model))
     assert largest_difference(a, b) == 0
-    other = start(kind, scale=30.0, name="other")
-    moved = settings.model_copy(update={"model": StartSettings(start_from=other)})
+    moved = settings.model_copy(update={"model": StartSettings(start_from=start(kind, 30.0))})
     with pytest.raises(UserError, match=r"start\.hash|start_from"):
         train(moved)
 
@@ -344,12 +336,12 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     ],
     ids=str,
 )
-def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start, run_of):
+def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start, first, run_of):
     folder = start(kind)
     image = "frozen" if kind == "biovil" and "lora" in parts else parts  # a ResNet has no attention
     settings = run_of(folder, steps=2, trainable={"image": image, "text": parts})
     trainer = Trainer(settings)
-    before = load_model(folder).state_dict()
+    before = first(folder).state_dict()
     for step in range(2):
         trainer.step(step)
     trainer.model.save(settings.out / "model")
@@ -364,33 +356,27 @@ def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start
     assert projections <= moved
     stems = ("image.conv1", "image.encoder.conv1", "text.bert.embeddings", "text.token_embedding")
     assert not [name for name in moved if name.startswith(stems)]
-    blocks = {
-        "chexzero": "text.transformer.resblocks.{}.",
-        "biovil": "text.bert.encoder.layer.{}.",
-        "biomedclip": "text.bert.encoder.layer.{}.",
-    }[kind]
-    first, last = (any(n.startswith(blocks.format(k)) for n in moved) for k in (0, 1))
-    assert (first, last) == (parts != "frozen" and "lora" in parts, parts != "frozen")
+    blocks = "text.transformer.resblocks" if kind == "chexzero" else "text.bert.encoder.layer"
+    lower, upper = (any(n.startswith(f"{blocks}.{k}.") for n in moved) for k in (0, 1))
+    assert (lower, upper) == (parts != "frozen" and "lora" in parts, parts != "frozen")
 
 
 def test_a_peer_may_train_by_its_regions_instead(start, run_of):
     said = []
     loss = {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}}
-    settings = run_of(
-        start("biomedclip"), similarity={"aggregator": "lse_nl"}, loss=loss, accumulate=2
-    )
+    more = {"similarity": {"aggregator": "lse_nl"}, "accumulate": 2}
+    settings = run_of(start("biomedclip"), loss=loss, **more)
     model = load_model(train(settings, say=said.append).model)
     images = images_of(settings)
     features, vectors = model.encode_images(images), model.encode_sentences(SENTENCES)
     assert not model.has_whole
     assert features.whole is None
-    expected = model.similarity(features.regions, vectors)
-    assert torch.equal(model.score(features, vectors), expected)
+    assert torch.equal(model.score(features, vectors), model.similarity(features.regions, vectors))
     assert "'lse_nl' of its regions, unlike the start" in said[1]
 
 
 def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, run_of, tmp_path):
-    folder = start("biomedclip")
+    folder = shutil.copytree(start("biomedclip"), tmp_path / "start")
     settings = run_of(folder)
     content = yaml.safe_load((folder / "peer.yaml").read_text())
     content["preprocessing"]["prepare"] |= {"size": 320, "fit": "crop"}
@@ -433,14 +419,13 @@ def test_settings_that_do_not_go_together_are_named(content, message):
         validate(RunSettings, {"prepared": "p", "out": "o"} | content, "run.yaml")
 
 
-def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, run_of):
+def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, first, run_of):
     loss = {"kind": "clip", "negatives": [{"kind": "remove_by_text"}]}
     settings = run_of(start("biomedclip"), loss=loss)
     trainer = Trainer(settings)
     vectors = trainer.cached.fields.values["text_similarity"]
-    before = load_model(settings.model.start_from)
     with torch.no_grad():
-        expected = before.encode_sentences(trainer.studies.texts)
+        expected = first(settings.model.start_from).encode_sentences(trainer.studies.texts)
     torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
     assert not vectors.requires_grad
     trainer.step(0)
@@ -493,15 +478,13 @@ def test_what_does_not_go_with_a_start_is_one_sentence(
         Trainer(run)
 
 
-def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of):
-    words = {"aggregator": "local_words"}
+def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of, tmp_path):
     model = load_model(start("ours"))
-    model.begin_training(SimilaritySettings(**words))
-    folder = start("ours", name="other").parent / "words"
-    model.save(folder)
+    model.begin_training(SimilaritySettings(aggregator="local_words"))
+    model.save(tmp_path / "words")
     kept = {"freeze": {"text": "all"}, "features": {"text": True}}
     with pytest.raises(UserError, match="the aggregator local_words reads its words"):
-        Trainer(run_of(folder, **kept))
+        Trainer(run_of(tmp_path / "words", **kept))
 
 
 def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():

@@ -19,13 +19,25 @@ from medclip_debias.training.step import shares_loss
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
-TOGETHER = 8  # steps
+TOGETHER = 4  # steps
 OBJECTIVES = {
     "infonce": {"kind": "infonce"},
     "masked language model": {"kind": "biovil"},
     "sogclr": {"kind": "sogclr"},
     "glofnd": {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
 }
+
+
+@pytest.fixture
+def networks():
+    """Of each kind of layer one or two: a step treats all alike."""
+    return "tiny"
+
+
+@pytest.fixture
+def deeper(run_in, tmp_path):
+    """As `run`, for what is told from layer to layer."""
+    return run_in(tmp_path, "small")
 
 
 def gradients(settings, step=0):
@@ -84,11 +96,11 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(run, name):
 
 
 def test_four_micro_batches_train_as_one_batch_does_with_dropout_on(run):
-    one = after(run(batch_size=16, norm_batch=4), 6)
-    four = after(run(batch_size=16, norm_batch=4, accumulate=4), 6)
+    one = after(run(batch_size=16, norm_batch=4), 4)
+    four = after(run(batch_size=16, norm_batch=4, accumulate=4), 4)
     assert largest_difference(one["model"], four["model"]) <= 1e-5
     # The blocks matter: they are not what makes everything equal.
-    other = after(run(batch_size=16, norm_batch=8), 6)
+    other = after(run(batch_size=16, norm_batch=8), 4)
     assert largest_difference(one["model"], other["model"]) > 1e-4
 
 
@@ -218,8 +230,8 @@ def test_the_loss_is_shared_where_it_is_large_and_the_objective_allows_it(run):
         assert not shares_loss(on, sogclr, two, "x")
 
 
-def test_what_is_frozen_does_not_move(run):
-    settings = run(freeze={"image": "layer2", "text": 1}, ema=0.5)
+def test_what_is_frozen_does_not_move(deeper):
+    settings = deeper(freeze={"image": "layer2", "text": 1}, ema=0.5)
     trainer = Trainer(settings)
     before = {k: v.clone() for k, v in trainer.model.state_dict().items()}
     for step in range(2):
@@ -265,8 +277,8 @@ def test_a_scale_beyond_its_cap_is_brought_back_by_the_next_step_and_learns(run)
     assert trainer.model.similarity.scale < trainer.result.similarity.scale < 100
 
 
-def test_lower_layers_learn_slower(run):
-    trainer = Trainer(run(lr_factors={"text": 2.0, "layer_decay": 0.5}))
+def test_lower_layers_learn_slower(deeper):
+    trainer = Trainer(deeper(lr_factors={"text": 2.0, "layer_decay": 0.5}))
     rate = {p: g["lr_factor"] for g in trainer.optimizer.param_groups for p in g["params"]}
     of = {name: rate[p] for name, p in trainer.model.named_parameters()}
     assert of["image_encoder.conv1.weight"] == 0.125

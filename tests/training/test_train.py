@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -33,13 +34,13 @@ from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, sav
 from medclip_debias.training.run import train
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.trainer import Trainer
+from tests.training.conftest import same, weights
 
 
 @pytest.fixture(scope="module")
 def scored(prepared_phantom, tmp_path_factory):
     """A copy of the prepared phantom with scores, and the language model that gave them."""
-    import shutil
-
     root = tmp_path_factory.mktemp("scored")
     folder = root / "prepared"
     shutil.copytree(prepared_phantom, folder)
@@ -52,22 +53,21 @@ def scored(prepared_phantom, tmp_path_factory):
     return folder, root / "lm"
 
 
-@pytest.fixture
-def settings(scored, tmp_path):
+def settings_in(scored, out):
     folder, lm = scored
     size = PreparedSet.open(folder).settings
     return RunSettings(
         prepared=folder,
-        out=tmp_path / "run",
+        out=out,
         preprocessing=Preprocessing(prepare=size, input_size=size.size - 8),
         model=ModelSettings(
-            image=ImageEncoderSettings(arch="resnet_small"),
+            image=ImageEncoderSettings(arch="resnet_tiny"),
             text=TextEncoderSettings(folder=lm, max_tokens=32),
             dim=16,
         ),
         loss={"kind": "debiased", "eta": {"kind": "language_model"}},
         train=TrainSettings(
-            steps=6,
+            steps=4,
             batch_size=8,
             sentences_per_study=2,
             lr=1e-3,
@@ -79,6 +79,16 @@ def settings(scored, tmp_path):
     )
 
 
+@pytest.fixture
+def settings(scored, tmp_path):
+    return settings_in(scored, tmp_path / "run")
+
+
+@pytest.fixture
+def networks():
+    return "tiny"
+
+
 TIMED = ("seconds", "images_per_second", "data_wait", "memory_mib")
 
 
@@ -86,27 +96,29 @@ def changed(settings, **train):
     return settings.model_copy(update={"train": settings.train.model_copy(update=train)})
 
 
-def weights(folder):
-    return DualEncoder.load(folder).state_dict()
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def test_a_run_leaves_what_is_needed_to_repeat_it(settings):
+@pytest.fixture(scope="module")
+def whole(scored, tmp_path_factory):
+    """A run that nothing interrupted: settings, result, and its calls of ``progress``."""
+    settings = changed(
+        settings_in(scored, tmp_path_factory.mktemp("whole") / "run"), checkpoint_every=1
+    )
     seen = []
     result = train(settings, progress=lambda done, total, loss: seen.append((done, total)))
-    assert seen == [(step, 6) for step in range(1, 7)]
+    return settings, result, seen
+
+
+def test_a_run_leaves_what_is_needed_to_repeat_it(whole):
+    settings, result, seen = whole
+    assert seen == [(step, 4) for step in range(1, 5)]
     out = settings.out
     with (out / "metrics.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert [int(row["step"]) for row in rows] == [2, 4, 6]
+    assert [int(row["step"]) for row in rows] == [2, 4]
     assert {"loss", "lr", "scale", "clamped", "mean_eta", "positive_similarity"} <= set(rows[0])
     assert 0 < float(rows[0]["mean_eta"]) < 0.2
     assert [path.name for path in checkpoints(out / "checkpoints")] == [
+        "step_00000003.pt",
         "step_00000004.pt",
-        "step_00000006.pt",
     ]
     assert list((out / "tensorboard").iterdir())
     model = DualEncoder.load(result.model)
@@ -121,32 +133,26 @@ def test_a_run_leaves_what_is_needed_to_repeat_it(settings):
     assert model.provenance["data"] == {"kind": meta["kind"], "synthetic": meta.get("synthetic")}
 
 
-def test_the_same_settings_give_the_same_weights_with_or_without_workers(settings, tmp_path):
-    one = train(settings)
-    moved = settings.model_copy(update={"out": tmp_path / "other"})
-    two = train(changed(moved, workers=2))
-    assert same(weights(one.model), weights(two.model))
-    third = settings.model_copy(update={"out": tmp_path / "third"})
-    three = train(changed(third, seed=1))
-    assert not same(weights(one.model), weights(three.model))
+def test_the_same_settings_give_the_same_weights_with_or_without_workers(settings, whole, tmp_path):
+    one = weights(whole[1].model)
+    assert same(one, weights(train(changed(settings, workers=2)).model))
+    other = settings.model_copy(update={"out": tmp_path / "other"})
+    assert not same(one, weights(train(changed(other, seed=1)).model))
 
 
-def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path):
-    whole = train(settings)
-
+def test_a_stopped_run_resumes_to_bit_identical_weights(settings, whole):
     class Stop(Exception):
         pass
 
-    def stop_at_five(done, total, loss):
-        if done == 5:
+    def stop_at_three(done, total, loss):
+        if done == 3:
             raise Stop
 
-    broken = settings.model_copy(update={"out": tmp_path / "broken"})
     with pytest.raises(Stop):
-        train(broken, progress=stop_at_five)
-    result = train(broken)
-    assert result.resumed_at == 4
-    assert same(weights(whole.model), weights(result.model))
+        train(settings, progress=stop_at_three)
+    result = train(settings)
+    assert result.resumed_at == 2
+    assert same(weights(whole[1].model), weights(result.model))
 
     def columns(path):
         with path.open() as stream:
@@ -154,31 +160,29 @@ def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path):
                 {k: v for k, v in row.items() if k not in TIMED} for row in csv.DictReader(stream)
             ]
 
-    assert columns(broken.out / "metrics.csv") == columns(settings.out / "metrics.csv")
+    assert columns(settings.out / "metrics.csv") == columns(whole[0].out / "metrics.csv")
     # Once more: nothing is left to do, nothing changes.
-    assert train(broken).resumed_at == 6
-    assert same(weights(whole.model), weights(result.model))
+    assert train(settings).resumed_at == 4
+    assert same(weights(whole[1].model), weights(result.model))
 
 
-def test_a_killed_run_resumes_to_bit_identical_weights(settings, tmp_path):
-    whole = train(settings)
-    broken = settings.model_copy(update={"out": tmp_path / "killed"})
+def test_a_killed_run_resumes_to_bit_identical_weights(settings, whole):
     child = os.fork()
     if child == 0:  # pragma: no cover
         torch.set_num_threads(1)
-        train(broken, progress=lambda done, *_: time.sleep(60) if done == 4 else None)
+        train(settings, progress=lambda done, *_: time.sleep(60) if done == 2 else None)
         os._exit(0)
-    folder = broken.out / "checkpoints"
+    folder = settings.out / "checkpoints"
     for _ in range(300):
-        if len(checkpoints(folder)) == 2:
+        if checkpoints(folder):
             break
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert not (broken.out / "model").exists()
-    result = train(broken)
-    assert result.resumed_at == 4
-    assert same(weights(whole.model), weights(result.model))
+    assert not (settings.out / "model").exists()
+    result = train(settings)
+    assert result.resumed_at == 2
+    assert same(weights(whole[1].model), weights(result.model))
 
 
 def test_a_run_with_other_settings_does_not_continue(settings):
@@ -186,7 +190,7 @@ def test_a_run_with_other_settings_does_not_continue(settings):
     with pytest.raises(UserError, match=r"other settings \(train\.steps\)"):
         train(settings)
     with pytest.raises(UserError, match=r"\((train\.\w+, ){3}train\.\w+ and 1 more\)"):
-        train(changed(settings, steps=4, lr=0.1, seed=5, warmup_steps=1, weight_decay=0.2))
+        train(changed(settings, steps=3, lr=0.1, seed=5, warmup_steps=1, weight_decay=0.2))
     assert train(settings, fresh=True).resumed_at == 0
 
 
@@ -201,8 +205,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(settings):
 
 
 def test_scores_of_another_language_model_are_refused(settings, scored, tmp_path):
-    import shutil
-
     copy = tmp_path / "prepared"
     shutil.copytree(scored[0], copy)
     data = PreparedSet.open(copy)
@@ -274,6 +276,48 @@ def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(settings):
     with pytest.raises(UserError, match="step 2: 'similarity' holds a NaN"):
         train(settings)
     assert not (settings.out / "model").exists()
+
+
+# --------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"kind": "infonce"},
+        {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}},
+        {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
+        {"kind": "clip", "negatives": [{"kind": "fnc", "alpha": 0.1}]},
+        {"kind": "xclr", "graph": "labels"},
+    ],
+    ids=["infonce", "debiased", "glofnd", "fnc", "xclr"],
+)
+def test_images_without_text_train_end_to_end(run, loss, prepared_phantom, monkeypatch):
+    settings = run(loss=loss, task="two_view", steps=2)
+    data = PreparedSet.open(prepared_phantom)
+    data.sentences = data.sentences.iloc[:0]
+    monkeypatch.setattr(PreparedSet, "open", lambda folder: data)
+    result = train(settings)
+    first, last = Trainer(settings).model.state_dict(), weights(result.model)
+    assert not torch.equal(first["image_encoder.conv1.weight"], last["image_encoder.conv1.weight"])
+    assert torch.equal(first["text_projection.weight"], last["text_projection.weight"])
+
+
+def test_two_views_have_no_sentences_for_an_objective_to_read(run):
+    with pytest.raises(UserError, match="has no sentences"):
+        train(run(loss={"kind": "xclr", "graph": "text"}, task="two_view"))
+
+
+def test_several_images_of_a_study_share_its_positives(run):
+    loss = {
+        "kind": "debiased",
+        "eta": {"kind": "constant", "value": 0.1},
+        "positives": "study",
+    }
+    whole = Trainer(run(loss=loss, views_per_study=3))
+    batch = whole.batches[0]
+    assert len(batch.studies.unique()) == 8 < len(batch.studies)
+    assert torch.isfinite(whole.step(0)["loss"])
 
 
 # ------------------------------------------------------------------------------- batches

@@ -3,11 +3,13 @@
 Names from the public definitions: microsoft/hi-ml (health_multimodal/image/model), openai/CLIP,
 mlfoundations/open_clip (model.py, timm_model.py, hf_model.py), marshuang80/gloria
 (gloria/models), RyanWangZf/MedCLIP (medclip/modeling_medclip.py). ResNet-50 trunks have one block
-a stage here, so that files stay small; the full-size names are checked on the meta device.
+a stage here and a quarter of its channels, so that files stay small and forward passes short; the
+full-size names are checked on the meta device.
 """
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import importlib.machinery
 import importlib.util
@@ -21,8 +23,13 @@ from torch import nn
 
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
+from medclip_debias.models.peers import text
 
 DIM = 6
+THIRD, LAST = 256, 512
+"""Channels of the last two stages of `trunk`."""
+MERGES, CLIP_WORDS = 1000, 512 + 1000 + 2
+"""Of `few_merges`: pairs that are merged, and tokens of the vocabulary (49,408 of CLIP's own)."""
 
 
 def prefixed(prefix, state):
@@ -47,7 +54,7 @@ def lively(module, seed=0):
 
 @pytest.fixture
 def shallow(monkeypatch):
-    stages = ((1, 64, 1), (1, 128, 2), (1, 256, 2), (1, 512, 2))
+    stages = ((1, 16, 1), (1, 32, 2), (1, 64, 2), (1, 128, 2))
     monkeypatch.setitem(resnet.ARCHITECTURES, "resnet50", Arch("bottleneck", 64, 7, True, stages))
 
 
@@ -56,8 +63,14 @@ def trunk(shallow):
     """torchvision's own ResNet, three channels in, its classifier 1000 wide."""
     from torchvision.models.resnet import Bottleneck, ResNet
 
+    class Narrow(ResNet):
+        def _make_layer(self, block, planes, *more, **named):
+            return super()._make_layer(block, planes // 4, *more, **named)
+
     torch.manual_seed(0)
-    return lively(ResNet(Bottleneck, [1, 1, 1, 1]))
+    net = Narrow(Bottleneck, [1, 1, 1, 1])
+    net.fc = nn.Linear(LAST, 1000)
+    return lively(net)
 
 
 @pytest.fixture
@@ -65,7 +78,7 @@ def projector():
     torch.manual_seed(1)
     return lively(
         nn.Sequential(
-            nn.Conv2d(2048, 16, 1, bias=False),
+            nn.Conv2d(LAST, 16, 1, bias=False),
             nn.BatchNorm2d(16),
             nn.ReLU(),
             nn.Conv2d(16, DIM, 1),
@@ -112,9 +125,35 @@ def merges_file():
 
 
 @pytest.fixture(scope="session")
+def first_merges(merges_file, tmp_path_factory):
+    rows = gzip.decompress(merges_file.read_bytes()).decode().split("\n")[: MERGES + 1]
+    path = tmp_path_factory.mktemp("merges") / "bpe.txt.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    return path
+
+
+@pytest.fixture
+def few_merges(first_merges, monkeypatch):
+    """The first of CLIP's merges as if they were all: reading the 48,894 anew takes long."""
+    monkeypatch.setattr(text, "MERGES", MERGES)
+    return first_merges
+
+
+@pytest.fixture(scope="session")
 def radiographs(shared_data):
     """Four real radiographs of different shapes."""
     return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:10]
+
+
+@pytest.fixture(scope="session")
+def small_tree(tmp_path_factory):
+    """A phantom as `phantom_tree`, of fewer studies: towers of these inputs take long."""
+    from medclip_debias.phantom import PhantomSettings, generate
+
+    out = tmp_path_factory.mktemp("small") / "tree"
+    settings = PhantomSettings(studies=48, test_studies=16, seed=3, min_side=64, max_side=80)
+    generate(out, settings, None, 1)
+    return out
 
 
 PIECES = [

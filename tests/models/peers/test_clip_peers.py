@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from medclip_debias.cli import run
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.models.golden import SENTENCES as SENTENCES_STORED
@@ -24,11 +26,11 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.text import ClipTokenizer
 from medclip_debias.viewer.answers import Answers
 
-from .conftest import lively, prefixed
+from .conftest import CLIP_WORDS, lively, prefixed
 
 SENTENCES = ["No pleural effusion.", "Mild cardiomegaly, unchanged; 12 ribs!", "x" * 300]
 VISION = {"layers": 2, "width": 64, "patch_size": 32, "image_size": 224}
-TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 2}
+TEXT = {"context_length": 77, "vocab_size": CLIP_WORDS, "width": 64, "heads": 1, "layers": 2}
 
 
 def pictures(side, count=2):
@@ -41,19 +43,23 @@ def tokenizer(merges_file):
     return ClipTokenizer.from_merges(merges_file)
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(
+    ("quick", "merges", "vocabulary"),
+    [(True, "merges_file", 49408), (False, "few_merges", CLIP_WORDS)],
+)
 @torch.no_grad()
-def test_clip_agrees_with_open_clip(quick, open_clip_model, merges_file, tmp_path):
+def test_clip_agrees_with_open_clip(quick, merges, vocabulary, open_clip_model, request, tmp_path):
     torch.manual_seed(0)
-    reference = lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=quick))
+    text, merges = TEXT | {"vocab_size": vocabulary}, request.getfixturevalue(merges)
+    reference = lively(open_clip_model.CLIP(24, VISION, text, quick_gelu=quick))
     file, config = tmp_path / "weights.pt", None
     torch.save(reference.state_dict(), file)
     kind, size = ("chexzero", 320) if quick else ("open_clip", 224)
     if not quick:
         config = tmp_path / "open_clip_config.json"
-        cfg = {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": TEXT}
+        cfg = {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": text}
         config.write_text(json.dumps({"model_cfg": cfg, "preprocess_cfg": {}}))
-    peer = import_model(kind, file, tmp_path / "peer", text=merges_file, config=config)
+    peer = import_model(kind, file, tmp_path / "peer", text=merges, config=config)
     assert peer.grid.shape == (7, 7)
     learned = float(reference.logit_scale.exp())
     assert peer.learned_scale == pytest.approx(learned, rel=1e-6)
@@ -221,25 +227,25 @@ def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
     ]
 
 
-def test_heads_that_do_not_divide_the_width_are_reported(open_clip_model, merges_file, tmp_path):
+def test_heads_that_do_not_divide_the_width_are_reported(open_clip_model, few_merges, tmp_path):
     state = open_clip_model.CLIP(24, VISION, TEXT).state_dict()
     torch.save(state, tmp_path / "w.pt")
     cfg = {"vision_cfg": VISION, "text_cfg": TEXT | {"heads": 7}}
     (tmp_path / "c.json").write_text(json.dumps(cfg))
-    files = {"text": merges_file, "config": tmp_path / "c.json"}
+    files = {"text": few_merges, "config": tmp_path / "c.json"}
     with pytest.raises(UserError, match="widths and heads"):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", **files)
 
 
 def test_golden_samples_tell_other_weights_and_other_numbers(
-    open_clip_model, merges_file, tmp_path, capsys
+    open_clip_model, few_merges, tmp_path, capsys
 ):
     torch.manual_seed(0)
     torch.save(
         lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict(),
         tmp_path / "w.pt",
     )
-    words = ["import-model", "chexzero", str(tmp_path / "w.pt"), "--text", str(merges_file)]
+    words = ["import-model", "chexzero", str(tmp_path / "w.pt"), "--text", str(few_merges)]
     folder = tmp_path / "peer"
     assert run([*words, "--out", str(folder), "--self-test"]) == 0
     capsys.readouterr()
@@ -270,20 +276,20 @@ def test_golden_samples_tell_other_weights_and_other_numbers(
 
 
 def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
-    open_clip_model, merges_file, phantom_tree, tmp_path, capsys
+    open_clip_model, few_merges, small_tree, tmp_path, capsys
 ):
     torch.manual_seed(0)
     state = lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict()
     torch.save(state, tmp_path / "chexzero.pt")
     peer = str(tmp_path / "peer")
-    words = ["import-model", "chexzero", str(tmp_path / "chexzero.pt"), "--text", str(merges_file)]
+    words = ["import-model", "chexzero", str(tmp_path / "chexzero.pt"), "--text", str(few_merges)]
     assert run([*words, "--out", peer]) == 0
     plain, fitting, out = (str(tmp_path / name) for name in ("plain", "fitting", "out"))
-    assert run(["prepare", str(phantom_tree), plain, "--size", "64", "--workers", "1"]) == 0
+    prepare(small_tree, tmp_path / "plain", PrepareSettings(size=64), workers=1)
     assert run(["evaluate", peer, plain, "--out", out]) == 2
     options = Peer.load(tmp_path / "peer").preprocessing.prepare.command_line()
     assert f"medclip-debias prepare SOURCE OUT {options}." in capsys.readouterr().err
-    again = ["prepare", str(phantom_tree), fitting, "--workers", "1", *options.split()]
+    again = ["prepare", str(small_tree), fitting, "--workers", "1", *options.split()]
     assert run(again) == 0
     few = ["--heatmaps", "0", "--bootstrap", "10"]
     assert run(["evaluate", peer, fitting, "--out", out, *few]) == 0
@@ -312,7 +318,7 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     if found["candidates"] == len(data):
         given = torch.tensor([hit["score"] for hit in found["hits"]])
         torch.testing.assert_close(given, best, atol=1e-3, rtol=0)
-    image = next(p for p in sorted(phantom_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
+    image = next(p for p in sorted(small_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
     assert run(["search", index, "--image", str(image), "-k", "1", "--json"]) == 0
     (best,) = json.loads(capsys.readouterr().out)["hits"]
     assert best["score"] == pytest.approx(1, abs=1e-3)

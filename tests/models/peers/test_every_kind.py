@@ -44,7 +44,7 @@ from medclip_debias.models.peers.settings import (
 from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
-from .conftest import DIM, UNIGRAMS, lively, spiece
+from .conftest import CLIP_WORDS, DIM, UNIGRAMS, lively, spiece
 
 OURS = "ours"
 VIT = ViTSettings(image_size=64, patch=16, width=32, layers=1, heads=2, hidden=48)
@@ -52,7 +52,9 @@ RESNET = ClipResNetSettings(image_size=64, layers=(1, 1, 1, 1), width=8, heads=4
 SWIN = SwinSettings(
     config={"image_size": 224, "embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}
 )
-CLIP_TEXT = ClipTextSettings(context=77, vocabulary=49408, width=16, layers=1, heads=2, hidden=32)
+CLIP_TEXT = ClipTextSettings(
+    context=77, vocabulary=CLIP_WORDS, width=16, layers=1, heads=2, hidden=32
+)
 SIGLIP = VIT.model_copy(
     update={
         **{"pool": "map", "pool_heads": 2, "pool_hidden": 20, "width": DIM, "class_token": False},
@@ -158,7 +160,7 @@ def build(request, shallow, bert_folder, cxr_bert_folder, tmp_path):
             spiece(tmp_path / "spiece.model")
             tokenizer = read_pieces(tmp_path)
         elif isinstance(text, ClipTextSettings):
-            tokenizer = ClipTokenizer.from_merges(request.getfixturevalue("merges_file"))
+            tokenizer = ClipTokenizer.from_merges(request.getfixturevalue("few_merges"))
         else:
             folder = cxr_bert_folder if text.get("pooling") == "projection" else bert_folder
             config = json.loads((folder / "config.json").read_text())

@@ -134,14 +134,14 @@ def test_siglip_2_of_flexible_sizes_is_read_at_its_square(tmp_path):
 
 @pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
 @torch.no_grad()
-def test_clip_gives_the_librarys_vectors(activation, merges_file, tmp_path):
+def test_clip_gives_the_librarys_vectors(activation, few_merges, tmp_path):
     """PubMedCLIP's activation, and that of models trained by open_clip (XrayCLIP)."""
     from transformers import CLIPConfig, CLIPModel
 
     from medclip_debias.models.peers.text import ClipTokenizer
 
     torch.manual_seed(2)
-    tokenizer = ClipTokenizer.from_merges(merges_file)
+    tokenizer = ClipTokenizer.from_merges(few_merges)
     words = TEXT | {"vocab_size": tokenizer.size, "max_position_embeddings": 77}
     words |= {"hidden_act": activation, "eos_token_id": tokenizer.end_id}
     config = CLIPConfig(
@@ -196,7 +196,7 @@ def test_rad_dino_gives_the_librarys_tokens_and_reads_no_sentence(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_rad_dino_is_probed_and_refused_where_text_is_asked(phantom_tree, tmp_path, capsys):
+def test_rad_dino_is_probed_and_refused_where_text_is_asked(small_tree, tmp_path, capsys):
     from transformers import Dinov2Config, Dinov2Model
 
     torch.manual_seed(3)
@@ -209,7 +209,7 @@ def test_rad_dino_is_probed_and_refused_where_text_is_asked(phantom_tree, tmp_pa
     assert said["licence"] == KNOWN["rad_dino"]
     assert said["grid"] == "2 x 2"
     options = said["prepare with"].split()
-    assert run(["prepare", str(phantom_tree), fitting, "--workers", "1", *options]) == 0
+    assert run(["prepare", str(small_tree), fitting, "--workers", "1", *options]) == 0
     few = ["--bootstrap", "0", "--set", "picture=0", "--set", "repeats=1"]
     probed = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), *few]
     assert run(probed) == 0
@@ -219,7 +219,7 @@ def test_rad_dino_is_probed_and_refused_where_text_is_asked(phantom_tree, tmp_pa
     assert found["uniformity"]["images"] < 0
     assert found["counts"]["pairs"] == 0
     capsys.readouterr()
-    image = next(phantom_tree.rglob("*.dcm"))
+    image = next(small_tree.rglob("*.dcm"))
     for words in (
         ["evaluate", peer, fitting],
         ["index", peer, fitting],

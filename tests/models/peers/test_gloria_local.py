@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from medclip_debias.cli import run
+from medclip_debias.data.prepare import prepare
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.gloria_local import GloriaLocal
 from medclip_debias.models.peers.importing import import_model
 
-from .conftest import prefixed
+from .conftest import LAST, THIRD, prefixed
 
 SENTENCES = ["No LEFT, effusions.", "edema", "mild edema of the left lung"]
 WORDS = [  # the words of each sentence, and the places of their pieces among its tokens
@@ -26,7 +27,7 @@ WORDS = [  # the words of each sentence, and the places of their pieces among it
 def gloria_file(trunk, bert, tmp_path):
     width = bert.config.hidden_size
     torch.manual_seed(4)
-    local, whole = nn.Conv2d(1024, width, 1, bias=False), nn.Linear(2048, width)
+    local, whole = nn.Conv2d(THIRD, width, 1, bias=False), nn.Linear(LAST, width)
     with torch.no_grad():
         local.weight.mul_(4)  # so that attention is far from even
     state = prefixed("gloria.text_encoder.model.", bert.state_dict())
@@ -135,7 +136,7 @@ def test_ground_draws_the_attention_of_gloria_alone(
 
 
 def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
-    gloria_file, bert_folder, phantom_tree, tmp_path, capsys
+    gloria_file, bert_folder, small_tree, tmp_path, capsys
 ):
     peer, fitting = str(tmp_path / "peer"), str(tmp_path / "set")
     words = ["import-model", "gloria", str(gloria_file), "--text", str(bert_folder)]
@@ -145,8 +146,7 @@ def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
     model = load_model(tmp_path / "peer")
     assert isinstance(model, GloriaLocal)
     assert model.by == "both"
-    options = model.preprocessing.prepare.command_line().split()
-    assert run(["prepare", str(phantom_tree), fitting, "--workers", "1", *options]) == 0
+    prepare(small_tree, tmp_path / "set", model.preprocessing.prepare, workers=1)
     few = ["--bootstrap", "0", "--heatmaps", "0"]
     assert run(["evaluate", peer, fitting, "--out", str(tmp_path / "out"), *few]) == 0
     found = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -19,7 +19,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.importing import import_model
 
-from .conftest import DIM, lively, prefixed
+from .conftest import DIM, LAST, THIRD, lively, prefixed
 from .test_recent_peers import close, imported, normalised
 from .test_resnet_peers import features, pictures
 
@@ -35,7 +35,7 @@ class Network:
 
     def __init__(self, trunk, stage):
         self.trunk, self.stage = trunk, stage
-        wide = 1024 if stage == 3 else 2048
+        wide = THIRD if stage == 3 else LAST
         self.first, self.second = (
             lively(nn.Linear(wide, wide), 1),
             lively(nn.Linear(wide, WIDTH), 2),
@@ -248,8 +248,8 @@ def test_medklip_asks_by_descriptions_without_sep(trunk, bert, bert_folder, book
 
 @torch.no_grad()
 def test_afloc_scores_by_products_of_any_length(trunk, bert, bert_folder, tmp_path):
-    local = lively(nn.Conv2d(1024, WIDTH, 1, bias=False), 1)
-    whole = lively(nn.Linear(2048, WIDTH), 2)
+    local = lively(nn.Conv2d(THIRD, WIDTH, 1, bias=False), 1)
+    whole = lively(nn.Linear(LAST, WIDTH), 2)
     image = {k: v for k, v in trunk.state_dict().items() if not k.startswith("fc.")}
     state = prefixed("afloc.img_encoder.model.", image)
     state |= prefixed("afloc.img_encoder.local_embedder.", local.state_dict())

@@ -11,12 +11,12 @@ from medclip_debias.models.peers.clip_resnet import ClipResNet
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.settings import ClipResNetSettings
 
-from .conftest import UNIGRAMS, lively, spiece
+from .conftest import CLIP_WORDS, UNIGRAMS, lively, spiece
 
 DIM = 24
 VIT = {"layers": 2, "width": 64, "patch_size": 16, "image_size": 64}
 RESNET = {"layers": [1, 2, 1, 1], "width": 16, "image_size": 96, "patch_size": None}
-TEXT = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
+TEXT = {"context_length": 77, "vocab_size": CLIP_WORDS, "width": 64, "heads": 1, "layers": 1}
 SENTENCES = ["no pleural effusion", "mild edema of the left lung", "edema"]
 
 
@@ -96,7 +96,7 @@ def of_each_alone(reference, shaped, places):
 @pytest.fixture
 def small_timm(monkeypatch):
     """timm's own networks of full size, shallow and narrow, under their own names."""
-    from timm.models import swin_transformer, vision_transformer
+    from timm.models import eva, swin_transformer, vision_transformer
 
     def shrink(network, **small):
         original = network.__init__
@@ -107,6 +107,7 @@ def small_timm(monkeypatch):
         monkeypatch.setattr(network, "__init__", init)
 
     shrink(vision_transformer.VisionTransformer, depth=2, embed_dim=128, num_heads=2)
+    shrink(eva.Eva, depth=2)
     shrink(
         swin_transformer.SwinTransformer, depths=(1, 1, 1, 1), embed_dim=8, num_heads=(1, 1, 2, 2)
     )
@@ -148,7 +149,7 @@ def test_siglip_of_open_clip(name, side, more, small_timm, open_clip_model, tmp_
     check(peer, reference, regions, padded(peer, 16, pad=1))
 
 
-def test_coca_with_its_decoder_left_out(open_clip_model, merges_file, bring):
+def test_coca_with_its_decoder_left_out(open_clip_model, few_merges, bring):
     import importlib
 
     coca = importlib.import_module("open_clip_networks.coca_model")
@@ -159,10 +160,10 @@ def test_coca_with_its_decoder_left_out(open_clip_model, merges_file, bring):
         "output_tokens": True,
     }
     words = TEXT | {"context_length": 76, "embed_cls": True, "output_tokens": True}
-    more = {"context_length": 76, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
+    more = {"context_length": 76, "vocab_size": CLIP_WORDS, "width": 64, "heads": 1, "layers": 1}
     torch.manual_seed(4)
     reference = lively(coca.CoCa(DIM, more, words, vision))
-    peer = bring(reference, vision, words, merges_file, multimodal_cfg=more)
+    peer = bring(reference, vision, words, few_merges, multimodal_cfg=more)
     assert peer.max_tokens == 76
 
     def regions(x):
@@ -183,11 +184,11 @@ def test_coca_with_its_decoder_left_out(open_clip_model, merges_file, bring):
         ("eva02_tiny_patch14_224", 224, {"timm_pool": "token", "timm_proj": "linear"}),
     ],
 )
-def test_other_trunks_of_timm(name, side, more, small_timm, open_clip_model, merges_file, bring):
+def test_other_trunks_of_timm(name, side, more, small_timm, open_clip_model, few_merges, bring):
     vision = {"timm_model_name": name, "image_size": side} | more
     torch.manual_seed(5)
     reference = lively(open_clip_model.CustomTextCLIP(DIM, vision, TEXT))
-    peer = bring(reference, vision, TEXT, merges_file, custom_text=True)
+    peer = bring(reference, vision, TEXT, few_merges, custom_text=True)
     if name == "test_convnext":
         regions = of_each_alone(
             reference, lambda x: x[:, :, None, None], lambda x: x.flatten(2).transpose(1, 2)
@@ -206,11 +207,11 @@ def test_other_trunks_of_timm(name, side, more, small_timm, open_clip_model, mer
 
 
 @pytest.mark.parametrize(("layout", "quick"), [("CLIP", True), ("CustomTextCLIP", False)])
-def test_clips_resnet_with_clips_text(layout, quick, open_clip_model, merges_file, bring):
+def test_clips_resnet_with_clips_text(layout, quick, open_clip_model, few_merges, bring):
     torch.manual_seed(0)
     build = getattr(open_clip_model, layout)
     reference = lively(build(DIM, RESNET, TEXT, quick_gelu=quick))
-    peer = bring(reference, RESNET, TEXT, merges_file, quick_gelu=quick)
+    peer = bring(reference, RESNET, TEXT, few_merges, quick_gelu=quick)
     assert peer.grid.shape == (3, 3)
 
     def regions(x):
@@ -232,11 +233,11 @@ def test_clips_resnet_with_clips_text(layout, quick, open_clip_model, merges_fil
         {"pool_type": "tok", "final_ln_after_pool": True, "patch_dropout": 0.5},
     ],
 )
-def test_variants_of_clips_vision_transformer(options, open_clip_model, merges_file, bring):
+def test_variants_of_clips_vision_transformer(options, open_clip_model, few_merges, bring):
     torch.manual_seed(1)
     vision = VIT | options
     reference = lively(open_clip_model.CustomTextCLIP(DIM, vision, TEXT))
-    peer = bring(reference, vision, TEXT, merges_file, custom_text=True)
+    peer = bring(reference, vision, TEXT, few_merges, custom_text=True)
     check(peer, reference, tokens_of(reference, norm=True))
 
 
@@ -327,7 +328,7 @@ def test_what_is_not_read_is_named(vision, words, named, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_configurations_that_cannot_be_used_are_reported(tmp_path, open_clip_model, merges_file):
+def test_configurations_that_cannot_be_used_are_reported(tmp_path, open_clip_model, few_merges):
     torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
     with pytest.raises(UserError, match="--config"):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
@@ -341,7 +342,7 @@ def test_configurations_that_cannot_be_used_are_reported(tmp_path, open_clip_mod
     cfg = {"vision_cfg": VIT, "text_cfg": TEXT}
     file.write_text(json.dumps({"model_cfg": cfg, "preprocess_cfg": {"resize_mode": "tile"}}))
     with pytest.raises(UserError, match="resize_mode 'tile'"):
-        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", text=merges_file, config=file)
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", text=few_merges, config=file)
     file.write_text(json.dumps({"vision_cfg": VIT, "text_cfg": {"hf_model_name": "x"}}))
     with pytest.raises(UserError, match="--text"):
         import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=file)

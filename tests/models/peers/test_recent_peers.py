@@ -26,7 +26,7 @@ from medclip_debias.models.peers.readers import processor
 from medclip_debias.models.sentences import stacked
 
 from ..test_text_families import write
-from .conftest import DIM, lively, prefixed
+from .conftest import DIM, LAST, THIRD, lively, prefixed
 from .test_resnet_peers import features, pictures
 
 SENTENCES = ["No pleural effusions.", "left", "left effusion, no effusions"]
@@ -314,7 +314,7 @@ def cxr_clip_text(bert, head):
 def test_cxr_clip_is_linear_after_either_image_tower(tower, trunk, bert, bert_folder, tmp_path):
     from transformers import SwinConfig, SwinModel
 
-    width = 2048 if tower == "resnet" else 64
+    width = LAST if tower == "resnet" else 64
     image = lively(nn.Linear(width, DIM))
     words = lively(nn.Linear(bert.config.hidden_size, DIM), 4)
     images = pictures(224)
@@ -373,7 +373,7 @@ def mgca_embed(width, dim, local, seed):
 @pytest.mark.parametrize("tower", ["resnet", "vit"])
 @torch.no_grad()
 def test_mgca_scores_wholes_and_maps_words_in_two_spaces(tower, trunk, bert, bert_folder, tmp_path):
-    width, inner = (2048, 1024) if tower == "resnet" else (64, 64)
+    width, inner = (LAST, THIRD) if tower == "resnet" else (64, 64)
     whole_of, local_of = mgca_embed(width, DIM, False, 1), mgca_embed(inner, DIM, True, 2)
     text_whole, text_local = (mgca_embed(16, DIM, local, 3 + local) for local in (False, True))
     bert.embeddings.token_type_embeddings.weight.zero_()  # MGCA's BERT has none

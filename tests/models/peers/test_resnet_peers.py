@@ -13,7 +13,7 @@ from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
 
-from .conftest import DIM, lively, prefixed
+from .conftest import DIM, LAST, THIRD, lively, prefixed
 
 SENTENCES = ["no pleural effusion", "left", "no pleural effusion"]
 
@@ -176,7 +176,7 @@ def test_biovil_t_reads_one_image_and_two(trunk, cxr_bert_folder, tmp_path):
         for name in ("fc1", "fc2"):
             pooler[f"blocks.{n}.mlp.{name}.weight"] = random(width, width)
             pooler[f"blocks.{n}.mlp.{name}.bias"] = random(width)
-    to_vit, missing = random(width, 2048, 1, 1) * 0.1, random(1, width, 1, 1)
+    to_vit, missing = random(width, LAST, 1, 1) * 0.1, random(1, width, 1, 1)
     head = lively(
         nn.Sequential(
             nn.Conv2d(2 * width, 8, 1, bias=False),
@@ -217,7 +217,7 @@ def test_gloria_gives_its_published_regions_global_score_and_sentences(
     trunk, bert, bert_folder, tmp_path
 ):
     width = bert.config.hidden_size
-    local, whole = nn.Conv2d(1024, width, 1, bias=False), nn.Linear(2048, width)
+    local, whole = nn.Conv2d(THIRD, width, 1, bias=False), nn.Linear(LAST, width)
     state = prefixed("gloria.text_encoder.model.", bert.state_dict())
     image = {k: v for k, v in trunk.state_dict().items() if not k.startswith("fc.")}
     state |= prefixed("gloria.img_encoder.model.", image)
@@ -274,7 +274,7 @@ def test_glorias_regions_are_moved_back_through_its_own_resize(shallow):
 
 @torch.no_grad()
 def test_medclip_on_a_resnet_gives_torchvisions_output(trunk, bert, bert_folder, tmp_path):
-    trunk.fc = nn.Linear(2048, DIM, bias=False)
+    trunk.fc = nn.Linear(LAST, DIM, bias=False)
     head = lively(nn.Linear(bert.config.hidden_size, DIM))
     state = prefixed("vision_model.model.", trunk.state_dict())
     state |= prefixed("text_model.model.", bert.state_dict())
