@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +27,13 @@ from medclip_debias.config import (
 )
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.schema import check_results
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.region_grid import RegionGrid
-from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.lock import locked
 
 SIZE = 72
@@ -79,63 +78,19 @@ def models(tmp_path_factory):
     return [save_model(root / name, root / "lm", seed) for seed, name in enumerate(("one", "two"))]
 
 
-BOOK = {"pneumothorax": "pneumothorax", "cardiomegaly": "cardiomegaly", "edema": "edema"}
-
-
-def save_peer(folder: Path, language: Path, kind: str) -> Path:
-    """A small model of another group's kind, untrained, for the same prepared set."""
-    config = json.loads((language / "config.json").read_text())
-    sizes = {"image_size": 64, "patch": 16, "width": 16, "layers": 1, "heads": 2, "hidden": 24}
-    bare = {"kind": "vit", **sizes, "pre_norm": False, "patch_bias": True}
-    dino = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64}
-    dino = {"kind": "dinov2", "config": dino | {"patch_size": 16}, "image_size": 64}
-    queries = {"kind": "query_attention", "positions": 20, "layers": 1, "heads": 2, "hidden": 8}
-    image, text, fusion = {
-        "carzero": (bare, {"kind": "words", "positions": 20}, queries),
-        "mgca": (bare, {"kind": "words", "hidden": 8}, {"kind": "two_spaces"}),
-        "radzero": (
-            dino | {"blocks": 1, "block_heads": 2, "head": "norm"},
-            {"kind": "encoder", "pooling": "mean", "head": "norm"},
-            {"kind": "similarity_attention"},
-        ),
-        "kad": (
-            {"kind": "resnet50", "stage": 3},
-            {"kind": "bert", "pooling": "affine_mlp", "token": "pooler", "hidden": 8},
-            {"kind": "query_network", "layers": 1, "heads": 2, "hidden": 8, "book": BOOK},
-        ),
-        "gloria": (
-            {"kind": "resnet50"},
-            {"kind": "bert", "pooling": "last4", "words_only": True},
-            None,
-        ),
-    }[kind]
-    content = {"kind": kind, "dim": 16, "max_tokens": 16, "image": image, "fusion": fusion}
-    content |= {"score": "both"} if kind == "gloria" else {}
-    torch.manual_seed(3)
-    peer = Peer(
-        PeerSettings.model_validate(content | {"text": text | {"config": config}}),
-        PeerPreprocessing(
-            prepare=PrepareSettings(size=SIZE),
-            input_size=64,
-            channel_mean=(0.5,) * (1 if kind == "gloria" else 3),
-            channel_std=(0.25,) * (1 if kind == "gloria" else 3),
-        ),
-        SentenceTokenizer.load(language),
-        {"synthetic": True},
-    )
-    deep = image["kind"] == "resnet50"  # whose numbers would grow beyond all bounds
-    for parameter in (peer.text if deep else peer).parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    peer.eval().save(folder)
-    return folder
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A root with a phantom in it; do not write to it."""
+    root = tmp_path_factory.mktemp("data")
+    few = PhantomSettings(studies=50, test_studies=24, seed=3, min_side=72, max_side=88)
+    generate(root / "phantom", few, None, 1)
+    return root
 
 
 @pytest.fixture(scope="module")
-def data(phantom_tree, tmp_path_factory):
-    """A root with the phantom in it."""
-    root = tmp_path_factory.mktemp("data")
-    shutil.copytree(phantom_tree, root / "phantom")
-    return root
+def tree(data):
+    """The phantom of `data`; tests that damage it work on a copy."""
+    return data / "phantom"
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +123,13 @@ def no_network(monkeypatch):
         monkeypatch.setattr(DualEncoder, name, refuse)
 
 
+@pytest.fixture
+def of_the_cards(monkeypatch):
+    """`evaluate` measures what the cards ask for, and box retrieval, alone."""
+    only = {"zero_shot", "grounding", "study_retrieval", "retrieval"}
+    monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
+
+
 def prepared_of(out: Path) -> list[Path]:
     return sorted(p for p in (out / "cache" / "sets").iterdir() if p.is_dir())
 
@@ -186,10 +148,11 @@ class TestTheWholeRun:
             assert record.status == "complete"
             assert record.judged.missing == 0 < record.judged.found == record.judged.wanted
 
+    @pytest.mark.usefixtures("of_the_cards")
     def test_figures_are_those_of_evaluate(self, done, models, tmp_path):
         out, outcome = done
         (folder,) = prepared_of(out)
-        results = evaluate(
+        results = evaluation.evaluate(
             models[0], folder, tmp_path, bootstrap=20, heatmaps=0, prompts="chex5", device="cpu"
         )
         record = outcome.records["one", ZERO_SHOT.full_name].metrics["zero_shot.mean_auc"]
@@ -227,17 +190,18 @@ class TestTheWholeRun:
         assert (out / "cache" / ".gitignore").read_text() == "*\n"
 
 
-def test_peers_that_attend_have_the_figures_of_evaluate(models, data, tmp_path):
+@pytest.mark.usefixtures("of_the_cards")
+def test_peers_that_attend_have_the_figures_of_evaluate(models, data, save_peer, tmp_path):
     """Kept vectors of several rows a sentence, and the whole beside the regions."""
     language, out = models[0].parent / "lm", tmp_path / "results"
     kinds = ("carzero", "radzero", "mgca", "kad", "gloria")
-    peers = [save_peer(tmp_path / kind, language, kind) for kind in kinds]
+    peers = [save_peer(tmp_path / kind, language, kind, SIZE) for kind in kinds]
     outcome = bench(list(map(str, peers)), CARDS, data, out, HOW)
     assert not outcome.not_run
     (folder,) = prepared_of(out)
     quick = {"bootstrap": 0, "heatmaps": 0, "prompts": "chex5", "device": "cpu"}
     for peer in peers:
-        results = evaluate(peer, folder, tmp_path / f"{peer.name}-own", **quick)
+        results = evaluation.evaluate(peer, folder, tmp_path / f"{peer.name}-own", **quick)
         if peer.name == "kad":  # its questions and regions are not to be compared
             assert "do not lie with its regions" in json.dumps(results["skipped"])
         else:
@@ -313,9 +277,9 @@ class TestOnce:
         wider, _ = rescore(out, device="cpu", resamples=0)
         assert all(f.low is None for r in wider.values() for f in r.metrics.values())
 
-    def test_items_pair_between_machines(self, done, models, phantom_tree, tmp_path):
+    def test_items_pair_between_machines(self, done, models, tree, tmp_path):
         """Another copy of the archive, in another place, prepared anew, with its own secret."""
-        shutil.copytree(phantom_tree, tmp_path / "other" / "phantom")
+        shutil.copytree(tree, tmp_path / "other" / "phantom")
         out = tmp_path / "results"
         bench([f"one={models[0]}"], [GROUNDING], tmp_path / "other", out, HOW)
         place = Path("one") / GROUNDING.folder / "items" / "phrases.parquet"
@@ -353,7 +317,9 @@ class TestDamage:
 
 
 class TestWhatCannotBeRun:
-    def test_a_missing_archive_is_named_and_the_others_go_on(self, models, data, tmp_path, capsys):
+    def test_a_missing_archive_is_named_and_the_others_go_on(
+        self, models, data, done, tmp_path, capsys
+    ):
         lacking = card(
             "real/one", "zero_shot", ["zero_shot.mean_auc"], data={"archive": "vindr_cxr"}
         )
@@ -361,7 +327,8 @@ class TestWhatCannotBeRun:
             write_card(tmp_path / f"{number}.yaml", c)
             for number, c in enumerate((ZERO_SHOT, lacking))
         ]
-        words = ["bench", str(models[0]), "--data", str(data), "--out", str(tmp_path / "out")]
+        words = ["bench", str(models[0]), "--data", str(data)]
+        words += ["--out", str(with_sets(done, tmp_path))]
         words += ["--bootstrap", "0", "--workers", "1", "--tasks"]
         assert command([*words, ",".join(own)]) == 2  # it was named
         said = capsys.readouterr()
@@ -376,17 +343,17 @@ class TestWhatCannotBeRun:
         assert "is a phantom" in outcome.not_run["", "real/two@1"]
         assert not (tmp_path / "out").exists()
 
-    def test_half_an_archive_is_one_sentence(self, models, phantom_tree, tmp_path):
-        shutil.copytree(phantom_tree, tmp_path / "data" / "phantom")
+    def test_half_an_archive_is_one_sentence(self, models, tree, tmp_path):
+        shutil.copytree(tree, tmp_path / "data" / "phantom")
         shutil.rmtree(tmp_path / "data" / "phantom" / "files")
         outcome = bench([str(models[0])], CARDS, tmp_path / "data", tmp_path / "out", HOW)
         assert len(outcome.not_run) == 3
         assert not outcome.records
 
     def test_missing_images_are_counted_and_more_than_one_percent_are_marked(
-        self, models, phantom_tree, done, tmp_path
+        self, models, tree, done, tmp_path
     ):
-        shutil.copytree(phantom_tree, tmp_path / "data" / "phantom")
+        shutil.copytree(tree, tmp_path / "data" / "phantom")
         table = pd.read_parquet(prepared_of(done[0])[0] / "images.parquet")
         gone = list(table.loc[table["split"] == "test", "image_id"][:3])
         gone += list(table.loc[table["split"] == "train", "image_id"][:5])
@@ -429,8 +396,8 @@ class TestWhatCannotBeRun:
         assert results["counts"]["images"] == 20
         check_results(results, "results.json")
 
-    def test_labels_of_another_version_are_named(self, models, phantom_tree, tmp_path):
-        shutil.copytree(phantom_tree, tmp_path / "data" / "phantom")
+    def test_labels_of_another_version_are_named(self, models, tree, tmp_path):
+        shutil.copytree(tree, tmp_path / "data" / "phantom")
         for name in ("mimic-cxr-2.0.0-chexpert.csv.gz", "mimic-cxr-2.1.0-test-set-labeled.csv"):
             path = tmp_path / "data" / "phantom" / name
             pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)

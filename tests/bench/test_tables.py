@@ -91,8 +91,10 @@ def test_an_exponent_is_the_slope_of_its_logarithms():
     assert row.met
 
 
-def test_rivals_of_this_environment_give_the_same_output_and_a_figure(capsys):
+def test_rivals_of_this_environment_give_the_same_output_and_a_figure(capsys, monkeypatch):
     """Those that need no environment of their own, at toy size, one round."""
+    for side in ("HEIGHT", "WIDTH"):  # the pictures are made small all the same
+        monkeypatch.setattr(common, side, getattr(common, side) // 8)
     names = ["loader", "similarity", "worlds"]
     assert rivals.main(["--quick", "--rounds", "1", "--threads", "1", "--only", *names]) == 0
     said = capsys.readouterr().out

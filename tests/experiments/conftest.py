@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from medclip_debias.config import PrepareSettings
+from medclip_debias.evaluation import compare
+from medclip_debias.evaluation import evaluate as evaluation
+from medclip_debias.phantom import PhantomSettings, generate
 
 GRID = Path(__file__).parents[2] / "medclip_debias/configs/experiments/phantom_small.yaml"
 
@@ -33,16 +39,32 @@ class Place(NamedTuple):
         return [f"{key}={value}" for key, value in (given | more).items()]
 
 
+@pytest.fixture(scope="module")
+def quick_judgement() -> Iterator[None]:
+    """Models are measured by what `GRID` asks for alone, and compared with few resamples.
+
+    A cell of test_trainings.py is evaluated whole, the example of docs/experiments.md compared so.
+    """
+    only = {"zero_shot", "grounding", "study_retrieval"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
+        patched.setattr(compare, "compare", partial(compare.compare, resamples=200))
+        yield
+
+
 @pytest.fixture(scope="session")
-def place(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A copy of the prepared phantom that a tiny language model has scored."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A small phantom, prepared and scored by a tiny language model."""
     from medclip_debias.data.loader import training_corpus
+    from medclip_debias.data.prepare import prepare
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
     from medclip_debias.language.scoring import score_prepared
 
     folder = tmp_path_factory.mktemp("grid")
-    shutil.copytree(prepared_phantom, folder / "prepared")
+    few = PhantomSettings(studies=90, test_studies=24, seed=3, min_side=64, max_side=80)
+    generate(folder / "tree", few, None, 1)
+    prepare(folder / "tree", folder / "prepared", PrepareSettings(size=72), workers=1)
     data = PreparedSet.open(folder / "prepared")
     small = LanguageModelSettings(
         vocabulary=500, hidden=16, layers=1, heads=2, steps=2, batch_size=16, max_tokens=32

@@ -15,6 +15,7 @@ from medclip_debias.experiments import trainings
 from medclip_debias.training.trainer import Trainer
 from tests.experiments.test_trainings import METHODS, write_grid
 
+pytestmark = pytest.mark.usefixtures("quick_judgement")
 TWO = {name: METHODS[name] for name in ("CLIP", "its values shuffled")}
 
 

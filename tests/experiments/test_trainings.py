@@ -11,6 +11,7 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import load_yaml
+from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.experiments import trainings
 
@@ -22,6 +23,7 @@ METHODS = {
     MEAN: {"loss": {"kind": "debiased", "eta": {"kind": "mean_of", "k": 0.02}}},
     SHUFFLED: {"loss": {"kind": "debiased", "eta": {"kind": "shuffled", "k": 0.02}}},
 }
+pytestmark = pytest.mark.usefixtures("quick_judgement")
 METRICS = ["zero_shot.mean_auc", "grounding.cnr", "study_retrieval.report.median_rank"]
 
 
@@ -185,6 +187,7 @@ def test_an_interrupted_cell_resumes_at_its_checkpoint_and_gives_the_same(
 def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
     place, tmp_path, monkeypatch, capsys
 ):
+    monkeypatch.setattr(evaluation, "plan", evaluation.plan.func)  # with every protocol
     methods = {"CLIP": METHODS["CLIP"]}
     path = write_grid(tmp_path / "grid.yaml", methods=methods, metrics=None)
     given = {"seeds": "[5]", "seconds_per_step": 2}

@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from medclip_debias import phantom
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.phantom import generate
 from medclip_debias.phantom.catalogue import CLASSES
 from studies.command import run_study
 from studies.fine_grained_phantom import (
@@ -31,7 +33,6 @@ from studies.long_tail_phantom import (
 from studies.marker_run import Shown, best_threshold, metrics
 from studies.phantom_data import PhantomFolder
 from studies.phantom_run import PhantomTraining
-from studies.phantom_study import quick_settings
 from studies.spurious_marker import (
     CONTRASTIVE,
     EXCLUDED,
@@ -42,6 +43,14 @@ from studies.spurious_marker import (
 )
 
 TRAIN = PhantomTraining(steps=2, batch_size=16, warmup_steps=1, dim=16)
+QUICK = SpuriousMarker.quick().data
+DATA = QUICK.model_copy(  # a barely taught language model
+    update={
+        "studies": 130,
+        "test_studies": 50,
+        "language": QUICK.language | {"hidden": 16, "batch_size": 16, "steps": 2},
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +63,7 @@ def inputs(tmp_path_factory):
 def marked(inputs):
     """The study of the marker, closely tied, on one small phantom."""
     settings = SpuriousMarker.quick().model_copy(
-        update={"train": TRAIN, "seeds": (0,), "ties": (0.95,)}
+        update={"data": DATA, "train": TRAIN, "seeds": (0,), "ties": (0.95,)}
     )
     return SpuriousMarker(settings, inputs)
 
@@ -197,7 +206,7 @@ def test_severity_labels_are_those_of_the_truth_and_blank_where_none_or_both(pla
 def test_keyword_weights_change_the_result_and_every_form_is_in_the_grid(inputs, marked, place):
     grid = FineGrainedPhantomSettings(
         seeds=(0,), train=TRAIN, g1=(10.0,), g2=(10.0,), same_class=(10.0,),
-        data=quick_settings(SpuriousMarkerSettings).data,
+        data=DATA,
     )  # fmt: skip
     study = FineGrainedPhantom(grid, inputs)
     cells = study.cells()
@@ -262,7 +271,12 @@ def test_a_phantom_too_small_for_every_type_is_refused(dealt):
         one_type(data, truth, "train")
 
 
-def test_long_tail_runs_whole_and_repeats(inputs):
+def test_long_tail_runs_whole_and_repeats(inputs, monkeypatch):
+    def drawn_small(out, given, workers):
+        """Drawing takes the longest, and the study's images have 32 pixels."""
+        generate(out, given.model_copy(update={"min_side": 64, "max_side": 72}), workers=workers)
+
+    monkeypatch.setattr(phantom, "generate", drawn_small)
     settings = LongTailPhantomSettings(
         studies=400, test_studies=120, shares=(0.5,), kinds=("none", "true"), labels=(1.0,),
         steps=3, batch=16, seeds=2,

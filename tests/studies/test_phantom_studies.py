@@ -59,6 +59,16 @@ STUDIES = (
 )
 STEPS = 1000
 TRAIN = PhantomTraining(steps=3, batch_size=16, warmup_steps=1, dim=16)
+# As few studies as leave every metric defined on each of these phantoms, a barely taught language
+# model.
+QUICK = quick_settings(Table1Settings).data
+DATA = QUICK.model_copy(
+    update={
+        "studies": 100,
+        "test_studies": 20,
+        "language": QUICK.language | {"hidden": 16, "batch_size": 16, "steps": 2},
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +80,7 @@ def inputs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folder(inputs):
     """A small phantom, prepared and scored."""
-    study = Table1(quick_settings(Table1Settings, regimes=("hospital",)), inputs)
+    study = Table1(quick_settings(Table1Settings, regimes=("hospital",), data=DATA), inputs)
     cell = next(c for c in study._reports(0, "hospital", {}))
     return study.shared_folder(cell)
 
@@ -152,7 +162,7 @@ def test_a_cell_repeats_exactly_and_seed_and_loss_matter(folder):
 
 def test_table1_chooses_on_a_phantom_of_its_own_and_reports_on_every_seed(inputs, folder, tmp_path):
     settings = quick_settings(
-        Table1Settings, regimes=("hospital",), train=TRAIN, search_seeds=1,
+        Table1Settings, regimes=("hospital",), data=DATA, train=TRAIN, search_seeds=1,
         methods=("InfoNCE", LANGUAGE_MODEL, "constant = its mean"),
     )  # fmt: skip
     out = inputs.parent / "table1"
@@ -211,7 +221,7 @@ def test_the_rate_of_false_negatives_is_that_of_the_truth(folder):
 
 def test_false_negatives_runs_whole_and_says_what_it_found(inputs, tmp_path):
     study = find_study("false-negatives")
-    settings = study.quick().model_copy(update={"train": TRAIN})
+    settings = study.quick().model_copy(update={"data": DATA, "train": TRAIN})
     out = inputs.parent / "false"
     ahead = plan(study(settings, inputs), out, 1)
     said: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -203,13 +204,28 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Where the model that is damaged is kept packed; the first test that asks packs it."""
+    return tmp_path_factory.mktemp("once") / "repository"
+
+
+@pytest.fixture
+def alone(once, board_cards, request, tmp_path):
+    """A repository of the model that is damaged, without the others."""
+    if not once.exists():
+        pack_results(request.getfixturevalue("results"), once, models=["a"])
+        assert not validate_repository(once).faults
+    return shutil.copytree(once, tmp_path / "repository")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_is_a_sentence_with_its_file(packed, make, fault):
+def test_every_fault_is_a_sentence_with_its_file(alone, make, fault):
     damage, sentence = FAULTS[fault]
-    damage(packed, make.edit)
-    faults = validate_repository(packed).faults
+    damage(alone, make.edit)
+    faults = validate_repository(alone).faults
     assert any(sentence in found for found in faults), faults
-    assert all(found.startswith(str(packed)) and found.endswith(".") for found in faults)
+    assert all(found.startswith(str(alone)) and found.endswith(".") for found in faults)
 
 
 def test_the_verbs_pack_validate_and_end_with_2_on_a_fault(results, make, tmp_path, capsys):
