@@ -27,17 +27,15 @@ SHARED_DATA = REPO.parent / "shared" / "data"
 # comes late leaves the other process with nothing to do: without this, they would come last, since
 # xdist begins with the files of most tests.
 LONG = (
-    *(
-        "losses/test_distributed.py",
-        "studies/test_phantom_studies.py",
-        "scripts/test_bad_inputs.py",
-    ),
+    *("experiments/test_docs.py", "scripts/test_bad_inputs.py", "studies/test_phantom_studies.py"),
     *("training/test_signals.py", "training/test_interrupted.py", "training/test_step.py"),
-    *("bench/test_run.py", "studies/test_command.py", "experiments/test_docs.py"),
+    *("studies/test_command.py", "bench/test_run.py", "experiments/test_trainings.py"),
+    *("hub/test_export.py", "viewer/test_browser.py", "data/prepare/test_journal.py"),
+    *("training/test_damaged.py", "training/test_start.py", "bench/test_cards.py"),
     *("viewer/test_hostile.py", "viewer/test_answers.py", "models/peers/test_clip_peers.py"),
-    *("experiments/test_trainings.py", "hub/test_export.py", "doctor/test_examine.py"),
+    *("studies/test_phantom_parts.py", "test_cli_ops.py", "doctor/test_examine.py"),
     *("docs/test_notebooks.py", "docs/test_commands.py", "front/test_import.py", "test_rights.py"),
-    *("bench/test_gpu.py", "test_architecture.py", "test_contributing.py"),
+    *("bench/test_gpu.py", "test_architecture.py", "test_contributing.py", "test_cli.py"),
 )
 
 PHANTOM_STUDIES = 160
