@@ -229,6 +229,17 @@ def test_another_size_of_the_page_is_never_seen_without_the_radiograph(page):
     assert set(page.evaluate("window.seen")) == {255}
 
 
+@pytest.mark.parametrize("wide", [375, 1000, 1280])
+def test_from_which_score_maps_are_coloured_is_read_whole_beside_two_models(page, wide):
+    page.set_viewport_size({"width": wide, "height": 760})
+    opened(page, "one.dcm")
+    drawn(page)
+    for bar in page.locator(".bar").all():
+        assert "coloured from" in bar.text_content()
+        cut = bar.evaluate("b => [b.scrollWidth - b.clientWidth, b.scrollHeight - b.clientHeight]")
+        assert max(cut) <= 0
+
+
 def test_boxes_are_those_that_the_server_cuts_from_the_same_map(page, answers, folder):
     """The page's own script, on the same grids, against scipy's labels on the full maps."""
     from medclip_debias.grounding.regions import threshold_regions
