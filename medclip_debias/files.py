@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -272,8 +273,12 @@ def file_hash(*paths: Path, progress: Callable[[int], None] | None = None) -> st
     return digest.hexdigest()[:16]
 
 
+@cache
 def code_hash() -> str:
-    """16 hex digits naming the package's own files: code, prompts, templates; their names too."""
+    """16 hex digits naming the package's own files: code, prompts, templates; their names too.
+
+    Those of the first question: what a process runs does not follow a file that is edited later.
+    """
     root = Path(__file__).parent
     digest = hashlib.sha256()
     kinds = {".py", ".yaml", ".j2", ".css"}

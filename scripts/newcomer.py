@@ -3,9 +3,9 @@
 Copies the files of this checkout into a new folder and gives a shell that knows nothing else every
 command of both pages in their order, and Python every example. What needs data that nobody may
 hand out is left aside, counted and said why; `--plan` only prints what would be done. `make demo`
-is given once: the second page finds it done. `--quick` takes minutes and no network: packages are
-those of the running Python, the demo is `make demo DEMO=--quick`, and the phantom's settings train
-a few steps.
+is given once: the second page finds it done. `--quick` takes a minute and no network: what is
+installed is the wheel, beside the packages of the running Python, the demo is `make demo
+DEMO=--quick`, and the phantom's settings train a few steps.
 """
 
 from __future__ import annotations
@@ -206,18 +206,23 @@ def clone(folder: Path) -> None:
             shutil.copy(REPO / name, folder / name)
 
 
-def shorten(folder: Path) -> None:
-    """Give a clone an environment without a network, and settings that train a few steps."""
+def shorten(folder: Path, scratch: Path) -> None:
+    """Give a clone settings that train a few steps, and install the wheel that it makes.
+
+    So one walk through the pages shows both: that they hold, and that the wheel goes the whole way.
+    """
     import yaml
 
     from clean_environment import make_environment
     from medclip_debias.cli.demo import QUICK
     from medclip_debias.config import apply_overrides
+    from wheel_check import build
 
     settings = folder / "medclip_debias/configs/phantom/base.yaml"
     content = apply_overrides(yaml.safe_load(settings.read_text("utf-8")), QUICK["train"])
     settings.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    make_environment(folder / ".venv", "--editable", str(folder))
+    make_environment(folder / ".venv", str(build(scratch, folder)))
+    shutil.rmtree(folder / "medclip_debias")  # nothing but the wheel is there to be used
     (folder / ".venv/.installed").touch()
 
 
@@ -232,7 +237,7 @@ def follow(todo: list[Step], quick: bool) -> None:
         scratch.mkdir()
         clone(folder)
         if quick:
-            shorten(folder)
+            shorten(folder, scratch)
         shell = Shell(folder, variables(**({"DEMO": "--quick"} if quick else {})), scratch)
         try:
             for step in todo:
@@ -255,7 +260,7 @@ def main() -> None:
     """Print the plan, and follow it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", action="store_true", help="only print what would be done")
-    parser.add_argument("--quick", action="store_true", help="minutes, and no network")
+    parser.add_argument("--quick", action="store_true", help="a minute, and no network")
     options = parser.parse_args()
     todo = plan()
     for step in todo:

@@ -46,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files of `LONG`."""
     places = {REPO / "tests" / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    gc.freeze()  # thousands of tests, and what they import: no garbage, and looked at each time
+
+
+def pytest_sessionfinish() -> None:
+    """Leave little for pytest's five last collections, of a second together."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.item_tables import FOLDER
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.evaluation.statistics import Replicated, replicates
+from medclip_debias.parquet import read_parquet
 
 RESAMPLED = "resampled"
 """Ending of a table's name: ``items/zero_shot.resampled.parquet``."""
@@ -43,7 +44,7 @@ def read_items(path: Path) -> pd.DataFrame:
         UserError: it is missing, damaged, or no item table.
     """
     try:
-        table = pd.read_parquet(path)
+        table = read_parquet(path)
     except FileNotFoundError:
         raise UserError(f"{path}: is missing; run 'bench' again.") from None
     except (OSError, ValueError) as error:
@@ -114,7 +115,7 @@ def read_resampled(path: Path, patients: int) -> dict[str, Replicated]:
         UserError: it is damaged, or was resampled another number of times.
     """
     try:
-        table = pd.read_parquet(path)
+        table = read_parquet(path)
         part = table["part"].to_numpy()
         found = {
             str(name): Replicated(

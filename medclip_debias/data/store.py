@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias import parquet
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
@@ -361,7 +362,7 @@ def read_parquet(path: Path, remedy: str, columns: list[str] | None = None) -> p
         UserError: it cannot be read; ``remedy`` says what to do.
     """
     try:
-        return pd.read_parquet(path, columns=columns)
+        return parquet.read_parquet(path, columns)
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise UserError(
             f"{path}: cannot be read as a table ({type(error).__name__}); {remedy}."

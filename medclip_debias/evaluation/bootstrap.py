@@ -138,11 +138,11 @@ def expanded_interval(replicates: Floats, found: Influence, level: float = 0.95)
     (Hesterberg 2015, section 5.3): 0.016 and 0.984 for 20 patients, instead of 0.025 and 0.975.
     The interval cannot leave the range of the statistic.
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtr, stdtrit
 
     n = found.patients
-    reach = float(t.ppf((1 + level) / 2, found.freedom)) * math.sqrt(n / (n - 1))
-    return percentile_interval(replicates, 1 - 2 * float(norm.sf(reach)))
+    reach = float(stdtrit(found.freedom, (1 + level) / 2)) * math.sqrt(n / (n - 1))
+    return percentile_interval(replicates, 1 - 2 * float(ndtr(-reach)))
 
 
 def percentile_interval(replicates: Floats, level: float = 0.95) -> Interval | None:

@@ -63,7 +63,7 @@ def crossed_difference(
         None when a group has fewer than two seeds, when there are fewer than two patients, or
         when the metrics are undefined on more than half of the resamples.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     if set(run) != set(baseline):  # numbers that nobody shares: no pairs
         baseline = {-1 - place: value for place, value in enumerate(baseline.values())}
@@ -91,9 +91,9 @@ def crossed_difference(
         p = float(gap == 0)
         return CrossedDifference(gap, (gap, gap), p, seed_interval, p_seeds, name, math.inf)
     freedom, error = variance**2 / squares, math.sqrt(variance)
-    reach = float(t.ppf((1 + level) / 2, freedom)) * error
+    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
     reach = max(reach, gap - seed_interval[0])
-    p = max(float(2 * t.sf(abs(gap) / error, freedom)), p_seeds)
+    p = max(float(2 * stdtr(freedom, -abs(gap) / error)), p_seeds)
     interval = (gap - reach, gap + reach)
     return CrossedDifference(gap, interval, p, seed_interval, p_seeds, name, freedom)
 

@@ -32,6 +32,7 @@ from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import compares, need_vectors
 from medclip_debias.models.sentences import one_vector
 from medclip_debias.palette import PALE, STYLES
+from medclip_debias.parquet import read_parquet
 from medclip_debias.phantom.truth import Truth
 
 if TYPE_CHECKING:
@@ -358,13 +359,12 @@ def _eta(data: PreparedSet, known: Truth) -> dict[str, Any]:
 
     Over distinct sentences, and over sentences as often as the set says them.
     """
-    import pandas as pd
     from scipy.stats import spearmanr
 
     path = data.folder / "scores.parquet"
     if not path.is_file():
         return {}
-    scores = pd.read_parquet(path, columns=["text", "log_prob"])
+    scores = read_parquet(path, ["text", "log_prob"])
     scores = scores[[known.knows(text) for text in scores["text"]]].reset_index(drop=True)
     if len(scores) < 3:
         return {}

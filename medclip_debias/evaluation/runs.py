@@ -18,6 +18,7 @@ from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.schema import read_results
+from medclip_debias.parquet import read_parquet
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
 PLACE = ("out", "prepared", "best_step", "medclip_debias", "data", "synthetic")
@@ -96,7 +97,7 @@ def read_run(folder: Path) -> Run:
 
 def _read_items(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_parquet(path)
+        table = read_parquet(path)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}: cannot be read ({type(error).__name__}); run 'evaluate' again."

@@ -137,7 +137,7 @@ def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Di
     ``d -+ t sd sqrt(n / (n - 1))``, with n and the degrees of freedom of the difference's
     `Influence`. No p-value is below ``2^(1 - n)``, the smallest that signs of n patients can give.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     gap = run.minus(baseline)
     resampled = gap.replicates[~np.isnan(gap.replicates)]
@@ -149,8 +149,8 @@ def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Di
     if error <= 1e-12 * (1 + abs(gap.value)):  # rounding of equal sums
         p = 1.0 if abs(gap.value) <= 1e-12 else 0.0
     else:
-        p = float(2 * t.sf(abs(gap.value) / error, found.freedom))
-    reach = float(t.ppf((1 + level) / 2, found.freedom)) * error
+        p = float(2 * stdtr(found.freedom, -abs(gap.value) / error))
+    reach = float(stdtrit(found.freedom, (1 + level) / 2)) * error
     interval = (gap.value - reach, gap.value + reach)
     p = max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000))))
     return Difference(run.value, baseline.value, gap.value, interval, p)
@@ -179,7 +179,7 @@ class AucTest:
         Where the variance is 0 (equal orders, or two perfect ones), p is 1 for no difference and
         0 for any other, and the interval is one point.
         """
-        from scipy.stats import norm
+        from scipy.special import ndtr, ndtri
 
         c = self.covariance
         gap = float(self.aucs[first] - self.aucs[second])
@@ -187,8 +187,8 @@ class AucTest:
         if variance <= 1e-15:  # rounding of equal sums
             return gap, (gap, gap), float(abs(gap) < 1e-12)
         sd = math.sqrt(variance)
-        reach = float(norm.ppf((1 + level) / 2)) * sd
-        return gap, (gap - reach, gap + reach), float(2 * norm.sf(abs(gap) / sd))
+        reach = float(ndtri((1 + level) / 2)) * sd
+        return gap, (gap - reach, gap + reach), float(2 * ndtr(-abs(gap) / sd))
 
 
 def delong(
@@ -283,10 +283,10 @@ def seed_summary(values: Sequence[float], level: float = 0.95) -> SeedSummary:
     mean = float(array.mean())
     if array.size < 2:
         return SeedSummary(tuple(array.tolist()), mean, None, None)
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     sd = float(array.std(ddof=1))
-    reach = float(t.ppf((1 + level) / 2, array.size - 1)) * sd / math.sqrt(array.size)
+    reach = float(stdtrit(array.size - 1, (1 + level) / 2)) * sd / math.sqrt(array.size)
     return SeedSummary(tuple(array.tolist()), mean, sd, (mean - reach, mean + reach))
 
 
@@ -306,7 +306,7 @@ def paired_seeds(
     Returns:
         None when a group has fewer than two seeds.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr, stdtrit
 
     if min(len(run), len(baseline)) < 2:
         return None
@@ -323,8 +323,8 @@ def paired_seeds(
         freedom, name = (sum(parts) ** 2 / divisor if divisor else 1.0), "Welch t"
     if error == 0:
         return mean, (mean, mean), float(mean == 0), name
-    reach = float(t.ppf((1 + level) / 2, freedom)) * error
-    return mean, (mean - reach, mean + reach), float(2 * t.sf(abs(mean) / error, freedom)), name
+    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
+    return mean, (mean - reach, mean + reach), float(2 * stdtr(freedom, -abs(mean) / error)), name
 
 
 # ----------------------------------------------------------------------- many comparisons

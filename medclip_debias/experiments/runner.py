@@ -16,6 +16,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import html_page, page, tables
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
+from medclip_debias.reporting.plots import lay_out
 
 Progress = Callable[[int, int], None]
 
@@ -275,6 +276,7 @@ def _draw(experiment: Experiment, rows: list[Row], out: Path) -> None:
     import matplotlib as mpl
 
     figure = experiment.figure(rows)
+    lay_out(figure)
     # Without a date, and with a fixed salt, equal plots give equal bytes.
     with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
         for suffix in ("svg", "png"):

@@ -146,7 +146,7 @@ def write_overlay(
     with_key = names is not None and any(len(kind[0]) for kind in kinds)
     paper = _Paper.of(height, width, (caption, warning), colour_bar, with_key, beside)
     figure = Figure(figsize=(paper.width, paper.height), dpi=dpi, facecolor="white")
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
 
     most = max(MOST_PIXELS, math.ceil(dpi * LONGEST_SIDE))
     shown, place = thinned(image, *(image_extent or (0.0, 0.0, float(width), float(height))), most)
@@ -203,9 +203,18 @@ def write_overlay(
             at = 0.04 / paper.width, low_edge / paper.height
             figure.text(*at, "\n".join(lines), color=colour, **CAPTION)
             low_edge += 0.19 * len(lines)
+    canvas.draw()
     with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png")
+        _write_png(temporary, np.asarray(canvas.buffer_rgba()), dpi)
     return path
+
+
+def _write_png(path: Path, drawn: NDArray[np.uint8], dpi: float) -> None:
+    """Write what was drawn, which hides nothing behind it: without its opacity, half as long."""
+    from PIL import Image
+
+    picture = Image.fromarray(np.ascontiguousarray(drawn[..., :3]))
+    picture.save(path, format="png", compress_level=4, dpi=(dpi, dpi))
 
 
 @dataclass(frozen=True)

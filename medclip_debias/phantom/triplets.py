@@ -17,6 +17,7 @@ import pandas as pd
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_file
+from medclip_debias.parquet import read_parquet
 from medclip_debias.phantom.catalogue import CLASS_NAMES
 from medclip_debias.phantom.language import Sentence, Writer
 from medclip_debias.phantom.settings import PhantomSettings
@@ -53,9 +54,9 @@ def make_triplets(folder: Path, seed: int = 0) -> MadeTriplets:
     """
     with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
         place = folder / "truth"
-        images = pd.read_parquet(place / "images.parquet").drop_duplicates("study_id")
+        images = read_parquet(place / "images.parquet").drop_duplicates("study_id")
         shown = images.set_index("study_id")[list(CLASS_NAMES)].astype(bool)
-        said = pd.read_parquet(place / "sentences.parquet")
+        said = read_parquet(place / "sentences.parquet")
         studies = [(str(study), _sentences(own)) for study, own in said.groupby("study_id")]
         shown.index = shown.index.astype(str)
     rows: list[tuple[str, ...]] = []

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.parquet import read_parquet
 from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 
 if TYPE_CHECKING:
@@ -143,13 +144,11 @@ class Truth:
     """
 
     def __init__(self, folder: Path) -> None:
-        import pandas as pd
-
         place = folder / "truth" if (folder / "truth").is_dir() else folder
         self._folder = place
         with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
-            images = pd.read_parquet(place / "images.parquet")
-            sentences = pd.read_parquet(place / "sentences.parquet")
+            images = read_parquet(place / "images.parquet")
+            sentences = read_parquet(place / "sentences.parquet")
             self._findings = images.set_index("dicom_id")[list(CLASS_NAMES)].astype(bool)
             distinct = sentences.drop_duplicates("text")
             self._statements = dict(zip(distinct["text"], distinct["statement"], strict=True))

@@ -31,7 +31,7 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     classes = class_table(content)
     if classes is not None:
         tables.append(classes)
-    plot = forest(content, "svg")
+    plots = forest(content)
     paths = {kind: out / f"comparison.{kind}" for kind in ("json", "md", "tex", "svg", "png")}
     write_json(paths["json"], plain(content))
     settings = settings_table(content)
@@ -39,11 +39,11 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     printed = "\n".join(markdown(table) for table in every)
     write_text(paths["md"], f"{seeds_sentence(content)}\n\n{printed}{_ranks(content)}")
     write_text(paths["tex"], "\n".join(latex(table) for table in every))
-    for kind, content_of_file in (("svg", plot), ("png", forest(content, "png"))):
+    for kind, content_of_file in plots.items():
         with atomic_file(paths[kind]) as temporary:
             temporary.write_bytes(content_of_file)
     paths["html"] = out / "comparison.html"
-    write_text(paths["html"], _page(content, tables, plot))
+    write_text(paths["html"], _page(content, tables, plots["svg"]))
     return list(paths.values())
 
 

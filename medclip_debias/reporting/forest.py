@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from medclip_debias.palette import AXIS, GRID, INK, STYLES
+from medclip_debias.reporting.plots import lay_out
 
 COLUMNS = 3
 
 
-def forest(content: Mapping[str, Any], kind: str = "svg") -> bytes:
-    """Draw the differences of ``comparison.json``.
+def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """Draw the differences of ``comparison.json``: a file's content by its kind, SVG and PNG.
 
     Args:
         content: of `medclip_debias.evaluation.compare.compare`.
-        kind: ``svg`` or ``png``.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,11 +41,15 @@ def forest(content: Mapping[str, Any], kind: str = "svg") -> bytes:
         _panel(panels[line][column], row, labels, named=column == 0)
     for place in range(len(rows), lines * columns):
         panels[place // columns][place % columns].set_axis_off()
-    buffer = io.BytesIO()
-    options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 200}
+    options: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 200}}
+    drawn = {}
     with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
-        figure.savefig(buffer, format=kind, **options)
-    return buffer.getvalue()
+        lay_out(figure)
+        for kind, more in options.items():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, **more)
+            drawn[kind] = buffer.getvalue()
+    return drawn
 
 
 def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool) -> None:

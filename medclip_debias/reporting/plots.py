@@ -221,6 +221,13 @@ def _axes(size: tuple[float, float]) -> tuple[Any, Any]:
     return figure, axes
 
 
+def lay_out(figure: Any) -> None:
+    """Give the parts of a figure their places, once: each `savefig` would draw all of it twice."""
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def svg_of(figure: Any) -> bytes:
     """A plot's SVG; no date and a fixed salt: equal plots are equal bytes."""
     import matplotlib as mpl
@@ -228,9 +235,7 @@ def svg_of(figure: Any) -> bytes:
     buffer = io.BytesIO()
     # Words stay words: found by search, read aloud, in the page's own letters.
     with mpl.rc_context({"svg.hashsalt": "medclip-debias", "svg.fonttype": "none"}):
-        if (layout := figure.get_layout_engine()) is not None:
-            layout.execute(figure)  # once: left to `savefig`, everything is drawn twice
-            figure.set_layout_engine(None)
+        lay_out(figure)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare.assemble import INPUTS
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.parquet import read_parquet
 
 Sentences = list[list[str]]
 Counts = dict[str, Any]
@@ -84,7 +84,7 @@ class Previous:
     def _read(self, found: PreparedSet) -> None:
         import pyarrow.parquet as pq
 
-        inputs = pd.read_parquet(found.folder / INPUTS)
+        inputs = read_parquet(found.folder / INPUTS)
         images = inputs["what"] == "image"
         stamps = dict(zip(inputs["id"][images], inputs["stamp"][images], strict=True))
         mended = (

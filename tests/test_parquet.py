@@ -1,0 +1,56 @@
+"""One Parquet file read as pandas reads it; what is missing or damaged is an error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias import parquet
+from medclip_debias.parquet import read_parquet
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A table of every kind of column that this project writes."""
+    table = pd.DataFrame(
+        {
+            "study_id": ["s1", "s2", None],
+            "row": np.array([3, 1, 2], np.int32),
+            "score": [0.5, np.nan, -1.0],
+            "present": [True, False, True],
+            "split": pd.Categorical(["train", "test", "train"]),
+            "findings": [[1, 2], [], None],
+            "box": pd.array([1, None, 3], dtype="Int64"),
+        },
+        index=pd.Index([7, 8, 9], name="place"),
+    )
+    path = tmp_path / "table.parquet"
+    table.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("columns", [None, ["row"], ["split", "study_id"]])
+@pytest.mark.parametrize("large", [0, parquet.LARGE])
+def test_a_table_is_what_pandas_reads(file, columns, large, monkeypatch):
+    monkeypatch.setattr(parquet, "LARGE", large)  # with threads and without
+    pd.testing.assert_frame_equal(
+        read_parquet(file, columns), pd.read_parquet(file, columns=columns), check_exact=True
+    )
+
+
+def test_a_column_that_is_not_there_is_an_error(file):
+    with pytest.raises(ValueError, match="no column 'eta'"):
+        read_parquet(file, ["row", "eta"])
+
+
+@pytest.mark.parametrize("left", [0, 3, 400])
+def test_a_damaged_file_is_an_error(file, left):
+    file.write_bytes(file.read_bytes()[:left])
+    with pytest.raises((OSError, ValueError)):
+        read_parquet(file)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_parquet(tmp_path / "none.parquet")
