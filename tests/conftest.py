@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medclip_debias.memory import keep_freed_memory
+
 # Before torch is imported: tests run side by side, and a forked child has no thread pool to lose.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.set_threshold(20_000, 20, 20)  # as the program does (medclip_debias.cli.main)
+keep_freed_memory()
 
 REPO = Path(__file__).parents[1]
 SHARED_DATA = REPO.parent / "shared" / "data"

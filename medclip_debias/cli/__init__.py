@@ -26,6 +26,7 @@ from medclip_debias.cli import hub  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import PROGRAM, app
 from medclip_debias.cli.help import help_of
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
+from medclip_debias.memory import keep_freed_memory
 
 __all__ = ["app", "main", "run"]
 
@@ -37,6 +38,7 @@ def main() -> None:
     # What imports make stays: looked through at Python's own pace, it is one second in eight of
     # them (docs/performance.md).
     gc.set_threshold(*COLLECT)
+    keep_freed_memory()
     sys.exit(run(sys.argv[1:]))
 
 
