@@ -5,14 +5,17 @@ command of both pages in their order, and Python every example. What needs data 
 hand out is left aside, counted and said why; `--plan` only prints what would be done. `make demo`
 is given once: the second page finds it done. `--quick` takes a minute and no network: what is
 installed is the wheel, beside the packages of the running Python, the demo is `make demo
-DEMO=--quick`, and the phantom's settings train a few steps.
+DEMO=--quick`, the phantom's settings train a few steps, and what comes after the demo is done by
+forks of one process that has imported (preloaded.py), but for `--help` and the server.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +27,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/start.md")
@@ -104,16 +108,7 @@ class Shell:
 
     def __init__(self, folder: Path, variables: dict[str, str], scratch: Path) -> None:
         self.scratch = scratch
-        self.process = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
-            cwd=folder,
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = _started(["bash", "--noprofile", "--norc"], cwd=folder, env=variables)
 
     def run(self, command: str) -> int:
         """Give one command, show what it prints, and return its exit code."""
@@ -155,20 +150,77 @@ class Shell:
 
     def _answer(self, command: str, value: str = "$?") -> str:
         """Give a command; show its output up to the mark, and return ``value`` behind it."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f'{command}\necho "{_MARK}{value}"\n')
-        self.process.stdin.flush()
-        began = time.monotonic()
-        for line in self.process.stdout:
-            before, mark, answer = line.partition(_MARK)
-            if mark:
-                sys.stdout.write(before)
-                return answer.strip()
-            sys.stdout.write(f"  {line}")
-            if time.monotonic() - began > LONGEST:
-                sys.exit(f"took more than {LONGEST:.0f} s: {command}")
-        sys.exit(f"the shell ended in: {command}")
+        return answer(self.process, f'{command}\necho "{_MARK}{value}"', command)
+
+
+class Preloaded(Shell):
+    """A shell whose commands of this program, and Python, are done by forks of one process."""
+
+    def __init__(self, folder: Path, variables: dict[str, str], scratch: Path) -> None:
+        super().__init__(folder, variables, scratch)
+        self.python_place = folder / ".venv/bin/python"
+        self.options: dict[str, Any] = {"cwd": folder, "env": variables | {"MPLBACKEND": "agg"}}
+        self.started: subprocess.Popen[str] | None = None
+
+    def run(self, command: str) -> int:
+        """Give one command, to the shell where it needs one."""
+        words = shlex.split(command.replace("\\\n", " "), comments=True)
+        plain = not set(command.split("  #")[0]) & set("|<>;&$`*?")
+        if plain and words[:1] == ["medclip-debias"] and "--help" not in words:
+            return self._fork(words)
+        return super().run(command)
+
+    def python(self, block: str) -> int:
+        """Run a block as a file that lies elsewhere."""
+        file = self.scratch / "block.py"
+        file.write_text(block, encoding="utf-8")
+        return self._fork(["python", str(file)])
+
+    def close(self) -> None:
+        """End the process, and the shell."""
+        if self.started is not None:
+            assert self.started.stdin is not None
+            self.started.stdin.close()
+            self.started.wait()
+        super().close()
+
+    def _fork(self, words: list[str]) -> int:
+        if self.started is None:
+            # Without the folder of the script: what is imported is what was installed.
+            program = Path(__file__).with_name("preloaded.py")
+            self.started = _started([self.python_place, "-P", program, _MARK], **self.options)
+        return int(answer(self.started, json.dumps(words), " ".join(words)))
+
+
+def _started(words: list[str | Path], **more: Any) -> subprocess.Popen[str]:
+    """Start a process that is talked to line by line."""
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        **more,
+    )
+
+
+def answer(process: subprocess.Popen[str], line: str, command: str) -> str:
+    """Give a line to a process; show what it prints up to the mark, and return what follows."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    began = time.monotonic()
+    for said in process.stdout:
+        before, mark, found = said.partition(_MARK)
+        if mark:
+            sys.stdout.write(before)
+            return found.strip()
+        sys.stdout.write(f"  {said}")
+        if time.monotonic() - began > LONGEST:
+            sys.exit(f"took more than {LONGEST:.0f} s: {command}")
+    sys.exit(f"the shell ended in: {command}")
 
 
 def _opened(address: str) -> bytes | None:
@@ -238,7 +290,8 @@ def follow(todo: list[Step], quick: bool) -> None:
         clone(folder)
         if quick:
             shorten(folder, scratch)
-        shell = Shell(folder, variables(**({"DEMO": "--quick"} if quick else {})), scratch)
+        kind = Preloaded if quick else Shell
+        shell = kind(folder, variables(**({"DEMO": "--quick"} if quick else {})), scratch)
         try:
             for step in todo:
                 if step.left_out:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
+import sys
+
 import pytest
 
 import newcomer
-from newcomer import Shell, plan, steps
+from newcomer import Preloaded, Shell, plan, steps
 
 PAGE = """# Page
 ```
@@ -74,6 +79,44 @@ def test_what_one_step_sets_holds_for_the_next_and_a_failure_is_seen(shell, tmp_
     assert shell.run("false") == 1
     assert shell.run("medclip-debias --help") == 127  # not in this shell's PATH
     assert shell.run("cat") == 0  # nothing to read: it cannot wait for us
+
+
+def test_forks_do_what_needs_no_shell(tmp_path, monkeypatch, capfd):
+    forked = []
+    monkeypatch.setattr(Preloaded, "_fork", lambda _, words: forked.append(words) or 3)
+    opened = Preloaded(tmp_path, {"PATH": "/usr/bin:/bin"}, tmp_path)
+    try:
+        assert opened.run('medclip-debias ground model "a b" \\\n  --out maps    # a remark') == 3
+        assert opened.python("print(1)") == 3
+        for line in ("medclip-debias --help", "medclip-debias x | false", "false"):
+            assert opened.run(line) not in (0, 3)
+    finally:
+        opened.close()
+    assert forked == [
+        ["medclip-debias", "ground", "model", "a b", "--out", "maps"],
+        ["python", str(tmp_path / "block.py")],
+    ]
+
+
+def test_a_fork_prints_and_ends_as_a_process_of_its_own_would(tmp_path, monkeypatch, capfd):
+    import preloaded
+
+    blocks = {
+        "good.py": "import sys; print(sys.argv, sys.stdin.read())",
+        "ends.py": "raise SystemExit(4)",
+        "bad.py": "1 / 0",
+    }
+    for name, block in blocks.items():
+        (tmp_path / name).write_text(block)
+    todo = [["python", str(tmp_path / name)] for name in blocks]
+    todo += [["medclip-debias", "--version"], ["medclip-debias", "report", str(tmp_path / "none")]]
+    monkeypatch.setattr(sys, "argv", ["preloaded.py", "ended "])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{json.dumps(one)}\n" for one in todo)))
+    preloaded.main()
+    said = capfd.readouterr()
+    assert re.findall(r"^ended (\d+)", said.out, re.M) == ["0", "4", "1", "0", "2"]
+    assert f"[{str(tmp_path / 'good.py')!r}]" in said.out
+    assert "ZeroDivisionError" in said.err
 
 
 SERVER = """
