@@ -41,7 +41,7 @@ def run_grid(
         planned: only predict, and write every ``run.yaml``: a cell may then be trained by
             ``train`` on another machine of the same disk, and is evaluated here afterwards.
         others: folders of other grids, whose cells are taken where they are the same.
-        progress: called with cells done and cells to do.
+        progress: called with cells done and cells to do; first those that are copied.
         say: called with sentences, as the predicted time.
 
     Returns:
@@ -68,7 +68,7 @@ def run_grid(
     if lost and say:
         say(f"{folder}: {lost} measured cells have lost their evaluation; they are measured again.")
     for other in others:
-        taken = reuse(experiment, folder, other)
+        taken = reuse(experiment, folder, other, progress)
         if say:
             say(taken.sentence(other))
     ahead = plan(experiment, folder, workers)

@@ -10,6 +10,7 @@ import yaml
 
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell
+from medclip_debias.experiments.runner import Progress
 from medclip_debias.experiments.trainings import Trainings
 from medclip_debias.files import atomic_folder, read_json, write_json, write_text
 
@@ -40,7 +41,9 @@ class Taken:
         return f"{told}."
 
 
-def reuse(experiment: Trainings, folder: Path, other: Path) -> Taken:
+def reuse(
+    experiment: Trainings, folder: Path, other: Path, progress: Progress | None = None
+) -> Taken:
     """Copy the cells of another grid that are missing here, with their run folders.
 
     A cell is named by what its result depends on, so that one of another name is the same one. It
@@ -50,6 +53,7 @@ def reuse(experiment: Trainings, folder: Path, other: Path) -> Taken:
         experiment: the grid; its runs lie in ``folder / "runs"``.
         folder: of the grid.
         other: of the other one.
+        progress: called with cells done and cells to do.
 
     Raises:
         UserError: ``other`` holds no cells, or cells that cannot be read.
@@ -58,10 +62,14 @@ def reuse(experiment: Trainings, folder: Path, other: Path) -> Taken:
         raise UserError(f"{other}: holds no cells; give a folder of 'experiment' in --reuse.")
     there = Trainings(experiment.settings, other / "runs")
     taken = {"cells": 0, "without_evaluation": 0, "begun": 0}
-    for cell in experiment.cells():
-        name = f"{experiment.key(cell)}.json"
-        if (other / "cells" / name).is_file() and not (folder / "cells" / name).exists():
-            taken[_take(experiment, there, cell, other / "cells" / name, folder / "cells")] += 1
+    notes = {f"{experiment.key(cell)}.json": cell for cell in experiment.cells()}
+    known = [n for n in notes if (other / "cells" / n).is_file()]
+    wanted = [n for n in known if not (folder / "cells" / n).exists()]
+    for done, name in enumerate(wanted, 1):
+        note = other / "cells" / name
+        taken[_take(experiment, there, notes[name], note, folder / "cells")] += 1
+        if progress is not None:
+            progress(done, len(wanted))
     return Taken(**taken)
 
 

@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import load_yaml
 from medclip_debias.experiments import trainings
+from medclip_debias.experiments.command import run_grid
 from medclip_debias.training.trainer import Trainer
 from tests.experiments.test_trainings import METHODS, write_grid
 
@@ -76,6 +78,14 @@ def test_cells_of_another_grid_are_taken_whatever_they_are_called(
     # What is there is not taken twice.
     assert run([*words, "--reuse", str(first)]) == 0
     assert f"{first}: 0 cells taken from there." in capsys.readouterr().err
+
+
+def test_copying_is_progress(first, words, tmp_path, capsys):
+    _, grid, *given, _, out = words
+    shown = []
+    more = {"out": Path(out), "planned": True, "others": [first]}
+    run_grid(Path(grid), given, **more, progress=lambda *place: shown.append(place))
+    assert shown == [(1, 2), (2, 2)]
 
 
 def test_a_cell_that_was_taken_is_evaluated_otherwise_without_training(
