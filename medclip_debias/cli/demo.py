@@ -15,6 +15,7 @@ STUDIES, QUICK_STUDIES = 6000, 160
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=1500", "batch_size=64"]
 LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
 QUICK = {
+    "phantom": ["--set", "min_side=96", "--set", "max_side=144"],
     "language_model": ["steps=2", "hidden=16", "heads=2", "layers=1", "vocabulary=300"],
     "train": [
         *("train.steps=4", "train.batch_size=16", "train.warmup_steps=1", "train.log_every=2"),
@@ -39,7 +40,11 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
     more = {name: words if quick else [] for name, words in QUICK.items()}
     given = [f"train.steps={steps}"] if steps else []
     return [
-        Stage("phantom", ["phantom", f"{tree}", "--studies", f"{studies}", "--seed", "0"], tree),
+        Stage(
+            "phantom",
+            ["phantom", f"{tree}", "--studies", f"{studies}", "--seed", "0", *more["phantom"]],
+            tree,
+        ),
         Stage("prepare", ["prepare", f"{tree}", f"{prepared}", "--size", "72"], prepared),
         Stage(
             "language_model",
