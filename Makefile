@@ -26,7 +26,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --output-sync=line unit short
 
 short: $(STAMP)
-	nice -n 6 $(MAKE) --no-print-directory check wheel-check newcomer
+	nice -n 15 $(MAKE) --no-print-directory check wheel-check newcomer
 
 check: $(STAMP)
 	$(BIN)/ruff check .
