@@ -1,20 +1,17 @@
-"""Validated settings: pydantic models read from YAML, with dotted overrides.
+"""Validated settings: pydantic models of what files hold (`medclip_debias.settings_files`).
 
 A setting that is unknown, of the wrong type or out of range is one sentence that names the
-key and the file. ``extends: other.yaml`` (relative to the file) inherits another file, a list
-several of them, the later over the earlier. What has a name instead of a file, as the presets of
-the loss (``loss:NAME``), is given to the reader as `Named`.
+key and the file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -27,7 +24,6 @@ from pydantic import (
 )
 
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.yaml_text import MAX_CHARACTERS, RefusedError, parse_yaml
 
 
 class Settings(BaseModel):
@@ -54,10 +50,6 @@ class LaterSettings(Settings):
 
 
 S = TypeVar("S", bound=BaseModel)
-
-Named = Mapping[str, Callable[[Mapping[str, Any], str, str], dict[str, Any]]]
-"""Word before the colon in ``extends: WORD:NAME`` to a function of what stands before it, the
-name, and the file; it returns what stands before with what is named over it."""
 
 
 # --------------------------------------------------------------------------- preprocessing
@@ -336,129 +328,7 @@ class FeatureSettings(Settings):
     folder: Path | None = None
 
 
-# -------------------------------------------------------------------------------- reading
-
-
-def load_yaml(path: Path, named: Named | None = None) -> dict[str, Any]:
-    """Read one YAML mapping, following ``extends``.
-
-    Args:
-        path: of the file.
-        named: what ``extends`` may name beside files.
-
-    Raises:
-        UserError: the file is missing, is not YAML, has a key twice, is not a mapping, or extends
-            itself, or is larger or deeper than settings are (`medclip_debias.yaml_text`).
-    """
-    return _load_yaml(Path(path), named, ())
-
-
-def inherited(
-    parents: Any, path: Path, named: Named | None = None, seen: tuple[Path, ...] = ()
-) -> dict[str, Any]:
-    """What ``extends: PARENTS`` in the file ``path`` inherits.
-
-    Args:
-        parents: name of a file relative to ``path``, ``WORD:NAME``, or a list of such.
-        path: of the file.
-        named: what may be named beside files.
-        seen: files that extend ``path``, which it cannot extend.
-
-    Raises:
-        UserError: as `load_yaml`; or a parent is not a name.
-    """
-    base: dict[str, Any] = {}
-    for parent in parents if isinstance(parents, list) else [parents]:
-        if not isinstance(parent, str):
-            names = ", ".join(["names of files", *(f"{word}:NAME" for word in named or ())])
-            raise UserError(f"{path}: 'extends' takes {names} (no blank after a colon).")
-        word, colon, name = parent.partition(":")
-        if colon and named and word in named:
-            base = named[word](base, name, str(path))
-        else:
-            above = _load_yaml(path.parent / parent, named, (*seen, path.resolve()))
-            base = merge(base, above)
-    return base
-
-
-def _load_yaml(path: Path, named: Named | None, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
-        raise UserError(f"{path}: 'extends' goes round in a circle; remove one of its links.")
-    try:
-        if path.stat().st_size > 4 * MAX_CHARACTERS:
-            raise UserError(f"{path}: is too large for a file of settings.")
-        content = parse_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; give the path of a YAML file.") from None
-    except RefusedError as error:
-        comma = "," if str(error).startswith("line ") else ":"
-        raise UserError(f"{path}{comma} {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{where}: this is not valid YAML.") from error
-    except ValueError as error:  # a day that no month has, say
-        raise UserError(f"{path}: this is not valid YAML ({error}).") from error
-    content = {} if content is None else content
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected 'key: value' lines, found a {type(content).__name__}.")
-    parent = content.pop("extends", None)
-    if parent is None:
-        return content
-    return merge(inherited(parent, path, named, seen), content)
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested mappings; ``over`` wins. A mapping whose ``kind`` changes is replaced.
-
-    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
-    {'a': {'x': 1, 'y': 3}}
-    """
-    result = dict(base)
-    for key, value in over.items():
-        old = result.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            same_kind = value.get("kind", old.get("kind")) == old.get("kind")
-            result[key] = merge(old, value) if same_kind else value
-        else:
-            result[key] = value
-    return result
-
-
-def apply_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Apply ``key.path=value`` words; values are read as YAML.
-
-    >>> apply_overrides({"train": {"lr": 1}}, ["train.lr=1e-5"])
-    {'train': {'lr': 1e-05}}
-    """
-    result = dict(content)
-    for word in overrides:
-        key, equals, text = word.partition("=")
-        if not equals or not all(key.split(".")):
-            raise UserError(
-                f"'{word}' is not a setting; write it as key=value, as in train.lr=1e-5."
-            )
-        nested: Any = _scalar(text)
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
-        result = merge(result, nested)
-    return result
-
-
-def _scalar(text: str) -> Any:
-    """Read a command-line value as YAML, but accept ``1e-5``, which YAML 1.1 calls a string."""
-    try:
-        value = parse_yaml(text)
-    except (yaml.YAMLError, ValueError):
-        return text
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+# ----------------------------------------------------------------------------- validation
 
 
 def validate(model: type[S], content: Mapping[str, Any], where: str, prefix: str = "") -> S:

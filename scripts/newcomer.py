@@ -267,7 +267,7 @@ def shorten(folder: Path, scratch: Path) -> None:
 
     from clean_environment import make_environment
     from medclip_debias.cli.demo import QUICK
-    from medclip_debias.config import apply_overrides
+    from medclip_debias.settings_files import apply_overrides
     from wheel_check import build
 
     settings = folder / "medclip_debias/configs/phantom/base.yaml"

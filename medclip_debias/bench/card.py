@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from medclip_debias.config import Settings, json_hash, load_yaml, validate
+from medclip_debias.config import Settings, json_hash, validate
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.settings_files import load_yaml
 
 Kind = Literal["zero_shot", "grounding", "segmentation", "retrieval", "negation", "time"]
 

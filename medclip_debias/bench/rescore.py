@@ -155,7 +155,7 @@ class _Rescoring:
         return run.write(self._out, self._cached(model, data), draw, {"encode": 0.0})
 
     def _model(self, folder: Path) -> ImageTextModel:
-        from medclip_debias.models.dual_encoder import best_device
+        from medclip_debias.models.device import best_device
         from medclip_debias.models.load import load_model
 
         if str(folder) not in self._models:

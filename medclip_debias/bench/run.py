@@ -131,7 +131,7 @@ class _Model:
 
     def run(self, cards: Sequence[Card], places: Mapping[str, Path]) -> None:
         """Run the cards, set by set."""
-        from medclip_debias.models.dual_encoder import best_device
+        from medclip_debias.models.device import best_device
         from medclip_debias.models.interface import need_vectors
         from medclip_debias.models.load import load_model
 

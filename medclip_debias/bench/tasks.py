@@ -6,8 +6,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from medclip_debias.bench.card import Card, find_card, packaged_cards
-from medclip_debias.config import load_yaml, validate
+from medclip_debias.config import validate
 from medclip_debias.errors import UserError
+from medclip_debias.settings_files import load_yaml
 
 ALL = "all"
 

@@ -52,10 +52,11 @@ def phantom(
     as_json: AsJson = False,
 ) -> None:
     """Generate a synthetic set whose truth is known: images, reports, tables, boxes."""
-    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.config import validate
     from medclip_debias.errors import UserError
     from medclip_debias.phantom import PhantomSettings, generate
     from medclip_debias.phantom.layout import LAYOUTS
+    from medclip_debias.settings_files import apply_overrides
 
     content: dict[str, Any] = {"studies": studies, "seed": seed}
     if image_format is not None:
@@ -194,10 +195,11 @@ def prepare(
 
     A run that was killed resumes when the same command is given again.
     """
-    from medclip_debias.config import PrepareSettings, SelectionSettings, apply_overrides, validate
+    from medclip_debias.config import PrepareSettings, SelectionSettings, validate
     from medclip_debias.data.prepare import Reading, prepare_part
     from medclip_debias.data.prepare import prepare as run
     from medclip_debias.data.text.reports import ReportSettings
+    from medclip_debias.settings_files import apply_overrides
 
     where = "the command line"
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}

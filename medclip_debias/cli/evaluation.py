@@ -145,7 +145,7 @@ def offsets(
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.offsets import FILE, save_offsets
     from medclip_debias.grounding.preparation import check_preparation
-    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     if split not in ("train", "validate"):
@@ -182,7 +182,7 @@ def suppression(
     from medclip_debias.grounding.preparation import check_preparation
     from medclip_debias.grounding.settings import SuppressionSettings
     from medclip_debias.grounding.suppression import FILE
-    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     given = {"aim": aim, "share": share, "evidence": evidence}

@@ -127,7 +127,7 @@ def ground(
     from medclip_debias.grounding.find import find_images
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
     from medclip_debias.grounding.suppression import read_rule
-    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     style = {"colormap": colormap, "alpha": alpha, "contours": contour or []}
@@ -193,9 +193,10 @@ def index(
 
     A run that was killed resumes when the same command is given again.
     """
-    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.config import validate
     from medclip_debias.grounding.search.build import build_index, headline
     from medclip_debias.grounding.search.settings import IndexSettings
+    from medclip_debias.settings_files import apply_overrides
 
     content = apply_overrides({"seed": seed}, settings or [])
     chosen = validate(IndexSettings, content, "the command line")

@@ -30,9 +30,10 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Linear probe, neighbours, alignment, uniformity, t-SNE, false negatives."""
-    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.config import validate
     from medclip_debias.evaluation.probe import ProbeOptions
     from medclip_debias.evaluation.probe import probe as run
+    from medclip_debias.settings_files import apply_overrides
 
     chosen = validate(ProbeOptions, apply_overrides({}, options or []), "--set")
     with progress("Images") as advance:

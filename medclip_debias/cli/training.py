@@ -36,11 +36,12 @@ def language_model(
     as_json: AsJson = False,
 ) -> None:
     """Train a small BERT masked language model and its tokenizer on the training sentences."""
-    from medclip_debias.config import apply_overrides, validate
+    from medclip_debias.config import validate
     from medclip_debias.data.loader import training_corpus, training_patients
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+    from medclip_debias.settings_files import apply_overrides
 
     content = apply_overrides({}, settings or [])
     chosen = validate(LanguageModelSettings, content, "the command line")

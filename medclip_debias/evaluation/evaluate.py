@@ -149,7 +149,7 @@ def evaluate(
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
-    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     if split not in SPLITS:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
@@ -15,6 +15,7 @@ from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
 from medclip_debias.evaluation.presets import OURS
 from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
+from medclip_debias.settings_files import load_yaml
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.

@@ -103,7 +103,7 @@ def probe(
             model expects, or truth that does not fit.
     """
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import best_device
+    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     if split == "train":

@@ -32,8 +32,8 @@ from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 from medclip_debias.grounding.settings import Sharpen
 from medclip_debias.grounding.sharpen import checked_sharpen
 from medclip_debias.grounding.suppression import read_rule
+from medclip_debias.models.device import best_device
 from medclip_debias.models.downloaded import model_folder
-from medclip_debias.models.dual_encoder import best_device
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import MapKind

@@ -514,19 +514,3 @@ def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: st
             f"{where}: the tokenizer's padding is token {tokenizer.pad_id}, the model's "
             f"{text.pad_id}; they do not belong together."
         )
-
-
-def best_device(name: str = "auto") -> torch.device:
-    """The device called ``name``; ``auto`` takes a GPU when there is one.
-
-    Raises:
-        UserError: there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{name}' cannot be used here; try auto or cpu.") from error
-    return device

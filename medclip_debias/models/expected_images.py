@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medclip_debias.config import Preprocessing, load_yaml, validate
+from medclip_debias.config import Preprocessing, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.peers.settings import PeerPreprocessing
+from medclip_debias.settings_files import load_yaml
 
 _LARGEST = 1 << 24  # bytes; a config of a model has some thousands
 

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.config import load_yaml
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.evaluation.retrieval_examples import FOLDER
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.files import read_json
 from medclip_debias.reporting.content import number
 from medclip_debias.reporting.plots import data_address
+from medclip_debias.settings_files import load_yaml
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 

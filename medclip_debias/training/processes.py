@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.models.device import best_device
 from medclip_debias.training.place import Place, whole_number
 from medclip_debias.training.signals import (
     StoppedBySignalError,

@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from medclip_debias.config import Named, apply_overrides, load_yaml, merge, validate
+from medclip_debias.config import validate
 from medclip_debias.configs import config_file, named_file
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
 from medclip_debias.losses.presets import NAMED as PRESETS
 from medclip_debias.losses.presets import with_preset
+from medclip_debias.settings_files import Named, apply_overrides, load_yaml, merge
 from medclip_debias.training.settings import RunSettings
 
 _NOTHING = object()

@@ -32,7 +32,8 @@ from medclip_debias.losses.objective import (
 )
 from medclip_debias.losses.objectives.siglip import carry_bias
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
-from medclip_debias.models.dual_encoder import DualEncoder, best_device, load_state
+from medclip_debias.models.device import best_device
+from medclip_debias.models.dual_encoder import DualEncoder, load_state
 from medclip_debias.models.starting import Start, TrainableModel, start_training
 from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, spares_own_study

@@ -19,7 +19,7 @@ from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.ground import Grounding, ground_features, region_grid
 from medclip_debias.grounding.regions import ScoredRegion, threshold_regions
 from medclip_debias.grounding.sentences import cut_notes
-from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.models.device import best_device
 from medclip_debias.models.load import load_model
 from medclip_debias.models.synthetic import synthetic_warning
 from medclip_debias.viewer.findings import Finder

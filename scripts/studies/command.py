@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.config import Settings, apply_overrides, load_yaml, merge, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.configs import config_file
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.publish import publish
 from medclip_debias.experiments.runner import rewrite, run_experiment
 from medclip_debias.files import read_json
+from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 from studies.study import STUDIES, find_study
 
 __all__ = ["publish", "rewrite_named", "run_named", "run_study", "titles"]

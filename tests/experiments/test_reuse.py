@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.cli import run
-from medclip_debias.config import load_yaml
 from medclip_debias.experiments import trainings
 from medclip_debias.experiments.command import run_grid
+from medclip_debias.settings_files import load_yaml
 from medclip_debias.training.trainer import Trainer
 from tests.experiments.test_trainings import METHODS, write_grid
 

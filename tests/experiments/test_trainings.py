@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from medclip_debias.cli import run
-from medclip_debias.config import load_yaml
 from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.experiments import trainings
+from medclip_debias.settings_files import load_yaml
 
 GRID = Path(__file__).parents[2] / "medclip_debias/configs/experiments/phantom_small.yaml"
 METHOD, MEAN, SHUFFLED = "eta", "its mean", "its values shuffled"

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias import losses
-from medclip_debias.config import load_yaml
 from medclip_debias.errors import UserError
 from medclip_debias.losses import ContrastiveBatch, NegativePolicy, PolicySettings
 from medclip_debias.losses.batch import FIELDS
@@ -32,6 +31,7 @@ from medclip_debias.losses.objective import (
     objectives,
 )
 from medclip_debias.losses.policy import POLICIES, policies
+from medclip_debias.settings_files import load_yaml
 
 
 def examples(registry):

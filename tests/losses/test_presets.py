@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.config import apply_overrides, inherited, load_yaml, merge
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PAPER_TABLE_1
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import NAMED, describe_presets, preset, presets, with_preset
+from medclip_debias.settings_files import apply_overrides, inherited, load_yaml, merge
 
 # Wang et al. 2023, Table 1, from the first row to the last, and what sections 2 and 3 say of each.
 ROWS = {

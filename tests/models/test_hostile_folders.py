@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing, load_yaml
+from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
+from medclip_debias.settings_files import load_yaml
 
 from .conftest import write_bert
 

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 
-from medclip_debias.config import load_yaml
 from medclip_debias.errors import UserError
 from medclip_debias.reporting import correction as corrections
 from medclip_debias.reporting.correction import correction, ends, rank_correlation
@@ -16,6 +15,7 @@ from medclip_debias.reporting.idea import idea
 from medclip_debias.reporting.learned_from import learned
 from medclip_debias.reporting.pair_classes import judged
 from medclip_debias.reporting.report import write_report
+from medclip_debias.settings_files import load_yaml
 from tests.reporting.conftest import EDEMA, SAID, write_set
 from tests.reporting.test_protocols import RESULTS
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medclip_debias.config import load_yaml, validate
+from medclip_debias.config import validate
+from medclip_debias.settings_files import load_yaml
 from studies.study import STUDIES
 
 

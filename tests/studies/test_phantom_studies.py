@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.config import apply_overrides, load_yaml, merge, validate
+from medclip_debias.config import validate
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -20,6 +20,7 @@ from medclip_debias.experiments.doses import language_eta
 from medclip_debias.experiments.page import changed
 from medclip_debias.experiments.runner import plan
 from medclip_debias.phantom.truth import Truth
+from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 from studies.command import run_study
 from studies.eta_tradeoff import Trigrams, tracking
 from studies.false_negatives import false_rate

@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
-from medclip_debias.config import Settings, json_hash, load_yaml, validate
+from medclip_debias.config import Settings, json_hash, validate
 from medclip_debias.data.label_maps.rules import Floats, Rule, read_rule
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.settings_files import load_yaml
 
 NO_RULE = "the label map has no rule for it"
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.config import Settings, validate
+from medclip_debias.settings_files import load_yaml
 
 NO_FINDING = "No Finding"
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.settings_files import load_yaml
 
 Prompt = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from medclip_debias.config import Settings, apply_overrides, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.data.label_maps import load_label_map
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import load_prompts
@@ -29,9 +29,10 @@ from medclip_debias.evaluation.label_table import labels_or_list
 from medclip_debias.evaluation.prompt_scores import prompt_differences
 from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.grounding.preparation import check_preparation
-from medclip_debias.models.dual_encoder import best_device
+from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.load import load_model
+from medclip_debias.settings_files import apply_overrides
 
 
 class CalibrateOptions(Settings):

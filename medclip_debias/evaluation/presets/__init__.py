@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.settings_files import load_yaml
 
 OURS = "ours"
 Part = Literal["zero_shot", "grounding", "retrieval"]

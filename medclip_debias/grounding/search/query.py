@@ -124,7 +124,7 @@ class SearchIndex:
         Raises:
             UserError: there is no model, or it is another one.
         """
-        from medclip_debias.models.dual_encoder import best_device
+        from medclip_debias.models.device import best_device
         from medclip_debias.models.load import load_model
 
         place = Path(folder or self.meta["model"])

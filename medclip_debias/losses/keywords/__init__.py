@@ -23,8 +23,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError
+from medclip_debias.settings_files import load_yaml
 
 Word = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1)]
 

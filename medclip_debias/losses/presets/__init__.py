@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic import Field
 
-from medclip_debias.config import Named, Settings, load_yaml, merge, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.losses.objective import loss_settings, objectives
+from medclip_debias.settings_files import Named, load_yaml, merge
 
 TABLE_1 = "Table 1 of sample-specific debiasing (2023)"
 
@@ -105,7 +106,7 @@ def with_preset(content: Mapping[str, Any], name: str, where: str) -> dict[str, 
 
 
 NAMED: Named = {"loss": with_preset}
-"""What ``extends: loss:NAME`` means, for `medclip_debias.config.load_yaml`."""
+"""What ``extends: loss:NAME`` means, for `medclip_debias.settings_files.load_yaml`."""
 
 
 def describe_presets() -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from medclip_debias.config import SimilaritySettings, json_hash, load_yaml, validate
+from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.features import ImageFeatures
@@ -56,6 +56,7 @@ from medclip_debias.models.sentences import encode_distinct, sentence_list, stac
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
 from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.models.unfilled import unfilled
+from medclip_debias.settings_files import load_yaml
 
 FORMAT = 1
 FILE = "peer.yaml"

@@ -8,7 +8,6 @@ from torchvision import transforms as T
 from torchvision.transforms import InterpolationMode as Mode
 
 from medclip_debias.cli import run
-from medclip_debias.config import load_yaml
 from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
@@ -23,6 +22,7 @@ from medclip_debias.models.peers.settings import (
     ViTSettings,
     published_preprocessing,
 )
+from medclip_debias.settings_files import load_yaml
 
 # --------------------------------------------------------------------------- preprocessing
 

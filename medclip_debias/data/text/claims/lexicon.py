@@ -13,8 +13,9 @@ from typing import Any
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, json_hash, load_yaml, validate
+from medclip_debias.config import Settings, json_hash, validate
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.settings_files import load_yaml
 from medclip_debias.yaml_text import parse_yaml
 
 DEFAULT = "english"

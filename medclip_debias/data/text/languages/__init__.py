@@ -16,11 +16,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, load_yaml, validate
+from medclip_debias.config import Settings, validate
 from medclip_debias.data.text import headings, repairs
 from medclip_debias.data.text.headings import SPELLINGS, Headings
 from medclip_debias.data.text.repairs import Repairs
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.settings_files import load_yaml
 
 LANGUAGES = ("en", "es", "fr", "pt", "de")
 """Languages whose reports are read, by their ISO 639-1 codes."""

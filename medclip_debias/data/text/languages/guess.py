@@ -13,7 +13,7 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-from medclip_debias.config import load_yaml
+from medclip_debias.settings_files import load_yaml
 
 MIN_WORDS = 4
 """Distinct function words of a language that a report must have of it."""
