@@ -118,6 +118,10 @@ class Shell:
         """Run a block as a file that lies elsewhere: what it imports must be installed."""
         file = self.scratch / "block.py"
         file.write_text(block, encoding="utf-8")
+        return self.run_file(file)
+
+    def run_file(self, file: Path) -> int:
+        """Run a file of Python, and return its exit code."""
         return self.run(f"MPLBACKEND=agg python {file}")
 
     def serve(self, command: str) -> int:
@@ -144,9 +148,7 @@ class Shell:
 
     def close(self) -> None:
         """End the shell, and what still runs in it."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait()
+        _end(self.process)
 
     def _answer(self, command: str, value: str = "$?") -> str:
         """Give a command; show its output up to the mark, and return ``value`` behind it."""
@@ -170,18 +172,14 @@ class Preloaded(Shell):
             return self._fork(words)
         return super().run(command)
 
-    def python(self, block: str) -> int:
-        """Run a block as a file that lies elsewhere."""
-        file = self.scratch / "block.py"
-        file.write_text(block, encoding="utf-8")
+    def run_file(self, file: Path) -> int:
+        """Run a file of Python, and return its exit code."""
         return self._fork(["python", str(file)])
 
     def close(self) -> None:
-        """End the process, and the shell."""
+        """End the process with what still runs in it, and the shell."""
         if self.started is not None:
-            assert self.started.stdin is not None
-            self.started.stdin.close()
-            self.started.wait()
+            _end(self.started)
         super().close()
 
     def _fork(self, words: list[str]) -> int:
@@ -203,6 +201,13 @@ def _started(words: list[str | Path], **more: Any) -> subprocess.Popen[str]:
         start_new_session=True,
         **more,
     )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and its children."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
 
 
 def answer(process: subprocess.Popen[str], line: str, command: str) -> str:

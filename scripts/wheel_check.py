@@ -92,8 +92,9 @@ def use(wheel: Path, folder: Path) -> None:
     page = command("medclip-debias", "docs", "start")
     expect(page == (REPO / "docs/start.md").read_text(encoding="utf-8"), "docs prints a page")
     command("medclip-debias", "config", "new", "phantom/demo", "mine.yaml")
-    shown = command("medclip-debias", "config", "show", "mimic_cxr/debiased", "--json")
-    expect(json.loads(shown)["loss"]["kind"] == "debiased", "settings go by name")
+    mine = command("medclip-debias", "config", "show", "mine.yaml", "--json")
+    named = command("medclip-debias", "config", "show", "phantom/demo", "--json")
+    expect(json.loads(mine) == json.loads(named), "settings go by name and by a file of one's own")
     used = Path(command("python", "-c", LOADED).strip())
     expect(environment in used.parents, "the installed package was used, not the checkout")
 
