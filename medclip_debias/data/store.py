@@ -52,7 +52,7 @@ __all__ = [
     "content_hash",
     "manifest_hash",
     "pixel_hash",
-    "read_parquet",
+    "read_table",
     "read_scores",
     "write_json",
     "write_scores",
@@ -189,7 +189,7 @@ class PreparedSet:
         if PHRASE_BOXES not in self.meta.get("files", ()):
             return None
         columns = list(PHRASE_BOX_COLUMNS)
-        return read_parquet(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
+        return read_table(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
 
     @property
     def annotation_names(self) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class PreparedSet:
         if name not in self.annotation_names:
             has = ", ".join(self.annotation_names) or "none"
             raise UserError(f"{self.folder}: its archive had no table '{name}'; it had {has}.")
-        return read_parquet(self.folder / f"{name}.parquet", "run 'prepare' again")
+        return read_table(self.folder / f"{name}.parquet", "run 'prepare' again")
 
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
@@ -247,7 +247,7 @@ class PreparedSet:
 
     def _table(self, name: str) -> pd.DataFrame:
         path = self.folder / f"{name}.parquet"
-        table = read_parquet(path, "run 'prepare' again")
+        table = read_table(path, "run 'prepare' again")
         missing = [column for column in TABLES[name] if column not in table.columns]
         if missing:
             raise UserError(
@@ -310,7 +310,7 @@ def read_scores(
             f"{folder / 'scores.json'}: the scores come from the language model {found},"
             f" not from {expected_hash}; {command} again with that model."
         )
-    table = read_parquet(folder / "scores.parquet", f"{command} again")
+    table = read_table(folder / "scores.parquet", f"{command} again")
     if not {"text", "log_prob"} <= set(table.columns):
         raise UserError(
             f"{folder / 'scores.parquet'}: column 'text' or 'log_prob' is missing; {command} again."
@@ -355,7 +355,7 @@ def _read_meta(folder: Path) -> tuple[dict[str, Any], PrepareSettings]:
     return meta, settings
 
 
-def read_parquet(path: Path, remedy: str, columns: list[str] | None = None) -> pd.DataFrame:
+def read_table(path: Path, remedy: str, columns: list[str] | None = None) -> pd.DataFrame:
     """Read a table, or some columns of it.
 
     Raises:

@@ -19,7 +19,7 @@ from medclip_debias.data.layout import (
     content_hash,
     pixel_hash,
 )
-from medclip_debias.data.store import PreparedSet, read_parquet
+from medclip_debias.data.store import PreparedSet, read_table
 from medclip_debias.errors import UserError
 from medclip_debias.files import file_hash
 
@@ -107,7 +107,7 @@ def _row_hashes(prepared: PreparedSet) -> pd.Series[str] | None:
     path = prepared.folder / MANIFEST
     if MANIFEST not in prepared.meta.get("files", ()):
         return None
-    table = read_parquet(path, REMEDY, ["row", "pixel_hash"])
+    table = read_table(path, REMEDY, ["row", "pixel_hash"])
     table = table[table["row"] >= 0]  # reports alone have a row of the manifest, and none of pixels
     if not np.array_equal(table["row"].to_numpy(), np.arange(len(prepared))):
         raise UserError(f"{path}: does not list the {len(prepared)} images of the set; {REMEDY}.")
