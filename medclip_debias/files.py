@@ -1,4 +1,8 @@
-"""Files that are either whole or absent: atomic writes, JSON, and hashes that name content."""
+"""Files that are either whole or absent, and guarded reading of files that others wrote.
+
+Writing is atomic. Reading (`open_guarded`, `read_text`, `read_json`) takes regular files up to a
+size alone: a pipe or a device would never end, and a file of a few blocks can claim 8 GiB.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from medclip_debias.errors import UserError
 from medclip_debias.owner import Owner
@@ -200,12 +204,124 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+# --------------------------------------------------------------------------- guarded reading
+
+MAX_JSON = 1 << 30
+"""Bytes that a JSON file may have where its reader sets no limit."""
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "folder"),
+    (stat.S_ISFIFO, "pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISCHR, "device"),
+    (stat.S_ISBLK, "device"),
+)
+
+
+def open_guarded(
+    path: Path, remedy: str, *, limit: int | None = None, folder: Path | None = None
+) -> BinaryIO:
+    """Open a file that somebody else may have written; use it in a ``with``.
+
+    Args:
+        path: of a regular file, or of a link to one.
+        remedy: what to do about a file that is missing or refused; ends the sentence.
+        limit: bytes that the file may have, holes included.
+        folder: what came from outside and holds the file, such as a model or a results folder:
+            links must not lead out of it. In the cache of huggingface_hub they may lead to the
+            blobs of the same repository.
+
+    Raises:
+        UserError: the file is missing, cannot be read, is a folder, pipe, socket or device, is
+            larger than ``limit``, or is a link out of ``folder``.
+    """
+    try:
+        target = _target(path, remedy, folder)
+        _refuse(target.stat(), path, remedy, limit)
+        # Nothing that took the file's place since then is waited for or followed.
+        handle = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stream = os.fdopen(handle, "rb")
+        try:
+            _refuse(os.fstat(handle), path, remedy, limit)
+        except UserError:
+            stream.close()
+            raise
+        return stream
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; {remedy}.") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {remedy}.") from error
+
+
+def check_guarded(
+    path: Path, remedy: str, *, limit: int | None = None, folder: Path | None = None
+) -> None:
+    """Refuse what `open_guarded` refuses, for a library that opens the path itself."""
+    open_guarded(path, remedy, limit=limit, folder=folder).close()
+
+
+def _target(path: Path, remedy: str, folder: Path | None) -> Path:
+    """The file behind ``path``'s links, inside ``folder``."""
+    target = Path(os.path.realpath(path, strict=True))
+    if folder is None:
+        return target
+    root = Path(os.path.realpath(folder, strict=True))
+    cache = root.parent.parent  # models--OWNER--NAME / snapshots / COMMIT
+    if root.parent.name == "snapshots" and cache.name.startswith(("models--", "datasets--")):
+        root = cache
+    if not target.is_relative_to(root):
+        raise UserError(f"{path}: is a link out of its folder, which is not followed; {remedy}.")
+    return target
+
+
+def _refuse(status: os.stat_result, path: Path, remedy: str, limit: int | None) -> None:
+    """Refuse what is not a regular file, or is too large."""
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "special file")
+        raise UserError(f"{path}: is a {kind}, not a regular file; {remedy}.")
+    if limit is not None and status.st_size > limit:
+        raise UserError(f"{path}: is larger than {_size(limit)}; {remedy}.")
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
+
+
+def read_bytes(path: Path, remedy: str, *, limit: int, folder: Path | None = None) -> bytes:
+    """Everything in a file of at most ``limit`` bytes; see `open_guarded`."""
+    with open_guarded(path, remedy, limit=limit, folder=folder) as stream:
+        try:
+            content = stream.read(limit + 1)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be read ({type(error).__name__}); {remedy}."
+            ) from error
+    if len(content) > limit:  # files of the system say that they have 0 bytes, some files grow
+        raise UserError(f"{path}: is larger than {_size(limit)}; {remedy}.")
+    return content
+
+
+def read_text(
+    path: Path, remedy: str, *, limit: int, folder: Path | None = None, encoding: str = "utf-8"
+) -> str:
+    """The text of a file of at most ``limit`` bytes; see `open_guarded`.
+
+    Raises:
+        UserError: as `open_guarded`; or the bytes are not text in ``encoding``.
+    """
+    content = read_bytes(path, remedy, limit=limit, folder=folder)
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not text in {encoding.upper()}; {remedy}.") from None
+
+
 def read_json(
     path: Path,
     remedy: str,
     *,
     keys: Sequence[str] = (),
-    limit: int | None = None,
+    limit: int = MAX_JSON,
+    folder: Path | None = None,
     encoding: str = "utf-8",
 ) -> dict[str, Any]:
     """Read a JSON object.
@@ -214,13 +330,14 @@ def read_json(
         path: its file.
         remedy: what to do about a file that is missing or damaged; ends the sentence.
         keys: what the object must have.
-        limit: bytes that the file may have, for one of a stranger.
+        limit: bytes that the file may have.
+        folder: what came from outside and holds the file; see `open_guarded`.
         encoding: of the text; ``utf-8-sig`` where other programs write the file.
 
     Raises:
-        UserError: the file is missing, too large, no JSON, no object, or lacks a key.
+        UserError: as `open_guarded`; or the file is no JSON, no object, or lacks a key.
     """
-    content = read_json_value(path, remedy, limit=limit, encoding=encoding)
+    content = read_json_value(path, remedy, limit=limit, folder=folder, encoding=encoding)
     if not isinstance(content, dict):
         raise UserError(f"{path}: is not a JSON object; {remedy}.")
     lacking = next((key for key in keys if key not in content), None)
@@ -230,26 +347,31 @@ def read_json(
 
 
 def read_json_value(
-    path: Path, remedy: str, *, limit: int | None = None, encoding: str = "utf-8"
+    path: Path,
+    remedy: str,
+    *,
+    limit: int = MAX_JSON,
+    folder: Path | None = None,
+    encoding: str = "utf-8",
 ) -> Any:
     """Read JSON of any kind, such as a list; see `read_json`."""
+    content = read_bytes(path, remedy, limit=limit, folder=folder)
     try:
-        if limit is not None and path.stat().st_size > limit:
-            raise UserError(f"{path}: is larger than {limit >> 20} MiB; {remedy}.")
-        return json.loads(path.read_text(encoding=encoding))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; {remedy}.") from None
-    except (OSError, ValueError, RecursionError) as error:
+        return json.loads(content.decode(encoding))
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: cannot be read as JSON ({type(error).__name__}); {remedy}."
         ) from error
 
 
-def read_json_or_none(path: Path) -> Any:
-    """Read JSON of any kind; None where the file is missing or damaged and can be written again."""
+def read_json_or_none(path: Path, *, limit: int = MAX_JSON, folder: Path | None = None) -> Any:
+    """Read JSON of any kind; None where it is missing, refused or damaged and can be written again.
+
+    See `open_guarded` for what is refused.
+    """
     try:
-        return json_or_none(path.read_bytes())
-    except OSError:
+        return json_or_none(read_bytes(path, "", limit=limit, folder=folder))
+    except UserError:
         return None
 
 

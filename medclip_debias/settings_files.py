@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import read_text
 from medclip_debias.yaml_text import MAX_CHARACTERS, RefusedError, parse_yaml
 
 Named = Mapping[str, Callable[[Mapping[str, Any], str, str], dict[str, Any]]]
@@ -67,16 +68,11 @@ def _load_yaml(path: Path, named: Named | None, seen: tuple[Path, ...]) -> dict[
     if path.resolve() in seen:
         raise UserError(f"{path}: 'extends' goes round in a circle; remove one of its links.")
     try:
-        if path.stat().st_size > 4 * MAX_CHARACTERS:
-            raise UserError(f"{path}: is too large for a file of settings.")
-        content = parse_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; give the path of a YAML file.") from None
+        text = read_text(path, "give the path of a YAML file", limit=4 * MAX_CHARACTERS)
+        content = parse_yaml(text)
     except RefusedError as error:
         comma = "," if str(error).startswith("line ") else ":"
         raise UserError(f"{path}{comma} {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

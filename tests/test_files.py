@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +15,11 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import (
     atomic_file,
     atomic_folder,
+    check_guarded,
     exchange,
     json_or_none,
+    open_guarded,
+    read_bytes,
     read_json,
     read_json_or_none,
     read_json_value,
@@ -23,6 +28,7 @@ from medclip_debias.files import (
     write_json,
     write_text,
 )
+from medclip_debias.settings_files import load_yaml
 
 
 @pytest.fixture(params=[0o002, 0o027, 0o077])
@@ -271,3 +277,89 @@ def test_a_killed_exchange_loses_neither_the_old_nor_the_new(tmp_path, killed):
     take_back(target, retired)
     assert (target / "word").read_text() == ("new" if killed == "after" else "old")
     assert not retired.exists()
+
+
+# --------------------------------------------------------------------------- guarded reading
+
+
+def _special(folder, kind):
+    path = folder / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(path))
+        server.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket"])
+@pytest.mark.parametrize("read", [open_guarded, check_guarded, read_json, read_json_value])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind, read):
+    path = _special(tmp_path, kind)
+    with pytest.raises(
+        UserError, match=rf"file: is a {kind}, not a regular file; copy it again\.$"
+    ):
+        read(path, "copy it again")
+    assert read_json_or_none(path) is None
+
+
+def test_a_sparse_file_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "results.json"
+    with path.open("wb") as stream:
+        stream.truncate(8 << 30)
+    with pytest.raises(UserError, match=r"is larger than 1024 MiB; make it again\.$"):
+        read_json(path, "make it again")
+    with pytest.raises(UserError, match="is larger than 7 bytes"):
+        open_guarded(path, "make it again", limit=7)
+
+
+def test_a_file_of_the_system_that_says_it_is_empty_is_read_to_the_limit():
+    size = len(Path("/proc/self/status").read_bytes())
+    assert read_bytes(Path("/proc/self/status"), "", limit=size + 4096)
+    with pytest.raises(UserError, match="is larger than 10 bytes"):
+        read_bytes(Path("/proc/self/status"), "", limit=10)
+
+
+def test_links_stay_inside_the_folder_that_came_from_outside(tmp_path):
+    folder = tmp_path / "model"
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "blobs" / "1").write_text('{"a": 1}')
+    (tmp_path / "secret.json").write_text('{"a": 2}')
+    (folder / "inside.json").symlink_to("blobs/1")
+    (folder / "outside.json").symlink_to("../secret.json")
+    (folder / "nowhere.json").symlink_to("none.json")
+    (folder / "circle.json").symlink_to("circle.json")
+    (folder / "above").symlink_to("..")
+    assert read_json(folder / "inside.json", "x", folder=folder) == {"a": 1}
+    assert read_json(folder / "outside.json", "x") == {"a": 2}  # a link of the user's own
+    for name in ("outside.json", "above/secret.json"):
+        with pytest.raises(UserError, match="is a link out of its folder, which is not followed"):
+            read_json(folder / name, "copy the file", folder=folder)
+    with pytest.raises(UserError, match="there is no such file"):
+        read_json(folder / "nowhere.json", "x", folder=folder)
+    with pytest.raises(UserError, match=r"cannot be read \(OSError\)"):
+        read_json(folder / "circle.json", "x", folder=folder)
+
+
+def test_a_snapshot_of_the_hub_s_cache_leads_to_its_own_blobs_alone(tmp_path):
+    for name in ("models--a--b", "models--c--d"):
+        (tmp_path / name / "blobs").mkdir(parents=True)
+        (tmp_path / name / "blobs" / "1").write_text("{}")
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0f"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").symlink_to("../../blobs/1")
+    (snapshot / "other.json").symlink_to("../../../models--c--d/blobs/1")
+    assert read_json(snapshot / "config.json", "x", folder=snapshot) == {}
+    with pytest.raises(UserError, match="link out of its folder"):
+        read_json(snapshot / "other.json", "x", folder=snapshot)
+
+
+def test_settings_in_a_pipe_are_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "run.yaml")
+    with pytest.raises(UserError, match="is a pipe, not a regular file; give the path of a YAML"):
+        load_yaml(tmp_path / "run.yaml")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from medclip_debias import parquet
+from medclip_debias.errors import UserError
 from medclip_debias.parquet import read_parquet
 
 
@@ -54,3 +59,20 @@ def test_a_damaged_file_is_an_error(file, left):
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_parquet(tmp_path / "none.parquet")
+
+
+def test_rows_are_counted_before_they_are_read(tmp_path):
+    path = tmp_path / "bomb.parquet"
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1_000_000, np.int32)), pa.array([7]))
+    with pq.ParquetWriter(path, pa.schema({"row": column.type})) as writer:
+        for _ in range(100):
+            writer.write_table(pa.table({"row": column}))
+    assert path.stat().st_size < 2 << 20
+    with pytest.raises(UserError, match="has 100,000,000 rows, more than the 50,000,000 that are"):
+        read_parquet(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "items.parquet")
+    with pytest.raises(UserError, match="is a pipe, not a regular file"):
+        read_parquet(tmp_path / "items.parquet")
