@@ -26,13 +26,21 @@ class SentenceReader(Protocol):
 
 
 def checked_sentences(texts: str | Sequence[str]) -> list[str]:
-    """The sentences without surrounding white space; none may be empty. A string is one."""
+    """The sentences without surrounding white space; none may be empty. A string is one.
+
+    Raises:
+        UserError: there is none, or one holds no printable character or is not Unicode text.
+    """
     sentences = [text.strip() for text in sentence_list(texts)]
     if not sentences:
         raise UserError("No sentence was given; pass at least one with --text.")
-    if not all(sentences):
-        number = sentences.index("") + 1
-        raise UserError(f"Sentence {number} is empty; write what to look for, as in 'Left lung.'.")
+    for number, text in enumerate(sentences, start=1):
+        if not any(one.isprintable() and not one.isspace() for one in text):
+            raise UserError(
+                f"Sentence {number} is empty; write what to look for, as in 'Left lung.'."
+            )
+        if any("\ud800" <= one <= "\udfff" for one in text):
+            raise UserError(f"Sentence {number} is not UTF-8 text; write it in UTF-8.")
     return sentences
 
 

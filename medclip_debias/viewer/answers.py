@@ -293,7 +293,7 @@ def checked_sentence(text: str) -> str:
         UserError: it is empty, or has more than `MOST_CHARACTERS`.
     """
     sentence = " ".join(text.split())
-    if not sentence:
+    if not any(one.isprintable() and one != " " for one in sentence):
         raise UserError("write a sentence, as in 'Left pleural effusion.'.")
     if len(sentence) > MOST_CHARACTERS:
         raise UserError(

@@ -35,6 +35,11 @@ def test_empty_sentences_are_refused():
     assert checked_sentences(" Left lung. ") == ["Left lung."]
     with pytest.raises(UserError, match="Sentence 1 is empty"):
         checked_sentences(["", "Lung."])
+    with pytest.raises(UserError, match="Sentence 2 is empty"):
+        checked_sentences(["Lung.", "\x07 \x1b"])
+    # what the shell hands over of a word in Latin-1
+    with pytest.raises(UserError, match="Sentence 1 is not UTF-8"):
+        checked_sentences([b"\xc9panchement".decode("utf-8", "surrogateescape")])
     with pytest.raises(UserError, match="No sentence"):
         checked_sentences([])
 

@@ -97,7 +97,7 @@ def structured_report(source: Source, found: Sequence[FoundSentence], series: Se
         groups.append(
             sr.MeasurementsAndQualitativeEvaluations(
                 tracking_identifier=sr.TrackingIdentifier(
-                    highdicom.UID(), f"{one.number}: {one.text}"
+                    highdicom.UID(), f"{one.number}: {one.printed}"
                 ),
                 finding_type=finding,
                 algorithm_id=made_by,
@@ -113,7 +113,7 @@ def structured_report(source: Source, found: Sequence[FoundSentence], series: Se
         groups += [
             sr.PlanarROIMeasurementsAndQualitativeEvaluations(
                 tracking_identifier=sr.TrackingIdentifier(
-                    highdicom.UID(), f"{one.number}.{place}: {one.text}"
+                    highdicom.UID(), f"{one.number}.{place}: {one.printed}"
                 ),
                 referenced_region=sr.ImageRegion(
                     "POLYLINE",
@@ -169,7 +169,7 @@ def _measurements(wanted: dict[tuple[str, str], float | None]) -> list[Any]:
 def _note(found: FoundSentence) -> str:
     known: list[FoundBox] = [box for box in found.boxes if box.confidence is not None]
     sure = f", confidence {max(box.confidence or 0 for box in known):.2f}" if known else ""
-    return f"{' '.join(found.text.split())} (score {found.score:.2f}{sure}; {RESEARCH.lower()})"
+    return f"{found.printed} (score {found.score:.2f}{sure}; {RESEARCH.lower()})"
 
 
 def _lut(source: Source) -> Any:

@@ -86,6 +86,11 @@ class FoundSentence:
         return f"S{hashlib.sha256(self.text.encode()).hexdigest()[:12]}"
 
     @property
+    def printed(self) -> str:
+        """The sentence as a DICOM value of any length."""
+        return printable(self.text)
+
+    @property
     def short(self) -> str:
         """The sentence, cut where DICOM allows 64 characters alone."""
         return shortened(self.text)
@@ -118,7 +123,16 @@ class Algorithm:
         return [RESEARCH, f"model {self.model}", *([self.warning] if self.warning else [])]
 
 
+def printable(text: str) -> str:
+    """``text`` with a space for each run of white space, control and format characters.
+
+    DICOM takes no control characters in short values (PS3.5, 6.1.3), and a viewer that prints a
+    value must not be steered by it.
+    """
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
 def shortened(text: str, most: int = 64) -> str:
-    """``text`` without line breaks and backslashes, cut to ``most`` characters."""
-    text = " ".join(text.replace("\\", "/").split())
+    """`printable` text without backslashes, cut to ``most`` characters."""
+    text = printable(text.replace("\\", "/"))
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,5 +1,6 @@
 """Results for a PACS: what goes in comes back to the pixel, with the patient's ids and no more."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -316,6 +317,38 @@ def test_plain_json_says_where_and_of_what(delivered):
     read = [[tuple(one["box"]) for one in row["boxes"]] for row in content["sentences"]]
     assert read == [list(boxes) for boxes in given]
     assert content["notice"] == "For research, not for diagnosis"
+
+
+def strings(element):
+    """Every text value of a data set or of an element, also those of sequences."""
+    if isinstance(element, pydicom.Dataset):
+        return [one for each in element for one in strings(each)]
+    if element.VR == "SQ":
+        return [one for item in element.value for one in strings(item)]
+    return [str(element.value)] if element.VR not in ("OB", "OW") else []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Left\x00 effusion.\x1b[31m",
+        "Left\x85effusion\x9b2J.",
+        "Left \u202eeffusion\u2028.",
+        "\x07Left\teffusion\r\nof today.\x00",
+    ],
+)
+def test_control_characters_of_a_sentence_reach_no_dicom_value(source, tmp_path, text):
+    grounding = dataclasses.replace(groundings()[0], text=text)
+    rows = rows_of([(1, 2, 3, 4)])
+    delivery, files = deliver(source(), tmp_path, rows, ["seg", "sr"], found=[grounding])
+    assert delivery.counts()["left_out"] == {}
+    for path in files.values():
+        words = strings(pydicom.dcmread(path))
+        assert any("Left effusion" in word for word in words)
+        assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u202e]", "".join(words))
+    report = hd.sr.srread(files["scores_sr.dcm"])
+    (group,) = report.content.get_image_measurement_groups()
+    assert group.tracking_identifier.startswith("1: Left effusion")
 
 
 @pytest.mark.skipif(not shutil.which("dciodvfy"), reason="dicom3tools is not installed")
