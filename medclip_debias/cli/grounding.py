@@ -108,13 +108,11 @@ def ground(
         ),
     ] = None,
     dicom_out: Annotated[
-        Path | None, typer.Option(help="Folder for results that go to a PACS or clinical system.")
+        Path | None, typer.Option(help="Folder for results that go to a PACS.")
     ] = None,
     kinds: Annotated[
         str | None,
-        typer.Option(
-            "--as", help="Kinds of them, of sr, seg, gsps, pm, json, fhir; default sr,json."
-        ),
+        typer.Option("--as", help="Kinds of them, of sr, seg, json; default sr,json."),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,

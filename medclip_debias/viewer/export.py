@@ -1,24 +1,20 @@
-"""Results of the page as files: JSON, FHIR, and DICOM objects through `dicom_out`."""
+"""Results of the page as files: JSON, and DICOM objects through `dicom_out`."""
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
-from medclip_debias.grounding.dicom_out.parts import check_installed
+from medclip_debias.grounding.dicom_out.objects import check_installed
 from medclip_debias.viewer.answers import Answers, ViewedImage, checked_sentence
 
-Kind = Literal["json", "fhir", "seg", "sr", "gsps", "pm"]
+Kind = Literal["json", "seg", "sr"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_OF_BOXES = ("seg", "gsps")
-_PLAIN = ("json", "fhir")
 MOST_SENTENCES = 20
 
 
@@ -41,7 +37,7 @@ def export(
         kind: of file. ``json`` also holds the findings, with their probabilities.
 
     Returns:
-        Name and content; several files come as one ZIP.
+        Name and content.
 
     Raises:
         UserError: nothing can be written, for a reason that it says.
@@ -58,30 +54,24 @@ def export(
         files = delivery.write(none, folder, found, model.rows(found, threshold), image.source)
         if not files:
             raise UserError(f"{'; '.join(delivery.left_out) or 'nothing was written'}.")
-        written = {Path(file).name: Path(file).read_bytes() for file in files}
+        (file,) = map(Path, files)
+        content = file.read_bytes()
     if kind == "json":
-        (name,) = written
-        content = json.loads(written[name]) | {"findings": model.findings(encoded)}
-        written[name] = json.dumps(content, indent=1, ensure_ascii=False).encode()
-    if len(written) == 1:
-        return next(iter(written.items()))
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as pack:
-        for name, data in written.items():
-            pack.writestr(name, data)
-    return f"{kind}.zip", stream.getvalue()
+        listed = json.loads(content) | {"findings": model.findings(encoded)}
+        content = json.dumps(listed, indent=1, ensure_ascii=False).encode()
+    return file.name, content
 
 
 def _check(image: ViewedImage, texts: Sequence[str], threshold: float | None, kind: Kind) -> None:
     if not 0 < len(texts) <= MOST_SENTENCES:
         raise UserError(f"an export takes 1 to {MOST_SENTENCES} sentences, not {len(texts)}.")
-    if kind in _PLAIN:
+    if kind == "json":
         return
     check_installed()
     if image.source is None:
         raise UserError(
-            "this image is no DICOM file with the identifiers that DICOM results need; JSON and"
-            " FHIR can be exported."
+            "this image is no DICOM file with the identifiers that DICOM results need; JSON can"
+            " be exported."
         )
-    if kind in _OF_BOXES and threshold is None:
-        raise UserError(f"{kind.upper()} holds boxes, and these are off; switch them on first.")
+    if kind == "seg" and threshold is None:
+        raise UserError("SEG holds boxes, and these are off; switch them on first.")

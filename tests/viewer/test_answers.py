@@ -76,8 +76,8 @@ def test_an_export_never_reads_a_file_of_the_images_name(answers, phantom_tree, 
         export(answers, image, 0, TEXTS, None, "seg")
     with pytest.raises(UserError, match="no box was found"):
         export(answers, image, 0, TEXTS, 1.0, "seg")
-    name, content = export(answers, image, 0, TEXTS, None, "pm")
-    assert (name, content[:2]) == ("pm.zip", b"PK")
+    name, content = export(answers, image, 0, TEXTS, None, "sr")
+    assert (name, content[128:132]) == ("scores_sr.dcm", b"DICM")
 
 
 def test_an_image_read_once_gives_what_a_fresh_reading_gives(answers, image_folder):

@@ -1,1 +1,1 @@
-"""What a model found, as objects that a PACS or a clinical system takes: DICOM, FHIR, JSON."""
+"""What a model found, as objects that a PACS or a clinical system takes: SR, SEG, JSON."""

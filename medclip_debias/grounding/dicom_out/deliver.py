@@ -12,24 +12,22 @@ from typing import Any
 
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.files import atomic_file, write_json
-from medclip_debias.grounding.dicom_out.annotations import presentation_state, structured_report
-from medclip_debias.grounding.dicom_out.fhir import bundle
 from medclip_debias.grounding.dicom_out.found import RESEARCH, Algorithm, FoundSentence
-from medclip_debias.grounding.dicom_out.parts import Series, check_installed, quiet
-from medclip_debias.grounding.dicom_out.pixels import parametric_map, segmentation
+from medclip_debias.grounding.dicom_out.objects import (
+    check_installed,
+    quiet,
+    segmentation,
+    structured_report,
+)
 from medclip_debias.grounding.dicom_out.source import Source, read_source
 from medclip_debias.grounding.ground import Grounding
 from medclip_debias.models.interface import ImageTextModel
 
-KINDS = ("sr", "seg", "gsps", "pm", "json", "fhir")
+KINDS = ("sr", "seg", "json")
 DEFAULT = ("sr", "json")
-_OF_BOXES = ("seg", "gsps")
-_PLAIN = ("json", "fhir")
-_SERIES = {  # number and description of each kind's series
-    "sr": (9701, "Scores"),
-    "seg": (9702, "Boxes, segments"),
-    "gsps": (9703, "Boxes, lines"),
-    "pm": (9704, "Heatmaps"),
+_OBJECTS: dict[str, tuple[str, Callable[..., Any]]] = {  # file and maker of each DICOM kind
+    "sr": ("scores_sr.dcm", structured_report),
+    "seg": ("boxes_seg.dcm", segmentation),
 }
 FORMAT = 1
 
@@ -71,9 +69,8 @@ def deliver_to(
 class Delivery:
     """Writes the kinds that were asked for.
 
-    Each image gets ``scores_sr.dcm``, ``boxes_seg.dcm``, ``boxes_gsps.dcm``, ``heatmap_NN_pm.dcm``,
-    ``found.json`` and ``found_fhir.json``, with UIDs of their own and in series of their own. What
-    cannot be written is counted with its reason.
+    Each image gets ``scores_sr.dcm``, ``boxes_seg.dcm`` and ``found.json``; the DICOM files have
+    UIDs and series of their own. What cannot be written is counted with its reason.
 
     Args:
         to: what `deliver_to` gave.
@@ -84,9 +81,7 @@ class Delivery:
     def __init__(self, to: DeliverTo, model: ImageTextModel, warning: str = "") -> None:
         self.kinds, self.folder = to.kinds, to.folder
         version = importlib.metadata.version("medclip-debias")
-        self.algorithm = Algorithm(
-            version, model.content_hash or "in memory", model.map_kind, warning
-        )
+        self.algorithm = Algorithm(version, model.content_hash or "in memory", warning)
         self.written: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
 
@@ -111,60 +106,49 @@ class Delivery:
             FoundSentence.of(grounding, row, number)
             for number, (grounding, row) in enumerate(zip(groundings, rows, strict=True), start=1)
         ]
-        source = self._source(path, found, source)
+        shape = groundings[0].heatmap.shape
+        source = self._source(path, shape, source)
         files: list[Path] = []
         for kind in self.kinds:
-            if kind in _PLAIN:
-                files.append(self._plain(kind, folder, source, found))
-            elif source is not None:
-                files += self._objects(kind, folder, source, found)
+            if kind == "json":
+                file = folder / "found.json"
+                write_json(file, plain(source, shape, found, self.algorithm))
+            elif source is None:
+                continue
+            elif kind == "seg" and not any(one.boxes for one in found):
+                self.left_out["seg left out: no box was found on the image"] += 1
+                continue
+            else:
+                name, make = _OBJECTS[kind]
+                file = folder / name
+                if not self._save(file, kind, partial(make, source, found, self.algorithm)):
+                    continue
+            self.written[kind] += 1
+            files.append(file)
         return [str(file) for file in files]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Files written by kind, and what was left out, by reason, in images."""
         return {"written": dict(self.written), "left_out": dict(self.left_out)}
 
-    def _source(
-        self, path: Path, found: Sequence[FoundSentence], source: Source | None
-    ) -> Source | None:
+    def _source(self, path: Path, shape: tuple[int, ...], source: Source | None) -> Source | None:
         """The header that DICOM results refer to; None, and counted, where there is none."""
         try:
             source = source or read_source(path)
         except UserError as error:
             # A PNG is complete in JSON; that it has no patient is said only where one is needed.
-            wanted = [kind for kind in self.kinds if kind not in _PLAIN]
+            wanted = [kind for kind in self.kinds if kind in _OBJECTS]
             if wanted:
                 reason = str(error).split(": ", 1)[-1].rstrip(".")
                 self.left_out[f"{', '.join(wanted)} left out: {reason}"] += 1
             return None
-        if source.shape != found[0].grounding.heatmap.shape:
+        if source.shape != shape:
             self.left_out["DICOM left out: the image's rows and columns are not the map's"] += 1
             return None
         if source.left_blank:
             names = ", ".join(source.left_blank)
             self.left_out[f"no valid DICOM value, left blank in the results: {names}"] += 1
         return source
-
-    def _objects(
-        self, kind: str, folder: Path, source: Source, found: Sequence[FoundSentence]
-    ) -> list[Path]:
-        if kind in _OF_BOXES and not any(one.boxes for one in found):
-            self.left_out[f"{kind} left out: no box was found on the image"] += 1
-            return []
-        series = Series(_SERIES[kind][0], self.algorithm, _SERIES[kind][1])
-        makers: dict[str, Callable[[], Any]] = {}
-        if kind == "sr":
-            makers["scores_sr.dcm"] = partial(structured_report, source, found, series)
-        elif kind == "seg":
-            makers["boxes_seg.dcm"] = partial(segmentation, source, found, series)
-        elif kind == "gsps":
-            makers["boxes_gsps.dcm"] = partial(presentation_state, source, found, series)
-        for one in found if kind == "pm" else ():
-            name = f"heatmap_{one.number:02d}_pm.dcm"
-            makers[name] = partial(parametric_map, source, one, series)
-        return [
-            folder / name for name, make in makers.items() if self._save(folder / name, kind, make)
-        ]
 
     def _save(self, path: Path, kind: str, make: Callable[[], Any]) -> bool:
         """Make one object and write it whole; False, and counted, where highdicom refuses."""
@@ -180,27 +164,18 @@ class Delivery:
                 return False
             with atomic_file(path) as temporary:
                 made.save_as(temporary, enforce_file_format=True)
-        self.written[kind] += 1
         return True
-
-    def _plain(
-        self, kind: str, folder: Path, source: Source | None, found: Sequence[FoundSentence]
-    ) -> Path:
-        if kind == "fhir":
-            path, content = folder / "found_fhir.json", bundle(source, found, self.algorithm)
-        else:
-            path, content = folder / "found.json", plain(source, found, self.algorithm)
-        write_json(path, content)
-        self.written[kind] += 1
-        return path
 
 
 def plain(
-    source: Source | None, found: Sequence[FoundSentence], algorithm: Algorithm
+    source: Source | None,
+    shape: tuple[int, ...],
+    found: Sequence[FoundSentence],
+    algorithm: Algorithm,
 ) -> dict[str, Any]:
     """One image's results as JSON: identifiers of the image, sentences, scores and boxes."""
     ids = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
-    height, width = found[0].grounding.heatmap.shape
+    height, width = shape
     return {
         "format": FORMAT,
         "notice": RESEARCH,
@@ -236,12 +211,11 @@ def _checked(kinds: Sequence[str], finds_boxes: bool) -> tuple[str, ...]:
             )
     if not asked:
         raise UserError(f"no kind of results is named; choose from {', '.join(KINDS)}.")
-    boxed = [kind for kind in asked if kind in _OF_BOXES]
-    if boxed and not finds_boxes:
+    if "seg" in asked and not finds_boxes:
         raise UserError(
-            f"there are no boxes to write ({' and '.join(boxed)}), for none are looked for; give"
-            " --threshold, --share or --suppress too."
+            "there are no boxes to write (seg), for none are looked for; give --threshold, --share"
+            " or --suppress too."
         )
-    if any(kind not in _PLAIN for kind in asked):
+    if any(kind in _OBJECTS for kind in asked):
         check_installed()
     return tuple(asked)

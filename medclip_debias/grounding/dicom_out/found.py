@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.grounding.ground import Grounding
-from medclip_debias.models.interface import MapKind
 
 RESEARCH = "For research, not for diagnosis"
 MANUFACTURER = "medclip-debias"
@@ -60,7 +59,6 @@ class FoundSentence:
         score: the model's image-sentence similarity, in [-1, 1].
         boxes: where it is seen; none when boxes were not asked for or none was found.
         probability: that the image shows it, in [0, 1]; None where no rule was asked.
-        grounding: gives the map.
     """
 
     number: int
@@ -68,7 +66,6 @@ class FoundSentence:
     score: float
     boxes: tuple[FoundBox, ...]
     probability: float | None
-    grounding: Grounding
 
     @classmethod
     def of(cls, grounding: Grounding, row: Mapping[str, Any], number: int) -> FoundSentence:
@@ -78,7 +75,7 @@ class FoundSentence:
             for one in row["boxes"]
         )
         probability = (row.get("in_image") or {}).get("probability")
-        return cls(number, grounding.text, grounding.score, boxes, probability, grounding)
+        return cls(number, grounding.text, grounding.score, boxes, probability)
 
     @property
     def code(self) -> str:
@@ -103,13 +100,11 @@ class Algorithm:
     Attributes:
         version: of this program.
         model: hash of the model folder, or ``in memory``.
-        maps: what the heatmaps hold.
         warning: a sentence about a model that no patient should be shown to, or ``""``.
     """
 
     version: str
     model: str
-    maps: MapKind
     warning: str = ""
 
     @property

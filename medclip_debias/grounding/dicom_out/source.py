@@ -23,15 +23,7 @@ _IDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID"
 _TEXTS = ("PatientID", "IssuerOfPatientID", "AccessionNumber", "StudyID")
 _NAMES = ("PatientName", "ReferringPhysicianName")
 _DATES = ("PatientBirthDate", "StudyDate", "StudyTime")
-_PIXELS = (
-    *("Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation"),
-    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
-)
-_SHOWN = (
-    *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence"),
-    *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
-)
-_SPACINGS = ("PixelSpacing", "ImagerPixelSpacing")
+_SIZE = ("Rows", "Columns")
 _ORIENTATION = "PatientOrientation"
 _UID = re.compile(r"[0-9.]{1,64}")
 _FORMATS = {"DA": re.compile(r"\d{8}|"), "TM": re.compile(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?|")}
@@ -42,16 +34,14 @@ class Source:
     """An image that results refer to.
 
     Attributes:
-        header: identifiers of patient, study, series and image, the size and the display settings,
-            as a data set in UTF-8; nothing else of the file.
+        header: identifiers of patient, study, series and image, and the size, as a data set in
+            UTF-8; nothing else of the file.
         left_blank: elements whose values are not of their kind, and were not copied.
-        spacing: mm between rows and between columns, 1 where the header says none.
         orientation: patient directions of rows and columns, as ``("L", "F")``; none unknown.
     """
 
     header: Dataset
     left_blank: tuple[str, ...] = ()
-    spacing: tuple[float, float] = (1.0, 1.0)
     orientation: tuple[str, ...] = ()
 
     @property
@@ -67,8 +57,8 @@ def read_source(path: Path) -> Source:
         UserError: the file is no DICOM, or lacks an identifier without which no result can be
             attached to it.
     """
-    wanted = [*_IDS, *_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality", *_PIXELS, *_SHOWN]
-    header = read_header(path, ["SpecificCharacterSet", *wanted, *_SPACINGS, _ORIENTATION])
+    wanted = [*_IDS, *_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality", *_SIZE]
+    header = read_header(path, ["SpecificCharacterSet", *wanted, _ORIENTATION])
     if header is None:
         raise UserError(
             f"{path}: the image is no DICOM file, so no DICOM result can be attached to it."
@@ -101,21 +91,10 @@ def _reduced(path: Path, header: Any) -> Source:
         setattr(small, name, PersonName(value) if name in _NAMES else value)
     if not small.IssuerOfPatientID:
         del small.IssuerOfPatientID
-    for name in (*_PIXELS, *_SHOWN):
+    for name in _SIZE:
         if header.get(name) not in (None, ""):
             setattr(small, name, header[name].value)
-    return Source(small, tuple(blank), _spacing(header), _orientation(header))
-
-
-def _spacing(header: Any) -> tuple[float, float]:
-    for name in _SPACINGS:
-        try:
-            down, across = (float(value) for value in header.get(name) or ())
-        except (TypeError, ValueError):
-            continue
-        if 0 < down < 1e3 and 0 < across < 1e3:
-            return down, across
-    return 1.0, 1.0
+    return Source(small, tuple(blank), _orientation(header))
 
 
 def _orientation(header: Any) -> tuple[str, ...]:

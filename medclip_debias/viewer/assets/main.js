@@ -351,8 +351,8 @@ function head() {
   common.models.forEach((one, number) => $("whose").add(new Option(one.name, number)));
   for (const kind of common.exports) {
     const button = Object.assign(document.createElement("button"), { type: "button" });
-    button.textContent = { json: "JSON", fhir: "FHIR", pm: "DICOM PM" }[kind] ?? `DICOM ${kind.toUpperCase()}`;
-    button.dataset.dicom = kind === "json" || kind === "fhir" ? "no" : "yes";
+    button.textContent = kind === "json" ? "JSON" : `DICOM ${kind.toUpperCase()}`;
+    button.dataset.dicom = kind === "json" ? "no" : "yes";
     button.addEventListener("click", () => exportAs(kind));
     $("exports").append(button);
   }

@@ -116,39 +116,8 @@ def corners(points):
 
 def test_every_file_is_written_and_counted(delivered):
     _, delivery, files = delivered
-    assert sorted(files) == [
-        "boxes_gsps.dcm",
-        "boxes_seg.dcm",
-        "found.json",
-        "found_fhir.json",
-        "heatmap_01_pm.dcm",
-        "heatmap_02_pm.dcm",
-        "scores_sr.dcm",
-    ]
-    assert delivery.counts() == {"written": dict.fromkeys(KINDS, 1) | {"pm": 2}, "left_out": {}}
-
-
-def test_lines_of_the_presentation_state_are_the_boxes_to_0_pixels(delivered):
-    given, _, files = delivered
-    state = pydicom.dcmread(files["boxes_gsps.dcm"])
-    assert state.SOPClassUID.name == "Grayscale Softcopy Presentation State Storage"
-    read = []
-    for annotation, text in zip(state.GraphicAnnotationSequence, TEXTS, strict=True):
-        lines = annotation.GraphicObjectSequence
-        assert {line.GraphicAnnotationUnits for line in lines} == {"PIXEL"}
-        assert {line.GraphicType for line in lines} == {"POLYLINE"}
-        read.append([corners(np.reshape(line.GraphicData, (-1, 2))) for line in lines])
-        assert annotation.TextObjectSequence[0].UnformattedTextValue.startswith(text)
-        reference = annotation.ReferencedImageSequence[0]
-        assert reference.ReferencedSOPInstanceUID == IDS["SOPInstanceUID"]
-    assert read == [list(boxes) for boxes in given]
-    assert state.PresentationLUTShape == "IDENTITY"
-
-
-def test_low_values_of_monochrome1_stay_bright_in_a_presentation_state(source, tmp_path):
-    path = source(PhotometricInterpretation="MONOCHROME1")
-    _, files = deliver(path, tmp_path / "out", rows_of([(1, 2, 3, 4)], []), ["gsps"])
-    assert pydicom.dcmread(files["boxes_gsps.dcm"]).PresentationLUTShape == "INVERSE"
+    assert sorted(files) == ["boxes_seg.dcm", "found.json", "scores_sr.dcm"]
+    assert delivery.counts() == {"written": dict.fromkeys(KINDS, 1), "left_out": {}}
 
 
 def test_segments_are_the_pixels_of_the_boxes(delivered):
@@ -164,32 +133,6 @@ def test_segments_are_the_pixels_of_the_boxes(delivered):
     described = read.get_segment_description(6)
     assert described.segment_label.startswith("2.1 No pneumothorax")
     assert described.algorithm_identification.parameters["note 2"] == "model 0123456789abcdef"
-
-
-def test_a_parametric_map_holds_the_very_values_of_the_heatmap(delivered):
-    _, _, files = delivered
-    for number, grounding in enumerate(groundings(), start=1):
-        read = pydicom.dcmread(files[f"heatmap_{number:02d}_pm.dcm"])
-        heatmap = grounding.heatmap
-        assert np.isnan(heatmap).any()
-        pixels = np.where(read.pixel_array == read.FloatPixelPaddingValue, np.nan, read.pixel_array)
-        assert pixels.dtype == np.float32
-        np.testing.assert_array_equal(pixels, heatmap)
-        mapping = read.SharedFunctionalGroupsSequence[0].get("RealWorldValueMappingSequence")
-        frame = read.PerFrameFunctionalGroupsSequence[0]
-        mapping = (mapping or frame.RealWorldValueMappingSequence)[0]
-        assert (mapping.RealWorldValueSlope, mapping.RealWorldValueIntercept) == (1.0, 0.0)
-        own = hd.pm.sop.pmread(files[f"heatmap_{number:02d}_pm.dcm"])
-        assert own.ContentQualification == "RESEARCH"
-
-
-def test_pixels_of_the_map_lie_where_the_sources_spacing_says(source, tmp_path):
-    path = source(ImagerPixelSpacing=[0.2, 0.1])
-    _, files = deliver(path, tmp_path / "out", rows_of([], []), ["pm"])
-    read = hd.imread(files["heatmap_01_pm.dcm"])
-    affine = read.get_volume_geometry().affine
-    # Pixel (row i, column j): x to the left 0.1 j, z to the head -0.2 i (PS3.3, C.7.6.2.1.1)
-    np.testing.assert_allclose(affine @ [0, 10, 20, 1], [2.0, 0.0, -2.0, 1.0], atol=1e-12)
 
 
 def test_the_report_gives_scores_and_regions_back(delivered):
@@ -261,7 +204,7 @@ def test_values_of_the_wrong_kind_are_left_blank_and_said(source, tmp_path, capf
         warnings.simplefilter("ignore")
         path = source(PatientBirthDate="spring", PatientSex="female", PatientName="JANE-ALONE")
     delivery, files = deliver(path, tmp_path / "out", rows_of([(1, 2, 3, 4)], []))
-    assert len(files) == 7
+    assert len(files) == 3
     (said,) = delivery.counts()["left_out"]
     assert "PatientBirthDate, PatientSex" in said
     assert "spring" not in said
@@ -272,42 +215,17 @@ def test_values_of_the_wrong_kind_are_left_blank_and_said(source, tmp_path, capf
 def test_an_image_to_which_no_result_can_be_attached_gives_json_alone(source, tmp_path):
     path = source(StudyInstanceUID="")
     delivery, files = deliver(path, tmp_path / "out", rows_of([], []))
-    assert sorted(files) == ["found.json", "found_fhir.json"]
+    assert list(files) == ["found.json"]
     (reason,) = delivery.counts()["left_out"]
     assert "lacks a valid StudyInstanceUID" in reason
-    report = json.loads((tmp_path / "out" / "found_fhir.json").read_text())["entry"][0]["resource"]
-    assert "subject" not in report
+    assert "PatientID" not in json.loads((tmp_path / "out" / "found.json").read_text())["image"]
 
 
 def test_images_without_a_box_have_no_files_of_boxes(source, tmp_path):
-    delivery, files = deliver(source(), tmp_path / "out", rows_of([], []), ["seg", "gsps", "sr"])
+    delivery, files = deliver(source(), tmp_path / "out", rows_of([], []), ["seg", "sr"])
     assert list(files) == ["scores_sr.dcm"]
-    assert sum("no box was found" in reason for reason in delivery.counts()["left_out"]) == 2
-
-
-def test_the_bundle_holds_what_fhir_r4_requires(delivered):
-    given, _, files = delivered
-    bundle = json.loads(open(files["found_fhir.json"], encoding="utf-8").read())  # noqa: SIM115, PTH123
-    entries = {entry["fullUrl"]: entry["resource"] for entry in bundle["entry"]}
-    assert (bundle["resourceType"], bundle["type"]) == ("Bundle", "collection")
-    kinds = [resource["resourceType"] for resource in entries.values()]
-    assert kinds == ["DiagnosticReport", "Observation", "Observation", "Device"]
-    report, *observations, _ = entries.values()
-    for resource in (report, *observations):  # elements of cardinality 1..1
-        assert resource["status"] == "preliminary"
-        assert resource["code"]
-        assert resource["meta"]["tag"][0]["code"] == "HRESCH"
-        assert resource["subject"]["identifier"]["value"] == "SECRET77"
-    assert [entries[each["reference"]]["code"]["text"] for each in report["result"]] == list(TEXTS)
-    assert report["imagingStudy"][0]["identifier"]["value"] == f"urn:oid:{IDS['StudyInstanceUID']}"
-    assert report["conclusion"].startswith("For research, not for diagnosis")
-    first = observations[0]
-    assert first["valueQuantity"]["value"] == 0.25
-    assert entries[first["device"]["reference"]]["resourceType"] == "Device"
-    boxes = [tuple(map(float, one["valueString"].split(", "))) for one in first["component"][::3]]
-    assert boxes == list(given[0])
-    for resource in entries.values():  # FHIR has no empty elements
-        assert not re.search(r'(\[\]|\{\}|""|null)', json.dumps(resource))
+    (reason,) = delivery.counts()["left_out"]
+    assert "no box was found" in reason
 
 
 def test_plain_json_says_where_and_of_what(delivered):
@@ -392,13 +310,10 @@ def test_the_verb_takes_a_study_from_a_server_and_writes_its_results(
     (image,) = shown["images"]
     assert image["image"] == str(tmp_path / "out" / "received" / "0001.dcm")
     assert shown["delivered"]["left_out"] == {}
-    assert len(image["delivered"]) == 6
+    assert len(image["delivered"]) == 3
     report = hd.sr.srread(tmp_path / "back" / "scores_sr.dcm")
     (group,) = report.content.get_image_measurement_groups()
     assert group.get_measurements()[0].value == pytest.approx(image["sentences"][0]["score"])
-    heatmap = np.load(image["sentences"][0]["map"])
-    pixels = pydicom.dcmread(tmp_path / "back" / "heatmap_01_pm.dcm").pixel_array
-    np.testing.assert_array_equal(pixels[~np.isnan(heatmap)], heatmap[~np.isnan(heatmap)])
 
 
 def test_real_radiographs_get_every_kind(shared_data, tmp_path):
@@ -408,7 +323,7 @@ def test_real_radiographs_get_every_kind(shared_data, tmp_path):
     shape = (1024, 1024)
     boxes = boxes_of(np.random.default_rng(0), 4, shape)
     _, written = deliver(
-        files[0], tmp_path, rows_of(boxes, []), ["seg", "gsps", "sr"], found=groundings(shape)
+        files[0], tmp_path, rows_of(boxes, []), ["seg", "sr"], found=groundings(shape)
     )
     header = pydicom.dcmread(files[0], stop_before_pixels=True)
     masks = hd.seg.segread(written["boxes_seg.dcm"]).get_pixels_by_source_instance(
