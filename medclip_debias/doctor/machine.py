@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from medclip_debias import __version__
@@ -74,30 +74,18 @@ def compiled() -> Finding:
 
 _SOME = 0.1  # a share of modules that is no matter, as those that a test or an editor changed
 
-_CODECS = {
-    "pylibjpeg": "JPEG lossless and 12-bit",
-    "pylibjpeg-libjpeg": "JPEG lossless and 12-bit",
-    "pylibjpeg-openjpeg": "JPEG 2000",
-    "pyjpegls": "JPEG-LS",
-}
-
-
 def codecs() -> Finding:
     """Decoders of compressed DICOM files (only `prepare` needs them)."""
-    missing = []
-    for name in _CODECS:
-        try:
-            version(name)
-        except PackageNotFoundError:
-            missing.append(name)
+    from medclip_debias.data.images.decoders import undecodable
+
+    missing = undecodable()
     if not missing:
-        return Finding("codecs", OK, "JPEG, JPEG lossless, JPEG 2000, JPEG-LS")
-    lacking = ", ".join(dict.fromkeys(_CODECS[name] for name in missing))
+        return Finding("codecs", OK, "JPEG, JPEG lossless, JPEG 2000, JPEG-LS, HTJ2K, RLE")
     return Finding(
         "codecs",
         WARNING,
-        f"no decoder of {lacking}: such files would be rejected by 'prepare'",
-        "install medclip-debias[codecs]",
+        f"no decoder of {', '.join(missing)}: such files would be rejected by 'prepare'",
+        "pip install 'medclip-debias[codecs]'",
         {"missing": missing},
     )
 

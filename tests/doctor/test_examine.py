@@ -6,6 +6,7 @@ import importlib
 import json
 import py_compile
 import shutil
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -59,6 +60,29 @@ def test_a_run_that_can_begin(root, capsys, monkeypatch):
     assert not (root / "run").exists()
     assert not any(text in out for text in data.texts)
     assert not any(name in out for name in data.images["patient_id"])
+
+
+def test_every_decoder_that_the_extra_installs_is_enough():
+    """12-bit lossy JPEG has only a decoder under the GPL-3, which nothing here installs."""
+    assert machine.codecs().state == OK
+
+
+def test_a_missing_decoder_is_named_with_what_installs_it():
+    # A None in sys.modules is how Python says that a package is not there.
+    program = (
+        "import sys\n"
+        "for name in ('gdcm', 'pylibjpeg', 'openjpeg', 'jpeg_ls'):\n    sys.modules[name] = None\n"
+        "from medclip_debias.doctor import machine\n"
+        "found = machine.codecs()\n"
+        "print(found.state, found.text, found.remedy, sep='|')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    state, text, remedy = done.stdout.strip().split("|")
+    assert state == WARNING
+    assert all(form in text for form in ("JPEG Lossless", "JPEG-LS", "High-Throughput JPEG 2000"))
+    assert "JPEG 2000 Image Compression (Lossless Only), JPEG" not in text
+    assert "RLE" not in text  # pydicom itself reads these two
+    assert remedy == "pip install 'medclip-debias[codecs]'"
 
 
 def test_modules_that_every_start_compiles_again_are_a_warning(tmp_path, monkeypatch):

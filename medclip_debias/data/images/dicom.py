@@ -22,26 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import WindowPolicy
+from medclip_debias.data.images.decoders import LOSSLESS, plugins_of, remedy
 from medclip_debias.data.images.radiograph import Radiograph, check_size, encoded
 from medclip_debias.errors import UserError
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
-_JPEG_EXTENDED = "1.2.840.10008.1.2.4.51"
-_LOSSLESS = ("gdcm", "pylibjpeg")
-"""GDCM, or else libjpeg, whose package is under the GPL and never installed by this project."""
-_TWELVE_BITS = ("pylibjpeg",)
-"""With libjpeg: GDCM reads no 12-bit lossy JPEG."""
-_PLUGINS = {  # all others are HTJ2K, which is pylibjpeg-openjpeg's
-    "1.2.840.10008.1.2.4.50": ("pillow",),  # JPEG Baseline
-    _JPEG_EXTENDED: ("pillow",),
-    "1.2.840.10008.1.2.4.57": _LOSSLESS,  # JPEG lossless
-    "1.2.840.10008.1.2.4.70": _LOSSLESS,  # JPEG lossless, first-order prediction
-    "1.2.840.10008.1.2.4.80": ("pyjpegls",),  # JPEG-LS lossless
-    "1.2.840.10008.1.2.4.81": ("pyjpegls",),  # JPEG-LS near-lossless
-    "1.2.840.10008.1.2.4.90": ("pillow",),  # JPEG 2000 lossless
-    "1.2.840.10008.1.2.4.91": ("pillow",),  # JPEG 2000
-    "1.2.840.10008.1.2.5": ("pydicom",),  # RLE
-}
 _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
     *("PhotometricInterpretation", "BitsStored", "PixelRepresentation"),
@@ -385,38 +370,17 @@ def _pixels(path: Path, dataset: Any) -> NDArray[Any]:
         ) from error
     options: dict[str, Any] = {"view_only": True, "correct_unused_bits": False}
     if syntax.is_encapsulated:
-        wanted = _plugins(str(syntax), int(dataset.BitsStored))
-        plugin = next((name for name in wanted if name in decoder.available_plugins), None)
+        plugins = plugins_of(str(syntax), int(dataset.BitsStored))
+        plugin = next((name for name in plugins if name in decoder.available_plugins), None)
         if plugin is None:
-            raise UserError(f"{path}: is compressed as {_remedy(syntax.name, wanted)}.")
-        if wanted is _LOSSLESS:
+            raise UserError(f"{path}: is compressed as {remedy(syntax.name, plugins)}.")
+        if plugins is LOSSLESS:
             _check_lossless(path, dataset)
         options = {"decoding_plugin": plugin, "correct_unused_bits": False}
     array: NDArray[Any] = decoder.as_array(dataset, raw=True, **options)[0]
     if array.shape != (int(dataset.Rows), int(dataset.Columns)):
         raise _misfit(path)
     return array
-
-
-def _plugins(syntax: str, bits: int) -> tuple[str, ...]:
-    """The decoders of a transfer syntax, the first of them that is installed to be used.
-
-    Decoders of lossy JPEG differ by a grey level. Left to itself pydicom takes whichever is
-    installed, so the same files would give other bytes on another machine.
-    """
-    if syntax == _JPEG_EXTENDED and bits > 8:
-        return _TWELVE_BITS
-    return _PLUGINS.get(syntax, ("pylibjpeg",))
-
-
-def _remedy(form: str, wanted: tuple[str, ...]) -> str:
-    if wanted is _TWELVE_BITS:
-        return (
-            "12-bit lossy JPEG, which only a package under the GPL-3 reads; export it again in"
-            " another form, or run pip install pylibjpeg pylibjpeg-libjpeg if that license suits"
-            " you"
-        )
-    return f"'{form}', which needs another decoder; run pip install 'medclip-debias[codecs]'"
 
 
 def _misfit(path: Path) -> UserError:
