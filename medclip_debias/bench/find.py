@@ -61,7 +61,8 @@ class Archives:
             return max(fitting, key=lambda each: each[:2])[2]
         if odd:
             raise odd[0]
-        title, obtain = formats()[kind].title, card.data.obtain.rstrip(".")
+        title = "phantom" if card.data.synthetic else formats()[kind].title
+        obtain = card.data.obtain.rstrip(".")
         if found:
             place = found[0][2]
             what = "a phantom, and the card is of real radiographs"

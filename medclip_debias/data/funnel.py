@@ -14,6 +14,19 @@ ASIDE = (
 )
 """Units of steps that drop no image and no study."""
 
+_REMEDIES = {
+    "view is not blank": "take images without a view with --blank-view include",
+    "view is frontal": "name the views to take, as --views AP,PA, or take them all with"
+    " --views all",
+    "view is one of those asked for": "name other views with --views, or take them all with"
+    " --views all",
+    "split is known": "split by --split-seed or --split-file, or test on all images with"
+    " --all-test",
+    "study has a report": "give --reports where they lie elsewhere, or keep images without a"
+    " sentence with --without-sentence keep",
+}
+"""What to do where a step left nothing; other steps are the source's."""
+
 
 class Funnel:
     """Counts what each step kept and dropped, in order.
@@ -64,7 +77,8 @@ class Funnel:
             return
         worst = self.worst(start)
         count = worst["kept"] + worst["dropped"]
-        shown = f"; for example {example}" if example else "; look at the settings and the source."
+        remedy = _REMEDIES.get(worst["step"], "look at the settings and the source")
+        shown = f"; for example {example}" if example else f"; {remedy}."
         raise UserError(
             f"nothing is left of the source: the step '{worst['step']}' dropped"
             f" {worst['dropped']} of {count} {worst['unit']}{shown}"

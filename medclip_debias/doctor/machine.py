@@ -74,6 +74,7 @@ def compiled() -> Finding:
 
 _SOME = 0.1  # a share of modules that is no matter, as those that a test or an editor changed
 
+
 def codecs() -> Finding:
     """Decoders of compressed DICOM files (only `prepare` needs them)."""
     from medclip_debias.data.images.decoders import undecodable

@@ -59,6 +59,8 @@ def test_each_place_is_looked_at_once(root, monkeypatch):
 
 def test_what_is_missing_is_named_with_where_to_get_it(root):
     with pytest.raises(UserError, match=r"no VinDr-CXR here; get it: the archive's page"):
+        Archives(root).of(card("vindr_cxr", synthetic=False))
+    with pytest.raises(UserError, match=r"there is no phantom here; get it: the archive's page"):
         Archives(root).of(card("vindr_cxr"))
     with pytest.raises(UserError, match="is a phantom, and the card is of real"):
         Archives(root).of(card("siim", synthetic=False))

@@ -15,6 +15,7 @@ from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.prepare.earlier import earlier_studies
 from medclip_debias.data.prepare.views import ReadViews, read_views
 from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
+from medclip_debias.data.sources.registry import formats
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.views import CLASSES, is_chosen, is_frontal, view_class
 from medclip_debias.errors import UserError
@@ -121,7 +122,7 @@ def select(
     stamps: dict[str, str] = {}
     in_headers = any(image.view_in_header for image in images)
     if in_headers:  # a file that is not there has no header
-        images, stamps = _there(images, keep, rejected, missing)
+        images, stamps = _there(images, keep, rejected, missing, source.kind)
         images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
@@ -138,7 +139,7 @@ def select(
     images = _of_views(images, settings.views, keep)
     images = keep(images, "split is known", lambda i: bool(i.split))
     if not in_headers:
-        images, stamps = _there(images, keep, rejected, missing)
+        images, stamps = _there(images, keep, rejected, missing, source.kind)
     boxed = {phrase.image_id for phrase in phrases}
     chosen = one_view(images, settings, boxed)
     if settings.multi_view != "all":
@@ -220,6 +221,7 @@ def _there(
     keep: _Keeper,
     rejected: list[tuple[str, str]],
     missing: list[tuple[str, str]],
+    kind: str,
 ) -> tuple[list[ImageRecord], dict[str, str]]:
     """Return the images whose files are there, and the stamp of every file."""
     stamps = {image.image_id: _stamp(image, rejected) for image in images}
@@ -230,11 +232,14 @@ def _there(
         if not stamps[image.image_id] and image.image_id not in refused
     ]
     if not any(stamps.values()):
+        known = formats().get(kind)
+        takes_text = known is None or "text_only" in known.takes
+        alone = ", or give --text-only to prepare the reports alone" if takes_text else ""
         raise UserError(
             "nothing is left of the source: the step 'image file is there' dropped"
             f" {len(images)} of {len(images)} images; for example, there is no"
-            f" {images[0].path}; correct the place of the images, or give --text-only to prepare"
-            " the reports alone."
+            f" {images[0].path} (nor an image of that stem); correct the place of the"
+            f" images{alone}."
         )
     return keep(images, "image file is there", lambda i: bool(stamps[i.image_id])), stamps
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,12 @@ from typing import TYPE_CHECKING, Any
 from medclip_debias.data.labels import Labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.image_files import (
+    ImagePlaces,
+    ImageTree,
+    renamed_said,
+    renamed_steps,
+)
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.errors import UserError
@@ -28,12 +32,6 @@ if TYPE_CHECKING:
 
 CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
 """Values of label cells as CheXpert's labeller writes them."""
-
-_Way = tuple[str, int]
-"""A folder to add, and how many leading folders of a name to leave out."""
-
-_LOOKED_AT = (200, 5_000)
-"""Names that are looked for in every way; the more if none of the fewer is there."""
 
 _RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
 
@@ -55,6 +53,7 @@ class ArchiveSource(Source):
         phrase_records: grounded phrases.
         counted: steps of the funnel.
         said: sentences on what was found and what is missing.
+        searches: for image files; `locate` and `tree` add to them.
     """
 
     def __init__(self, root: Path, text_only: bool = False) -> None:
@@ -65,6 +64,21 @@ class ArchiveSource(Source):
         self.phrase_records: list[PhraseRecord] = []
         self.counted: list[Step] = []
         self.said: list[str] = []
+        self.searches: list[ImagePlaces | ImageTree] = []
+
+    def locate(
+        self, names: Sequence[str], folders: Sequence[str] = (), root: Path | None = None
+    ) -> ImagePlaces:
+        """Return where the images of these names are; what it renames is counted and told."""
+        places = ImagePlaces(root or self.root, names, folders)
+        self.searches.append(places)
+        return places
+
+    def tree(self, root: Path | None = None) -> ImageTree:
+        """Return the images anywhere below a folder; what it renames is counted and told."""
+        images = ImageTree(root or self.root)
+        self.searches.append(images)
+        return images
 
     def images(self) -> list[ImageRecord]:
         """Return every image that the archive lists; none of reports alone."""
@@ -80,11 +94,11 @@ class ArchiveSource(Source):
 
     def steps(self) -> list[Step]:
         """Return what was kept and left aside while the tables were read."""
-        return self.counted
+        return self.counted + renamed_steps(self.searches)
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
-        return self.said
+        return self.said + renamed_said(self.root, self.searches)
 
     def count(self, step: str, unit: str, kept: int, before: int) -> None:
         """Note a step that left something aside; one that left nothing is not worth a line."""
@@ -297,73 +311,3 @@ LEFTOVER = ".azDownload-"
 def leftovers(folder: Path) -> int:
     """Return how many files below a folder are leftovers of interrupted downloads."""
     return sum(path.name.startswith(LEFTOVER) for path in walk_files(folder))
-
-
-class ImagePlaces:
-    """Where the images that a table names are on this disk.
-
-    A table names ``CheXpert-v1.0/train/p/s/v.jpg`` or ``../deid_png/a/b.png``; the root may be
-    the folder above, the folder itself, or hold the images in a folder of their own. Which
-    leading folders to leave out and which to add is found from names whose files are there; a
-    file that lies elsewhere is looked for in every way that fits one of them.
-
-    Args:
-        root: folder of the archive.
-        names: as the table has them.
-        folders: below ``root``, in which the images may lie.
-        suffixes: also looked for in place of a name's own, as when DICOM became PNG.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        names: Sequence[str],
-        folders: Sequence[str] = (),
-        suffixes: Sequence[str] = (),
-    ) -> None:
-        self.root = root
-        self._suffixes = suffixes
-        self._ways: list[_Way] = []
-        for count in _LOOKED_AT:
-            some = names[:: max(1, len(names) // count)][:count]
-            deepest = max((len(_parts(name)) for name in some), default=1)
-            ways = [(folder, cut) for cut in range(deepest) for folder in ("", *folders)]
-            fits = Counter(way for name in some for way in ways if self._found(name, way))
-            self._ways = [way for way, _ in fits.most_common()]
-            if self._ways:
-                return
-        self._ways = [("", 0)]
-
-    def path(self, name: str) -> Path:
-        """Return the file of a name; where it should be, when it is nowhere."""
-        found = self.find(name)
-        return Path(next(self._candidates(name, self._ways[0]))) if found is None else found
-
-    def find(self, name: str) -> Path | None:
-        """Return the file of a name, ``None`` when it is nowhere."""
-        found = next((f for way in self._ways if (f := self._found(name, way))), None)
-        return None if found is None else Path(found)
-
-    def _found(self, name: str, way: _Way) -> str | None:
-        paths = self._candidates(name, way)
-        return next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
-
-    def _candidates(self, name: str, way: _Way) -> Iterator[str]:
-        # As text: a million names in several ways are too many for path objects.
-        folder, cut = way
-        parts = _parts(name)
-        path = os.path.join(self.root, folder, *parts[min(cut, len(parts) - 1) :])  # noqa: PTH118
-        yield path
-        if self._suffixes:
-            stem = os.path.splitext(path)[0]  # noqa: PTH122
-            yield from (stem + suffix for suffix in self._suffixes)
-
-
-def _parts(name: str) -> tuple[str, ...]:
-    """Parts of a path without those that lead elsewhere.
-
-    >>> _parts("../deid_png/./a/b.png")
-    ('deid_png', 'a', 'b.png')
-    """
-    parts = name.replace("\\", "/").replace("\0", "").split("/")
-    return tuple(part for part in parts if part not in ("..", ".", "")) or ("",)

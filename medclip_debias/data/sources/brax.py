@@ -16,7 +16,6 @@ from medclip_debias.data.labels import label_columns
 from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
-    ImagePlaces,
     LabelCells,
     find_table,
     without_repeats,
@@ -113,12 +112,13 @@ class BraxSource(ArchiveSource):
 
     def _add_images(self, path: Path, table: pd.DataFrame, there: list[str]) -> None:
         self._rows: list[int] = table.index.tolist()
-        places = {name: ImagePlaces(self.root, table[name].tolist()) for name in there}
+        places = {name: self.locate(table[name].tolist()) for name in there}
         columns = [table[name].tolist() for name in (*_NEEDED, *there)]
         for row, patient, accession, view, *names in zip(self._rows, *columns, strict=True):
             both = list(zip(there, names, strict=True))
-            found = next((f for kind, name in both if (f := places[kind].find(name))), None)
-            file = found or places[there[0]].path(names[0])
+            exact = (places[column].exact(name) for column, name in both)
+            alike = (places[column].find(name) for column, name in both)
+            file = next(filter(None, (*exact, *alike)), None) or places[there[0]].path(names[0])
             word = "" if is_blank(view) else view.upper()
             self.image_records.append(
                 ImageRecord(

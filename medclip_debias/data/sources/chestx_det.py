@@ -21,7 +21,7 @@ from medclip_debias.data.records import ImageRecord, Mask, file_stem
 from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.findings import FindingBoxes, box_of, class_labels, finding_name
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tree import files_by_name, is_file
+from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
@@ -79,7 +79,7 @@ class ChestXDetSource(ArchiveSource):
             names = " or ".join(files["train"] for files in RELEASES.values())
             raise UserError(f"{root}: has no list of ChestX-Det ({names}); put it there.")
         self.classes = tuple(finding_name(name) for name in CLASSES[release])
-        self._files = files_by_name(root, (".png", ".jpg", ".jpeg"))
+        self._files = self.tree()
         self._boxes = FindingBoxes((SIDE, SIDE))
         self._masks: dict[tuple[str, str], Mask] = {}
         self._labels: dict[str, Labels] = {}
@@ -125,7 +125,7 @@ class ChestXDetSource(ArchiveSource):
                 continue
             self._seen.add(name)
             image_id = file_stem(name)
-            place = self._files.get(name, self.root / name)
+            place = self._files.path(name)
             its_split = seeded_split(image_id, SPLIT_SEED if seed is None else seed)
             if seed is None:
                 its_split = split if (split, its_split) != ("train", "validate") else "validate"

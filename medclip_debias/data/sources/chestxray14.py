@@ -19,7 +19,7 @@ from medclip_debias.data.sources.findings import FindingBoxes, box_of, class_lab
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.sources.tree import files_by_name, is_file
+from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
@@ -108,7 +108,7 @@ class ChestXray14Source(ArchiveSource):
         patients = read_ids(path, table, "Patient ID")
         self.said += patients.said(path, "Patient ID")
         views = table["View Position"].tolist() if "View Position" in table else [""] * len(table)
-        files = files_by_name(self.root, (".png", ".jpg", ".jpeg"))
+        files = self.tree()
         counts: Counter[str] = Counter()
         labels: dict[str, Labels] = {}
         rows = (table.index.tolist(), table["Image Index"], table["Finding Labels"])
@@ -122,7 +122,7 @@ class ChestXray14Source(ArchiveSource):
             if splits is not None:
                 listed = splits.get(name, "")
                 split = listed if listed != "train" or split != "validate" else split
-            place = files.get(name, self.root / "images" / name)
+            place = files.path(name, "images")
             view = "" if is_blank(view) else view
             ids = (image_id, image_id, patient)
             self.image_records.append(ImageRecord(*ids, place, view, split, where))

@@ -16,7 +16,6 @@ from medclip_debias.data.labels import Labels, label_columns
 from medclip_debias.data.records import ImageRecord, StudyMoment, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
-    ImagePlaces,
     LabelCells,
     find_table,
     header_of,
@@ -109,7 +108,7 @@ class CheXpertSource(ArchiveSource):
         cells = LabelCells(path)
         columns = label_columns(path, table.columns)
         values = {label: [cells.read(cell) for cell in table[c]] for c, label in columns.items()}
-        places = ImagePlaces(path.parent, table["Path"].tolist(), self.folders, (".png",))
+        places = self.locate(table["Path"].tolist(), self.folders, path.parent)
         labels: dict[str, Labels] = {}
         unstated = 0
         rows = zip(table.index.tolist(), table["Path"], _views(table), strict=True)

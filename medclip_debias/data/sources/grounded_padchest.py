@@ -24,7 +24,7 @@ from medclip_debias.data.records import (
     StudyRecord,
     file_stem,
 )
-from medclip_debias.data.sources.archive import ArchiveSource, ImagePlaces, find_table
+from medclip_debias.data.sources.archive import ArchiveSource, find_table
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import PADCHEST, LabelColumns
 from medclip_debias.data.sources.registry import Given, Sure, source
@@ -130,7 +130,7 @@ class GroundedPadChestSource(ArchiveSource):
         columns = LabelColumns(
             (n for findings in entries.values() for f in findings for n in f.labels), PADCHEST
         )
-        places = ImagePlaces(root, list(entries), _FOLDERS)
+        places = self.locate(list(entries), _FOLDERS)
         for file, findings in entries.items():
             owner = owners[file]
             self._add(file, owner, findings)

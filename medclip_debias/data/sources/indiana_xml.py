@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from medclip_debias.data.sources.texts import without_markup
 from medclip_debias.errors import UserError
 
 REPORTS_TGZ = "NLMCXR_reports.tgz"
@@ -32,6 +32,7 @@ class IndianaReport:
         origin: file (and row), for messages.
         problem: why it cannot be read, or ``""``.
         sections: those of `SECTIONS` that hold text.
+        markup: HTML was left out of its text.
     """
 
     report_id: str
@@ -41,6 +42,7 @@ class IndianaReport:
     origin: str
     problem: str = ""
     sections: tuple[str, ...] = ()
+    markup: bool = False
 
 
 def read_xml(path: Path) -> list[IndianaReport]:
@@ -139,18 +141,16 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
     report_id = fallback if number is None else number.get("id") or fallback
     images = tuple(dict.fromkeys(i.get("id") or "" for i in root.iter("parentImage")))
     index = tuple(" ".join((part.text or "").split()) for part in root.iterfind("MeSH/major"))
-    parts = _parts(root)
+    written = [
+        (" ".join((part.get("Label") or "").split()), "".join(part.itertext()))
+        for part in root.iter("AbstractText")
+    ]
+    parts = [(label, " ".join(without_markup(text).split())) for label, text in written]
     told = {label.upper() for label, text in parts if text}
     sections = tuple(name for name in SECTIONS if name in told)
     shown = tuple(filter(None, images))
     return IndianaReport(
         *(report_id, report_text(parts), shown, tuple(filter(None, index)), origin),
         sections=sections,
+        markup=any(without_markup(text) != text for _, text in written),
     )
-
-
-def _parts(root: Any) -> list[tuple[str, str]]:
-    return [
-        (" ".join((part.get("Label") or "").split()), " ".join("".join(part.itertext()).split()))
-        for part in root.iter("AbstractText")
-    ]

@@ -50,6 +50,7 @@ from medclip_debias.data.sources.indiana_xml import (
     read_xml,
 )
 from medclip_debias.data.sources.registry import Given, Sure, source
+from medclip_debias.data.sources.texts import WITHOUT_MARKUP
 from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
@@ -187,6 +188,9 @@ class OpeniSource(Source):
     def steps(self) -> list[Step]:
         """Return what the tables and the human indexing held, and what was left aside."""
         steps = [] if self._table is None else self._table.steps()
+        markup = sum(report.markup for report in self._reports)
+        if markup:
+            steps.append((WITHOUT_MARKUP, "reports", markup, None))
         if self._projections is not None:
             path, rows = self._projections.path.name, self._projections.rows
             once = rows - self._projections.repeated

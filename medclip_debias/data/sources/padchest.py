@@ -24,7 +24,6 @@ from medclip_debias.data.records import (
 )
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
-    ImagePlaces,
     find_table,
     without_repeats,
 )
@@ -279,7 +278,7 @@ class PadChestSource(ArchiveSource):
             name if is_blank(folder) else f"{folder}/{name}"
             for folder, name in zip(folders, files, strict=True)
         ]
-        places = ImagePlaces(self.root, names, _FOLDERS)
+        places = self.locate(names, _FOLDERS)
         records = []
         columns = (table.index.tolist(), names, files, self._study_ids, table["Projection"])
         for row, name, file, study, view in zip(*columns, strict=True):

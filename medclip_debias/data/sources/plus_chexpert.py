@@ -18,7 +18,6 @@ from medclip_debias.data.labels import CHEXPERT_LABELS, Labels
 from medclip_debias.data.records import ImageRecord, StudyMoment, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
-    ImagePlaces,
     LabelCells,
     find_table,
     leftovers,
@@ -152,11 +151,11 @@ class CheXpertPlusSource(ArchiveSource):
 
     def _files(self, names: list[str], others: list[str]) -> list[Path]:
         """Return the file of each row: DICOM where it is there, else PNG or JPG."""
-        dicoms = ImagePlaces(self.root, others, _IMAGES)
-        rasters = ImagePlaces(self.root, names, _IMAGES, suffixes=(".png",))
+        dicoms = self.locate(others, _IMAGES)
+        rasters = self.locate(names, _IMAGES)
         found = []
         for name, other in zip(names, others, strict=True):
-            there = (None if is_blank(other) else dicoms.find(other)) or rasters.find(name)
+            there = (None if is_blank(other) else dicoms.exact(other)) or rasters.find(name)
             found.append(there or (rasters.path(name) if is_blank(other) else dicoms.path(other)))
         left = leftovers(self.root)
         if left:

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
-    ImagePlaces,
     find_table,
     report_of,
     split_said,
@@ -113,7 +112,7 @@ class ReXGradientSource(ArchiveSource):
             step = f"study of {path.name} has a patient, an id and images"
             self.counted.append((step, "rows", len(entries), len(listed)))
         names = [str(name) for _, entry in entries for name in entry["ImagePath"]]
-        places = None if self.text_only else ImagePlaces(self.root, names, ("..",))
+        places = None if self.text_only else self.locate(names, ("..",))
         kept = short = 0
         for number, entry in entries:
             study, patient = str(entry["StudyInstanceUid"]), str(entry["PatientID"])

@@ -70,9 +70,10 @@ class RsnaSource(ArchiveSource):
         else:
             self.said.append(f"No {CLASSES}: labels 'No Finding' and 'Lung Opacity' are not known.")
         people = self._people(set(labels))
+        places = self.locate([f"{IMAGES}/{name}.dcm" for name in labels])
         for name in labels:
             patient = people.get(name, name)
-            place = root / IMAGES / f"{name}.dcm"
+            place = places.path(f"{IMAGES}/{name}.dcm")
             ids = (name, name, patient)
             split = seeded_split(patient, self.seed)
             self.image_records.append(

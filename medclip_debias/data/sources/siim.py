@@ -18,13 +18,13 @@ import numpy as np
 from medclip_debias.data.images.headers import Identity, identity
 from medclip_debias.data.labels import Labels
 from medclip_debias.data.masks import component_boxes, encode, from_runs
-from medclip_debias.data.records import ImageRecord, Mask
+from medclip_debias.data.records import ImageRecord, Mask, file_stem
 from medclip_debias.data.sources.archive import ArchiveSource, find_table, without_repeats
 from medclip_debias.data.sources.findings import FindingBoxes
 from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.image_files import ImageTree
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.sources.tree import files_by_name
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
@@ -67,16 +67,16 @@ class SiimSource(ArchiveSource):
             raise UserError(f"{root}: has no {TABLES[0]} of SIIM-ACR Pneumothorax; put it there.")
         cells = self._read_table(path)
         folder = next((root / name for name in FOLDERS if (root / name).is_dir()), root)
-        files = files_by_name(folder, (".dcm",))
-        headers = self._read_images(path, list(cells), files, folder)
+        files = self.tree(folder)
+        headers = self._read_images(path, list(cells), files)
         labels: dict[str, Labels] = {
             name: {FINDING: float(own != [NOTHING])} for name, own in cells.items()
         }
         self.add_studies(labels)
         self._read_masks(path, cells, headers)
-        unlisted = sum(name.removesuffix(".dcm") not in cells for name in files)
+        unlisted = sum(file_stem(name) not in cells for name in files.by_name)
         step = f"file of {folder.name} has a row in {path.name}"
-        self.count(step, "rows", len(files) - unlisted, len(files))
+        self.count(step, "rows", len(files.by_name) - unlisted, len(files.by_name))
         people = len({image.patient_id for image in self.image_records})
         self.said += [
             f"SIIM-ACR Pneumothorax {path}: {len(cells)} images of {people} patients,"
@@ -116,13 +116,11 @@ class SiimSource(ArchiveSource):
         self.count(f"{NOTHING} stands alone (else the mask counts)", "rows", good - len(both), good)
         return cells
 
-    def _read_images(
-        self, path: Path, names: list[str], files: dict[str, Path], folder: Path
-    ) -> dict[str, Identity]:
+    def _read_images(self, path: Path, names: list[str], files: ImageTree) -> dict[str, Identity]:
         headers = {}
         unknown = 0
         for name in names:
-            place = files.get(f"{name}.dcm", folder / f"{name}.dcm")
+            place = files.path(f"{name}.dcm")
             header = headers[name] = identity(place)
             unknown += not header.patient
             patient = header.patient or name

@@ -1,8 +1,9 @@
-"""Reports as table programs write them: words for blank, Python's bytes, escaped line breaks."""
+"""Reports as programs write them: words for blank, Python's bytes, escaped breaks, HTML."""
 
 from __future__ import annotations
 
 import ast
+import html
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -14,17 +15,26 @@ from medclip_debias.data.sources.ids import is_blank
 _BYTES = re.compile(r"b'.*'|b\".*\"", re.DOTALL)
 _BREAK = re.compile(r"\\r\\n|\\n")
 
-BLANK, BYTES, BREAKS, BOTH = "blank", "bytes", "breaks", "both"
+_ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,5}|#x[0-9a-f]{1,4});", re.IGNORECASE)
+_TAG = re.compile(
+    r"<(?:br|/?(?:p|div|li|ul|ol|tr|td|table|b|i|u|em|strong|span|font))(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
+
+BLANK, BYTES, BREAKS, BOTH, MARKUP = "blank", "bytes", "breaks", "both", "markup"
+WITHOUT_MARKUP = "report with HTML is read without its tags"
 _SAID = {
     BLANK: "are a program's word for blank ('nan', 'None') and count as empty",
     BYTES: "are written as Python's bytes (b'...'); they are read as the text in them",
     BREAKS: r"have the two characters '\n' where lines break; they are read as line breaks",
     BOTH: r"have '\n' as two characters beside line breaks; they are read as they are",
+    MARKUP: "have HTML in them (<br>, &gt;); tags are read as line breaks, entities as their characters",
 }
 _STEPS = {
     BYTES: "report written as bytes (b'...') is read as text",
     BREAKS: r"report with '\n' as two characters is read with line breaks",
     BOTH: r"report with '\n' as two characters beside line breaks is kept as it is",
+    MARKUP: WITHOUT_MARKUP,
 }
 
 
@@ -50,7 +60,20 @@ def read_report(text: str) -> tuple[str, list[str]]:
         else:
             text = _BREAK.sub("\n", text)
             mended.append(BREAKS)
-    return text, mended
+    plain = without_markup(text)
+    if plain != text:
+        mended.append(MARKUP)
+    return plain, mended
+
+
+def without_markup(text: str) -> str:
+    """Return text with HTML's entities as characters and its tags as line breaks.
+
+    >>> without_markup("nodules concerning for<BR>metastasis &gt; 5 mm, AP < PA")
+    'nodules concerning for\\nmetastasis > 5 mm, AP < PA'
+    """
+    text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    return _TAG.sub("\n", text)
 
 
 class Reports:

@@ -44,17 +44,3 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
-
-
-def files_by_name(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Return the files below ``folder`` by their names, the first of each name by path.
-
-    Args:
-        folder: links in it are followed.
-        suffixes: of the files, in lower case and with their dots.
-    """
-    found: dict[str, Path] = {}
-    for path in walk_files(folder):
-        if path.name.lower().endswith(suffixes):
-            found.setdefault(path.name, path)
-    return found

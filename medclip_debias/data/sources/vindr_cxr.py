@@ -23,7 +23,6 @@ from medclip_debias.data.records import (
 )
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
-    ImagePlaces,
     LabelCells,
     find_table,
     header_of,
@@ -51,7 +50,6 @@ _SPELLED = {"Other disease": "Other diseases"}  # the test table lacks the lette
 _NO_FINDING = "No finding"
 _ONLY_HERE = "Aortic enlargement"
 _VALUES = {"1": 1.0, "0": 0.0}
-_SUFFIXES = (".dcm", ".png", ".jpg", ".jpeg")
 
 
 @source(
@@ -288,7 +286,7 @@ class VindrCxrSource(ArchiveSource):
 
     def _add_images(self) -> None:
         names = {image: f"{part}/{image}.dicom" for image, part in self._parts.items()}
-        places = ImagePlaces(self.root, list(names.values()), ("images",), _SUFFIXES)
+        places = self.locate(list(names.values()), ("images",))
         self.image_records = [
             ImageRecord(
                 *(image, image, image, places.path(names[image]), "PA", self._split(image)),

@@ -65,6 +65,14 @@ class TestViews:
         dropped = {"exclude": (4, 1), "include": None}[policy]
         assert counts(found).get("view is not blank") == dropped
 
+    def test_views_that_are_all_blank_say_how_to_take_them(self, tiny_tree, tmp_path):
+        path = next(tiny_tree.root.glob("*metadata*"))
+        table = pd.read_csv(path, dtype=str).assign(ViewPosition="")
+        table.to_csv(path, index=False)
+        with pytest.raises(UserError, match=r"dropped 5 of 5 images.*--blank-view include"):
+            selected(tiny_tree, tmp_path / "o")
+        assert len(selected(tiny_tree, tmp_path / "o", blank_view="include").images) == 5
+
     def test_a_view_that_no_image_has_says_what_dropped_all(self, tiny_tree, tmp_path):
         with pytest.raises(UserError, match="'view is frontal' dropped 5 of 5 images"):
             selected(tiny_tree, tmp_path / "o", views=("APP",))

@@ -12,7 +12,6 @@ from PIL import Image
 
 from medclip_debias.data.images.headers import image_size
 from medclip_debias.data.sources.archive import (
-    ImagePlaces,
     LabelCells,
     find_table,
     header_of,
@@ -20,6 +19,7 @@ from medclip_debias.data.sources.archive import (
     read_json_lines,
     without_repeats,
 )
+from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
 
@@ -49,14 +49,35 @@ def test_an_image_is_found_from_any_folder_of_its_path(image, tmp_path, root, na
     assert ImagePlaces(tmp_path / root, [name]).path(name) == image
 
 
-def test_an_image_is_found_in_a_folder_of_its_own_and_in_another_format(image, tmp_path):
-    assert ImagePlaces(tmp_path, ["p1/a.png"], ["archive/train"]).path("p1/a.png") == image
-    assert (
-        ImagePlaces(tmp_path / "archive", ["train/p1/a.dcm"], suffixes=(".png",)).path(
-            "train/p1/a.dcm"
-        )
-        == image
-    )
+def test_an_image_is_found_in_a_folder_of_its_own(image, tmp_path):
+    places = ImagePlaces(tmp_path, ["p1/a.png"], ["archive/train"])
+    assert places.path("p1/a.png") == image
+    assert not places.renamed
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".dcm", ".dicom", ".dcm.gz"])
+@pytest.mark.parametrize("named", ["a.1.png", "a.1.dcm", "a.1.jpg"])
+def test_an_image_is_known_by_its_stem_whatever_its_format(image, tmp_path, suffix, named):
+    """Public copies are resized JPG files, and keep the tables of the archive."""
+    file = image.rename(image.with_name(f"a.1{suffix}"))
+    image.with_name("a.1.txt").touch()
+    image.with_name("a.10.png").touch()
+    places, tree = ImagePlaces(tmp_path, [f"train/p1/{named}"], ["archive"]), ImageTree(tmp_path)
+    renamed = {name for name in (named,) if named != file.name}
+    assert places.path(f"train/p1/{named}") == file
+    assert tree.path(named) == file
+    assert {Path(name).name for name in places.renamed} == renamed == tree.renamed
+
+
+def test_two_files_of_one_stem_are_refused_unless_one_has_the_very_name(image, tmp_path):
+    image.with_name("a.jpg").touch()
+    assert ImagePlaces(tmp_path, ["archive/train/p1/a.jpg"]).path("archive/train/p1/a.jpg").exists()
+    assert ImageTree(tmp_path).path("a.jpg") == image.with_name("a.jpg")
+    sentence = r"'a\.dcm' is not there, and both a\.jpg and a\.png have its stem"
+    with pytest.raises(UserError, match=sentence):
+        ImagePlaces(tmp_path, ["archive/train/p1/a.dcm"]).path("archive/train/p1/a.dcm")
+    with pytest.raises(UserError, match=sentence):
+        ImageTree(tmp_path).path("a.dcm")
 
 
 def test_an_image_that_is_nowhere_has_the_place_where_the_others_are(image, tmp_path):

@@ -209,3 +209,29 @@ def test_reports_that_it_does_not_have_cannot_be_prepared_alone(tree):
 def test_a_folder_without_its_table_is_none(tmp_path):
     with pytest.raises(UserError, match="has no Data_Entry_2017"):
         detect(tmp_path, "chestxray14")
+
+
+def test_a_copy_in_another_format_is_read_and_counted(tree, tmp_path):
+    """As nearly every small public copy is: .jpg files, and the archive's tables."""
+    for path in tree.glob("images_*/images/*.png"):
+        with Image.open(path) as image:
+            image.convert("L").save(path.with_suffix(".jpg"))
+        path.unlink()
+    said = []
+    found = prepare(tree, tmp_path / "o", PrepareSettings(size=32), workers=1, say=said.append)
+    names = [image.path.name for image in detect(tree).images()]
+    assert len(names) == len(ROWS)
+    assert all(name.endswith(".jpg") for name in names)
+    step = "image file has another suffix than the table says"
+    assert [row["kept"] for row in found.meta["funnel"] if row["step"] == step] == [len(ROWS)]
+    assert any("4 images have another suffix than the table says" in line for line in said)
+
+
+def test_an_archive_without_images_is_not_told_to_prepare_reports_that_it_does_not_have(
+    tree, tmp_path
+):
+    for path in tree.glob("images_*/images/*.png"):
+        path.unlink()
+    with pytest.raises(UserError, match="dropped 4 of 4 images") as told:
+        prepare(tree, tmp_path / "o", PrepareSettings(size=32), workers=1)
+    assert "--text-only" not in str(told.value)

@@ -297,6 +297,12 @@ class TestCellsThatAreNotWhatTheySeem:
             ("b'", "b'", ""),
             (r"b'\xff'", r"b'\xff'", ""),
             ("None seen.", "None seen.", ""),
+            (
+                "Clear.<BR>Heart &gt; 15 cm.<br />",
+                "Clear.\nHeart > 15 cm.\n",
+                "reports have HTML in them",
+            ),
+            ("Nodule < 5 mm, AP > PA.", "Nodule < 5 mm, AP > PA.", ""),
         ],
     )
     def test_a_report_is_read_as_what_was_meant(self, manifest, cell, text, said):

@@ -431,3 +431,10 @@ def test_the_real_split_has_the_hash_that_the_docs_give(openi_source):
         text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
         assert f"`{split.name}`" in text
         assert split.sha256 in text
+
+
+def test_no_report_holds_html(openi_studies):
+    """Two of the real reports have <BR> inside a sentence."""
+    reports = {study.study_id: study.report or "" for study in openi_studies}
+    assert not [name for name, text in reports.items() if "<br" in text.lower()]
+    assert "nodules concerning for metastatic disease" in reports["CXR1329"]

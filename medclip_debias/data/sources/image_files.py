@@ -1,0 +1,196 @@
+"""Where the images that a table names are on this disk.
+
+Copies of archives keep neither their folders nor their formats: an image is known by its folder
+and stem. A file of the very name comes first; one of the same stem with the suffix of another
+image format is taken where it is the only one, and counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from medclip_debias.data.records import Step, file_stem
+from medclip_debias.data.sources.tree import walk_files
+from medclip_debias.errors import UserError
+
+_Way = tuple[str, int]
+"""A folder to add, and how many leading folders of a name to leave out."""
+
+_SAMPLES = (200, 5_000)
+"""Names that are looked for in every way; the more if none of the fewer is there."""
+
+_SUFFIXES = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz", ".png", ".jpg", ".jpeg")
+
+
+class _ImageFiles:
+    """What both kinds of search share.
+
+    Attributes:
+        renamed: names whose file has another suffix.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.renamed: set[str] = set()
+
+    def _only(self, name: str, files: Sequence[str]) -> str | None:
+        """The one file of a name's stem, ``None`` for none.
+
+        Raises:
+            UserError: there are several.
+        """
+        if len(files) > 1:
+            first, second = (Path(file).name for file in files[:2])
+            raise UserError(
+                f"{files[0]}: '{Path(name).name}' is not there, and both {first} and {second} have"
+                " its stem; keep one of them."
+            )
+        if not files:
+            return None
+        self.renamed.add(name)
+        return files[0]
+
+
+class ImagePlaces(_ImageFiles):
+    """The images that a table names by their paths.
+
+    A table names ``CheXpert-v1.0/train/p/s/v.jpg`` or ``../deid_png/a/b.png``; the root may be
+    the folder above, the folder itself, or hold the images in a folder of their own. Which
+    leading folders to leave out and which to add is found from names whose files are there; a
+    file that lies elsewhere is looked for in every way that fits one of them.
+
+    Args:
+        root: folder of the archive.
+        names: as the table has them.
+        folders: below ``root``, in which the images may lie.
+
+    Raises:
+        UserError: two files have the stem of a name that is not there itself.
+    """
+
+    def __init__(self, root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> None:
+        super().__init__(root)
+        self._listings: dict[str, dict[str, list[str]]] = {}
+        self._ways: list[_Way] = []
+        for count in _SAMPLES:
+            some = names[:: max(1, len(names) // count)][:count]
+            deepest = max((len(_parts(name)) for name in some), default=1)
+            ways = [(folder, cut) for cut in range(deepest) for folder in ("", *folders)]
+            fits = Counter(
+                way
+                for name in some
+                for way in ways
+                if os.path.isfile(self._place(name, way)) or self._alike(name, way)  # noqa: PTH113
+            )
+            self._ways = [way for way, _ in fits.most_common()]
+            if self._ways:
+                return
+        self._ways = [("", 0)]
+
+    def path(self, name: str) -> Path:
+        """Return the file of a name; where it should be, when it is nowhere."""
+        return self.find(name) or Path(self._place(name, self._ways[0]))
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of a name, ``None`` when it is nowhere."""
+        exact = self.exact(name)
+        if exact is not None:
+            return exact
+        alike = next((files for way in self._ways if (files := self._alike(name, way))), [])
+        file = self._only(name, alike)
+        return None if file is None else Path(file)
+
+    def exact(self, name: str) -> Path | None:
+        """Return the file of this very name, ``None`` when it is nowhere."""
+        # As text: a million names in several ways are too many for path objects.
+        places = (self._place(name, way) for way in self._ways)
+        place = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
+        return None if place is None else Path(place)
+
+    def _place(self, name: str, way: _Way) -> str:
+        folder, cut = way
+        parts = _parts(name)
+        return os.path.join(self.root, folder, *parts[min(cut, len(parts) - 1) :])  # noqa: PTH118
+
+    def _alike(self, name: str, way: _Way) -> list[str]:
+        """The image files of a name's stem in the folder where it should be."""
+        folder, file = os.path.split(self._place(name, way))
+        if folder not in self._listings:
+            self._listings[folder] = _by_stem(folder)
+        return self._listings[folder].get(file_stem(file), [])
+
+
+class ImageTree(_ImageFiles):
+    """The images anywhere below a folder, by their file names.
+
+    Args:
+        root: the folder; links in it are followed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.by_name: dict[str, Path] = {}
+        self._by_stem: dict[str, list[str]] = {}
+        for path in walk_files(root):
+            if path.name.lower().endswith(_SUFFIXES) and path.name not in self.by_name:
+                self.by_name[path.name] = path
+                self._by_stem.setdefault(file_stem(path.name), []).append(str(path))
+
+    def path(self, name: str, folder: str = "") -> Path:
+        """Return the file of a name, the first by path; where it should be, when it is nowhere.
+
+        Args:
+            name: of the file, with its suffix.
+            folder: below the root, where it should be.
+
+        Raises:
+            UserError: it is not there, and two files have its stem.
+        """
+        if name in self.by_name:
+            return self.by_name[name]
+        file = self._only(name, self._by_stem.get(file_stem(name), []))
+        return self.root / folder / name if file is None else Path(file)
+
+
+def renamed_said(root: Path, searches: Sequence[_ImageFiles]) -> list[str]:
+    """Return the sentence on files of another suffix than their table's, if there are any."""
+    count = sum(len(images.renamed) for images in searches)
+    if not count:
+        return []
+    return [
+        f"{root}: {count} images have another suffix than the table says (.jpg for .png, say); they"
+        " are found by their stems."
+    ]
+
+
+def renamed_steps(searches: Sequence[_ImageFiles]) -> list[Step]:
+    """Return the same for the funnel."""
+    count = sum(len(images.renamed) for images in searches)
+    step: Step = ("image file has another suffix than the table says", "images", count, None)
+    return [step] if count else []
+
+
+def _by_stem(folder: str) -> dict[str, list[str]]:
+    files: dict[str, list[str]] = {}
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+    except (OSError, ValueError):  # the latter: a name with a zero byte
+        return files
+    for name in names:
+        if name.lower().endswith(_SUFFIXES):
+            files.setdefault(file_stem(name), []).append(os.path.join(folder, name))  # noqa: PTH118
+    return files
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Parts of a path without those that lead elsewhere.
+
+    >>> _parts("../deid_png/./a/b.png")
+    ('deid_png', 'a', 'b.png')
+    """
+    parts = name.replace("\\", "/").replace("\0", "").split("/")
+    return tuple(part for part in parts if part not in ("..", ".", "")) or ("",)
