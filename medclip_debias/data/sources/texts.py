@@ -28,7 +28,7 @@ _SAID = {
     BYTES: "are written as Python's bytes (b'...'); they are read as the text in them",
     BREAKS: r"have the two characters '\n' where lines break; they are read as line breaks",
     BOTH: r"have '\n' as two characters beside line breaks; they are read as they are",
-    MARKUP: "have HTML in them (<br>, &gt;); tags are read as line breaks, entities as their characters",
+    MARKUP: "have HTML in them (<br>, &gt;); tags are read as line breaks, entities as characters",
 }
 _STEPS = {
     BYTES: "report written as bytes (b'...') is read as text",
