@@ -17,6 +17,7 @@ from medclip_debias.cli.common import (
     app,
     note,
     show,
+    warn,
     words,
 )
 
@@ -64,5 +65,7 @@ def calibrate(
     )
     for name, why in found.skipped.items():
         note(f"{name}: {why.reason} ({why.positive} with, {why.negative} without); left out.")
+    for sentence in found.warnings:
+        warn(sentence)
     shown = {name: found.described(name) for name in found.classes}
     show({"calibration": str(out), **shown, "skipped": len(found.skipped)}, as_json)

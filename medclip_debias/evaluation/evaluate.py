@@ -19,6 +19,11 @@ from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encod
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import OURS, Part, Preset, chosen_presets, preset_lines
+from medclip_debias.evaluation.prompt_checks import (
+    inverted_warnings,
+    unsaid_prompts,
+    unsaid_warning,
+)
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -291,19 +296,23 @@ def measure(
         protocol.write_pictures(out, data, heatmaps)
     write_items(out, tables, names)
     archives = describe_archives(model, data)
+    found = {protocol.name: own.results for protocol, own in measured.items()}
+    if "zero_shot" in found:
+        found["zero_shot"] |= _prompt_checks(request, found["zero_shot"]["classes"])
     counts = {name: 0 for kind in registered() for name in kind.counted}
     for protocol in protocols:
         counts |= protocol.counts()
     results: dict[str, Any] = {
         "format": FORMAT,
         "split": request.split,
-        **{protocol.name: found.results for protocol, found in measured.items()},
+        **found,
         **_presets(chosen_presets(options.preset), measured),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
             *_notes(data, request.split, options),
             *archive_notes(archives, data),
+            *found.get("zero_shot", {}).get("warnings", ()),
         ],
         "counts": {
             "images": encoded.images,
@@ -346,6 +355,19 @@ def _presets(
             **{name: own for name, own in counted.items() if own is not None},
         }
     return {"presets": found} if found else {}
+
+
+def _prompt_checks(request: Request, classes: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the prompts training text does not say, and every warning on them."""
+    prompts = request.prompts.texts
+    absent = unsaid_prompts(request.model.provenance, prompts, request.data)
+    bounds = {
+        name: (of_class["auc"], *of_class["interval"]["auc"])
+        for name, of_class in classes.items()
+        if of_class["interval"].get("auc")
+    }
+    warnings = [*inverted_warnings(bounds), *unsaid_warning(absent, len(prompts))]
+    return {"unsaid_prompts": absent, "warnings": warnings}
 
 
 def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:

@@ -147,6 +147,26 @@ def auc(positive: ArrayLike, scores: ArrayLike) -> float:
     return float(above / (count * (labels.size - count)))
 
 
+def auc_interval(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float, float]:
+    """AUC of scores with and without a finding, and the ends of its 95% interval.
+
+    DeLong et al. 1988: the variance is that of the shares of negatives below each positive over
+    the positives, plus that of the shares of positives above each negative over the negatives; of
+    one positive or negative it is not known, and the interval is [0, 1].
+    """
+    above, below = (np.sort(np.asarray(side, dtype=np.float64)) for side in (positive, negative))
+    shares = [
+        (np.searchsorted(other, side, "left") + np.searchsorted(other, side, "right"))
+        / (2 * len(other))
+        for side, other in ((above, below), (below, above))
+    ]
+    area = float(shares[0].mean())
+    if min(len(above), len(below)) < 2:
+        return area, 0.0, 1.0
+    spread = 1.96 * float(np.sqrt(sum(share.var(ddof=1) / len(share) for share in shares)))
+    return area, max(area - spread, 0.0), min(area + spread, 1.0)
+
+
 def mean_ranks(values: ArrayLike) -> NDArray[np.float64]:
     """Ranks from 1 (lowest); equal values share the mean of their ranks."""
     array = np.asarray(values, dtype=np.float64)

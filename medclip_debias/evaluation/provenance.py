@@ -14,6 +14,7 @@ from medclip_debias.evaluation.classification import CALIBRATION_BINS
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.multiclass import RULE as MULTICLASS_RULE
 from medclip_debias.evaluation.options import SEVERAL_PROMPTS, EvaluationOptions
+from medclip_debias.evaluation.prompt_checks import UNSAID
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.protocols import study_retrieval
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
@@ -66,7 +67,7 @@ def describe_model(model: ImageTextModel) -> dict[str, Any]:
         "grid": list(model.grid.shape),
         "architecture": model.settings.model_dump(mode="json"),
         "preprocessing": model.preprocessing.model_dump(mode="json"),
-        "provenance": model.provenance,
+        "provenance": {name: v for name, v in model.provenance.items() if name != UNSAID},
     }
 
 

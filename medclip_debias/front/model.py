@@ -21,6 +21,7 @@ from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.options import PrevalenceLike
+from medclip_debias.evaluation.prompt_checks import unsaid_prompts, unsaid_warning
 from medclip_debias.evaluation.prompt_scores import prompt_differences
 from medclip_debias.front.decided import CalibrationLike, Decided, read_calibration
 from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images
@@ -227,6 +228,10 @@ class Model:
         if prevalence != "validation":
             raise UserError("a prevalence needs a calibration; give calibration=FILE, too.")
         asked = asked_classes(prompts, self.network.prompts)
+        if isinstance(asked, PromptSet):
+            absent = unsaid_prompts(self.network.provenance, asked.texts)
+            for sentence in unsaid_warning(absent, len(asked.texts)):
+                warn(sentence)
         learned = self.network.learned_scale if scale is None else scale
         if learned is None:
             raise UserError(
@@ -311,6 +316,8 @@ class Model:
         if not isinstance(asked, PromptSet):
             raise UserError("a calibration is of classes with two sides; give no bare sentences.")
         kept.check(where, self.network.content_hash, asked)
+        for sentence in kept.warnings:
+            warn(f"{where}: {sentence}")
         scores = self.scores(images, asked.texts, batch_size=batch_size)
         differences = prompt_differences(scores.to_numpy(dtype=np.float64), asked)
         return Decided.of(kept, where, differences, prevalence, scores.index)

@@ -20,6 +20,7 @@ from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
+from medclip_debias.evaluation.prompt_checks import UNSAID, prompt_record
 from medclip_debias.files import write_json
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import load_state
@@ -481,6 +482,7 @@ class _Run:
         # Not part of the identity: a run of an earlier version would not resume.
         model.provenance["parameters"] = self.trainer.counts
         model.provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
+        model.provenance[UNSAID] = prompt_record(self.trainer.prepared)
         if self.settings.train.ema:
             model.provenance["weights"] = "exponential moving average"
         model.provenance["kept"] = self.settings.train.keep

@@ -23,6 +23,8 @@ from medclip_debias.evaluation.decisions.options import (
 )
 from medclip_debias.evaluation.decisions.probability import ScoreMap, Unfit, fit
 from medclip_debias.evaluation.decisions.shift import estimated_prevalence, shifted
+from medclip_debias.evaluation.metrics import auc_interval
+from medclip_debias.evaluation.prompt_checks import inverted_warnings, unsaid_warning
 from medclip_debias.files import read_json, write_json
 
 Floats = NDArray[np.float64]
@@ -115,6 +117,7 @@ class Calibration(Settings):
         conformal: what the coverage is kept among.
         classes: per class.
         skipped: classes that could not be fitted, and why.
+        unsaid: prompts that the model's training text does not say, as far as it is known.
     """
 
     format: Literal[1] = 1
@@ -127,6 +130,7 @@ class Calibration(Settings):
     conformal: Conformal = "class_conditional"
     classes: dict[str, FittedClass] = Field(min_length=1)
     skipped: dict[str, Skipped] = Field({})
+    unsaid: tuple[str, ...] = ()
 
     @field_validator("classes")
     @classmethod
@@ -135,6 +139,12 @@ class Calibration(Settings):
             if any(np.any(np.diff(side) < 0) for side in (found.positive, found.negative)):
                 raise ValueError(f"the scores of '{name}' must go from low to high")
         return classes
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence for each class that is read the wrong way round, and for unsaid prompts."""
+        aucs = {name: auc_interval(c.positive, c.negative) for name, c in self.classes.items()}
+        return [*inverted_warnings(aucs), *unsaid_warning(self.unsaid, len(self.prompts.texts))]
 
     def write(self, path: Path) -> None:
         """Write it to ``path``; nothing in it names a patient or an image."""
@@ -244,7 +254,11 @@ def fit_classes(
             found = fit(method, np.concatenate([positive, negative]), truth)
         except Unfit as reason:
             counts = {"positive": len(positive), "negative": len(negative)}
-            skipped[name] = Skipped(reason=str(reason), **counts)
+            reasons = [str(reason)]
+            if all(counts.values()):
+                wrong = inverted_warnings({name: auc_interval(positive, negative)})
+                reasons += [sentence.rstrip(".") for sentence in wrong]
+            skipped[name] = Skipped(reason="; ".join(reasons), **counts)
             continue
         classes[name] = FittedClass(
             map=found,

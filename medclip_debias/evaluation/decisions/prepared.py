@@ -26,6 +26,7 @@ from medclip_debias.evaluation.decisions.options import (
     checked_prevalence,
 )
 from medclip_debias.evaluation.label_table import labels_or_list
+from medclip_debias.evaluation.prompt_checks import unsaid_prompts
 from medclip_debias.evaluation.prompt_scores import prompt_differences
 from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.grounding.preparation import check_preparation
@@ -155,6 +156,7 @@ def calibrate(
         conformal=options.conformal,
         classes=fitted,
         skipped=skipped,
+        unsaid=unsaid_prompts(model.provenance, asked.texts, data) or (),
     )
     calibration.write(Path(out))
     return calibration

@@ -219,5 +219,9 @@ class ZeroShot(ZeroShotMetrics):
     source: Any = Field(None, description="Where the labels come from.")
     offsets: UsedOffsets | None = Field(None, description="One constant per prompt, if any.")
     label_map: UsedLabelMap | None = Field(None, description="The label map, if any.")
+    unsaid_prompts: list[str] | None = Field(
+        None, description="Prompts that the model's training text does not say; null: not known."
+    )
+    warnings: list[str] = Field([], description="What is wrong with the prompts, in sentences.")
     multiclass: MultiClass | None = Field(None, description="Multi-class accuracy.")
     decisions: Decisions | None = Field(None, description="Probabilities and decisions, if asked.")

@@ -1,0 +1,97 @@
+"""Choose the prompts of a class, of a list of candidates, by how many training reports say them.
+
+    python scripts/choose_prompts.py runs/openi/prepared scripts/prompts/openi_candidates.yaml
+
+prints every candidate with the number of training studies that say it, and the prompt set that is
+left: of each side the first candidates, at most 3 (of No Finding's negative side 8), that at least
+3 training studies say. A positive prompt counts in sentences that deny nothing. Only sentences of
+the split `train` are read, and no label.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.prompt_checks import bare_words
+from medclip_debias.grounding.denials import is_groundable
+
+LEAST, MOST, MOST_FINDINGS = 3, 3, 8
+
+
+def studies_that_say(prompts: Iterable[str], sentences: list[tuple[str, str]]) -> dict[str, int]:
+    """How many studies have the words of each prompt, unbroken, in one of their sentences.
+
+    Args:
+        prompts: what is looked for.
+        sentences: study and text of each sentence.
+    """
+    bare = [(study, f" {bare_words(text)} ") for study, text in sentences]
+    return {
+        prompt: len({study for study, text in bare if f" {bare_words(prompt)} " in text})
+        for prompt in prompts
+    }
+
+
+def choose(candidates: PromptSet, data: PreparedSet) -> tuple[PromptSet, dict[str, dict[str, int]]]:
+    """Return the chosen set, and the counts of every candidate by side.
+
+    Raises:
+        UserError: training text says no candidate of a side often enough.
+    """
+    training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
+    table = data.sentences[data.sentences["study_id"].isin(training)]
+    sentences = list(zip(table["study_id"], table["text"], strict=True))
+    stated = [(study, text) for study, text in sentences if is_groundable(text, "")]
+    counts = {
+        "positive": studies_that_say(_prompts(candidates, "positive"), stated),
+        "negative": studies_that_say(_prompts(candidates, "negative"), sentences),
+    }
+    classes = {}
+    for name, sides in candidates.classes.items():
+        chosen = {}
+        for side in ("positive", "negative"):
+            most = MOST_FINDINGS if (name, side) == ("No Finding", "negative") else MOST
+            said = [text for text in getattr(sides, side) if counts[side][text] >= LEAST]
+            if not said:
+                raise UserError(
+                    f"{name}: no {side} candidate is said by {LEAST} training studies; add others."
+                )
+            chosen[side] = said[:most]
+        classes[name] = chosen
+    return load_prompts({"name": candidates.name, "classes": classes}), counts
+
+
+def _prompts(candidates: PromptSet, side: str) -> list[str]:
+    return sorted({text for sides in candidates.classes.values() for text in getattr(sides, side)})
+
+
+def main() -> None:
+    """Print the counts, then the set as YAML."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prepared", type=Path, help="prepared set; its training text is read")
+    parser.add_argument("candidates", type=Path, help="YAML file of a prompt set")
+    options = parser.parse_args()
+    candidates = load_prompts(options.candidates)
+    chosen, counts = choose(candidates, PreparedSet.open(options.prepared))
+    for name, sides in candidates.classes.items():
+        for side in ("positive", "negative"):
+            kept = getattr(chosen.classes[name], side)
+            for text in getattr(sides, side):
+                mark = "*" if text in kept else " "
+                print(f"# {mark} {counts[side][text]:5d}  {name}, {side}: {text}")
+    print(
+        yaml.safe_dump(
+            chosen.model_dump(mode="json"), sort_keys=False, width=100, default_flow_style=None
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
