@@ -99,6 +99,7 @@ MEDCLIP: Names = (
     (r"^vision_model\.model\.fc\.", "image.fc."),
     (r"^vision_model\.model\.pooler\.", None),
     (r"^vision_model\.", "image."),
+    (r"^text_model\.model\.pooler\.", None),
     (r"^text_model\.model\.", "text.bert."),
     (r"^text_model\.projection_head\.", "text.head."),
 )
@@ -357,7 +358,7 @@ def _medclip(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
         dim=dim,
         max_tokens=min(77, config.get("max_position_embeddings", 512)),
         image=image,
-        text=BertSettings(config=config, pooling="pooler"),
+        text=BertSettings(config=config, pooling="three_layers"),
     )
     tokenizer = SentenceTokenizer.load(text)
     checked(

@@ -86,7 +86,11 @@ class MgcaText(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """Token ids, mask and `word_places`, each ``[T, L]``."""
-        hidden = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        # The authors' code gives the token types, which are all 0, where their BERT takes the
+        # positions: its weights were trained with every token at position 0.
+        at = torch.zeros_like(ids)
+        out = self.bert(input_ids=ids, attention_mask=mask, position_ids=at)
+        hidden = out.last_hidden_state
         words = word_sums(hidden, places)
         number = torch.arange(words.shape[1], device=ids.device)
         # Without the first, [CLS], and the last, [SEP].

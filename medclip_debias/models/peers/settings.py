@@ -219,8 +219,8 @@ class BertSettings(LaterSettings):
     """BERT, and how one vector is computed from a sentence.
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
-    layers over all tokens (GLoRIA); ``pooler`` BERT's pooler and a linear map (MedCLIP). The text
-    towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
+    layers over all tokens (GLoRIA); ``three_layers`` the mean of layers 1, 2 and the last over all
+    tokens, and a linear map (MedCLIP). The text towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
     ``mean`` of all, or BERT's ``pooler``, through a two-layer map without biases (``mlp``), one
     layer (``linear``), or ``none``. CXR-CLIP puts the ``last`` token ([SEP]) through a layer with
     bias (``affine``), KAD BERT's pooler through two (``affine_mlp``). AFLoc has ``last4`` over
@@ -232,7 +232,7 @@ class BertSettings(LaterSettings):
     kind: Literal["bert"] = "bert"
     config: dict[str, Any]
     pooling: Literal[
-        "projection", "last4", "pooler", "mlp", "linear", "affine", "affine_mlp", "none"
+        "projection", "last4", "three_layers", "mlp", "linear", "affine", "affine_mlp", "none"
     ]
     token: Literal["first", "mean", "pooler", "last"] = "first"
     hidden: Hidden = 0

@@ -39,12 +39,11 @@ class BertTower(nn.Module):
         self.pooling, self.token = settings.pooling, settings.token
         self.positions = settings.positions
         config = make_bert_config(settings.config)
-        pooler = "pooler" in (settings.pooling, settings.token)
-        self.bert = BertModel(config, add_pooling_layer=pooler)
+        self.bert = BertModel(config, add_pooling_layer=settings.token == "pooler")
         width = config.hidden_size
         match settings.pooling:
-            case "pooler":
-                self.head: nn.Module = nn.Linear(width, dim)
+            case "three_layers":
+                self.head: nn.Module = nn.Linear(width, dim, bias=False)
             case "mlp":
                 self.head = nn.Sequential(
                     nn.Linear(width, settings.hidden, bias=False),
@@ -62,16 +61,21 @@ class BertTower(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to ``[T, dim]``."""
-        four = self.pooling == "last4"
-        out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=four)
-        if four:
+        several = self.pooling in ("last4", "three_layers")
+        out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=several)
+        if self.pooling == "three_layers":
+            states = torch.stack([out.hidden_states[layer] for layer in (1, 2, -1)]).mean(dim=0)
+            kept = mask[..., None].to(states)
+            vectors: Tensor = self.head((states * kept).sum(dim=1) / kept.sum(dim=1))
+            return vectors
+        if self.pooling == "last4":
             # GLoRIA adds the pieces of a word, then takes the mean over words: but for the
             # length, which a cosine does not see, that is the sum over all tokens.
             states = torch.stack(out.hidden_states[-4:]).sum(dim=0)
             # AFLoc's vectors have their length: the mean is over all positions, most of them zero.
             count = self.positions or mask.sum(dim=1, keepdim=True)
             return (states * mask[..., None]).sum(dim=1) / count
-        if "pooler" in (self.pooling, self.token):
+        if self.token == "pooler":
             pooled = out.pooler_output
         elif self.token == "last":
             rows = torch.arange(len(ids), device=ids.device)

@@ -184,10 +184,10 @@ def test_full_size_towers_have_the_published_parameter_counts():
     found, _ = parameters("gloria", 768, ResNetSettings(), bert("last4", CLINICAL))
     assert found == [resnet + 1024 * 768 + 2048 * 768 + 768, clinical]
 
-    found, _ = parameters("medclip", 512, ResNetSettings(), bert("pooler", CLINICAL))
+    found, _ = parameters("medclip", 512, ResNetSettings(), bert("three_layers", CLINICAL))
     assert found == [resnet + 2048 * 512, clinical + pooler + 768 * 512 + 512]
     # Swin-T without a classifier: 28,288,354 - 769,000.
-    found, _ = parameters("medclip", 512, SwinSettings(config={}), bert("pooler", CLINICAL))
+    found, _ = parameters("medclip", 512, SwinSettings(config={}), bert("three_layers", CLINICAL))
     assert found == [28_288_354 - 769_000 + 768 * 512, clinical + pooler + 768 * 512 + 512]
 
 

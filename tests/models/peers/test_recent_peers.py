@@ -408,7 +408,11 @@ def test_mgca_scores_wholes_and_maps_words_in_two_spaces(tower, trunk, bert, ber
     close(found.whole, F.normalize(whole_of(whole), dim=-1))
     score, maps = peer.score(found, vectors), peer.region_scores(found, vectors)
     for column, (sentence, groups) in enumerate(WORDS.items()):
-        hidden = bert(ids_of(peer, sentence)).last_hidden_state[0]
+        # med.py adds words and positions, and BertEncoder gives it the token types, all 0, in the
+        # place of the positions.
+        words = bert.embeddings.word_embeddings(ids_of(peer, sentence))
+        x = bert.embeddings.LayerNorm(words + bert.embeddings.position_embeddings.weight[0])
+        hidden = bert.encoder(x).last_hidden_state[0]
         close(score[:, column], found.whole @ F.normalize(text_whole(hidden[:1])[0], dim=-1))
         place, cosines = 1, []
         for pieces in groups:

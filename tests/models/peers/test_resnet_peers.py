@@ -1,5 +1,6 @@
 """BioViL, BioViL-T, GLoRIA and MedCLIP against torchvision, transformers and their definitions."""
 
+import json
 import math
 
 import numpy as np
@@ -273,9 +274,17 @@ def test_glorias_regions_are_moved_back_through_its_own_resize(shallow):
 
 
 @torch.no_grad()
-def test_medclip_on_a_resnet_gives_torchvisions_output(trunk, bert, bert_folder, tmp_path):
+def test_medclip_gives_torchvisions_output_and_the_mean_of_three_layers(
+    trunk, bert_folder, tmp_path
+):
+    from transformers import BertConfig, BertModel
+
+    config = json.loads((bert_folder / "config.json").read_text()) | {"num_hidden_layers": 3}
+    (bert_folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(2)
+    bert = lively(BertModel(BertConfig(**{k: v for k, v in config.items() if k != "model_type"})))
     trunk.fc = nn.Linear(LAST, DIM, bias=False)
-    head = lively(nn.Linear(bert.config.hidden_size, DIM))
+    head = lively(nn.Linear(bert.config.hidden_size, DIM, bias=False))
     state = prefixed("vision_model.model.", trunk.state_dict())
     state |= prefixed("text_model.model.", bert.state_dict())
     state |= {"text_model.model.embeddings.position_ids": torch.arange(32)[None]}
@@ -291,8 +300,12 @@ def test_medclip_on_a_resnet_gives_torchvisions_output(trunk, bert, bert_folder,
     regions = trunk.fc(features(trunk, x)[1].flatten(2).transpose(1, 2))
     check_vectors(peer, images, regions, trunk(x))
     ids = torch.tensor(peer.tokenizer.encode(["no pleural effusion"], 77))
-    expected = F.normalize(head(bert(ids).pooler_output), dim=-1)
-    found = peer.encode_sentences(["no pleural effusion"])
+    states = bert(ids, output_hidden_states=True).hidden_states
+    assert len(states) == 4  # the embeddings', and three layers
+    # modeling_medclip.py: states 1, 2 and the last, the mean over positions, then over layers.
+    three = torch.stack([states[1], states[2], states[-1]]).permute(1, 0, 2, 3)
+    expected = F.normalize(head(three.mean(2).mean(1)), dim=-1)
+    found = peer.encode_sentences(["left", "no pleural effusion", "no left effusions"])[1:2]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -317,7 +330,7 @@ def test_medclip_on_a_swin_transformer_reads_the_old_names(bert, bert_folder, tm
             key = key.replace(new, published)
         old[key] = value
     assert "encoder.layers.0.blocks.0.attention.self.relative_position_bias_table" in old
-    image, words = nn.Linear(64, DIM, bias=False), nn.Linear(bert.config.hidden_size, DIM)
+    image, words = nn.Linear(64, DIM, bias=False), nn.Linear(bert.config.hidden_size, DIM, bias=False)
     state = prefixed("vision_model.model.", old)
     state |= prefixed("vision_model.projection_head.", image.state_dict())
     state |= prefixed("text_model.model.", bert.state_dict())
