@@ -39,7 +39,7 @@ def _save_peer(folder: Path, language: Path, kind: str, size: int) -> Path:
         ),
         "gloria": (
             {"kind": "resnet50"},
-            {"kind": "bert", "pooling": "last4", "words_only": True},
+            {"kind": "bert", "pooling": "last4"},
             None,
         ),
     }[kind]

@@ -317,7 +317,7 @@ def _gloria(state: Mapping[str, Tensor], text: Path, where: str) -> Read:
         dim=dim,
         max_tokens=min(97, config.get("max_position_embeddings", 512)),
         image=ResNetSettings(),
-        text=BertSettings(config=config, pooling="last4", words_only=True),
+        text=BertSettings(config=config, pooling="last4"),
     )
     tokenizer = SentenceTokenizer.load(text)
     checked(

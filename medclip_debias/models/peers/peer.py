@@ -49,7 +49,7 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     WordsTextSettings,
 )
-from medclip_debias.models.peers.text import words_only
+from medclip_debias.models.peers.text import CLEANED
 from medclip_debias.models.peers.trunks import class_token_first
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import encode_distinct, sentence_list, stacked
@@ -305,9 +305,8 @@ class Peer(nn.Module):
     def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
         """Each sentence as `encode_ids` takes it."""
         text = self.settings.text
-        by_words = isinstance(text, WordsTextSettings)
-        if by_words or (isinstance(text, BertSettings) and text.words_only):
-            sentences = [words_only(sentence) for sentence in sentences]
+        if cleaned := CLEANED.get(self.settings.kind):
+            sentences = [cleaned(sentence) for sentence in sentences]
         if isinstance(text, BertSettings) and not text.separator:
             longer = self.tokenizer.encode(list(sentences), self.max_tokens + 1)
             return [row[:-1] for row in longer]

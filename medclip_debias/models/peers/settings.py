@@ -220,11 +220,12 @@ class BertSettings(LaterSettings):
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
     layers over all tokens (GLoRIA); ``three_layers`` the mean of layers 1, 2 and the last over all
-    tokens, and a linear map (MedCLIP). The text towers that open_clip takes from Hugging Face put ``token``, which is the ``first`` ([CLS]), the
-    ``mean`` of all, or BERT's ``pooler``, through a two-layer map without biases (``mlp``), one
-    layer (``linear``), or ``none``. CXR-CLIP puts the ``last`` token ([SEP]) through a layer with
-    bias (``affine``), KAD BERT's pooler through two (``affine_mlp``). AFLoc has ``last4`` over
-    ``positions``, those behind the sentence being zero. ``separator`` off: no [SEP] (MedKLIP).
+    tokens, and a linear map (MedCLIP). The text towers that open_clip takes from Hugging Face put
+    ``token``, which is the ``first`` ([CLS]), the ``mean`` of all, or BERT's ``pooler``, through a
+    two-layer map without biases (``mlp``), one layer (``linear``), or ``none``. CXR-CLIP puts the
+    ``last`` token ([SEP]) through a layer with bias (``affine``), KAD BERT's pooler through two
+    (``affine_mlp``). AFLoc has ``last4`` over ``positions``, those behind the sentence being zero.
+    ``separator`` off: no [SEP] (MedKLIP).
     """
 
     _later: ClassVar = ("positions", "separator")
@@ -236,7 +237,6 @@ class BertSettings(LaterSettings):
     ]
     token: Literal["first", "mean", "pooler", "last"] = "first"
     hidden: Hidden = 0
-    words_only: bool = False
     positions: int = Field(0, ge=0, le=4096)
     separator: bool = True
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import html
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.bert_config import make_bert_config
 from medclip_debias.models.interface import Head
-from medclip_debias.models.peers.settings import BertSettings
+from medclip_debias.models.peers.settings import BertSettings, Kind
 from medclip_debias.models.tokenizer_file import CLIP_WORDS, padded, read_tokenizer
 
 if TYPE_CHECKING:
@@ -105,14 +106,47 @@ class BertTower(nn.Module):
 
 
 def words_only(sentence: str) -> str:
-    """Lower-case words without punctuation or other alphabets, as GLoRIA cleans its input.
+    """Lower-case words without enumeration, punctuation or other alphabets, as GLoRIA's code does.
 
-    >>> words_only("Mild, left-sided effusion.")
+    >>> words_only("1. Mild, left-sided effusion.")
     'mild left sided effusion'
     """
-    words = re.findall(r"\w+", sentence.lower())
+    words = re.findall(r"\w+", re.sub(r"[0-9]+\.", " ", sentence).lower())
     plain = [word.encode("ascii", "ignore").decode("ascii") for word in words]
     return " ".join(word for word in plain if word)
+
+
+def repaired(sentence: str) -> str:
+    """Broken Unicode, curly quotes and HTML's entities mended, as CLIP's and open_clip's code does.
+
+    >>> repaired("No \u201clarge\u201d effusion &amp; no oedema")
+    'No "large" effusion & no oedema'
+    """
+    import ftfy
+
+    return html.unescape(html.unescape(ftfy.fix_text(sentence))).strip()
+
+
+def without_end_marks(sentence: str) -> str:
+    """Without the full stops, exclamation and question marks at its end, as hi-ml's code does.
+
+    >>> without_end_marks("No pleural effusion.")
+    'No pleural effusion'
+    """
+    return sentence.rstrip("!?.")
+
+
+CLEANED: Mapping[Kind, Callable[[str], str]] = {
+    "biovil": without_end_marks,
+    "biovil_t": without_end_marks,
+    "gloria": words_only,
+    "afloc": words_only,
+    "carzero": words_only,
+    "mgca": words_only,
+    "chexzero": repaired,
+    "open_clip": repaired,
+}
+"""What the authors' code does to a text before it is cut into tokens; the others' does nothing."""
 
 
 class ClipTokenizer:

@@ -105,7 +105,7 @@ CASES = {
     "open_clip": (VIT, CLIP_TEXT),
     "open_clip ResNet": (RESNET, CLIP_TEXT),
     "open_clip BERT": (VIT, {"pooling": "mlp", "token": "mean", "hidden": 10}),
-    "gloria": (ResNetSettings(), {"pooling": "last4", "words_only": True}),
+    "gloria": (ResNetSettings(), {"pooling": "last4"}),
     "medclip": (ResNetSettings(), {"pooling": "three_layers"}),
     "medclip Swin": (SWIN, {"pooling": "three_layers"}),
     "siglip": (SIGLIP, SIGLIP_TEXT),
@@ -127,7 +127,7 @@ CASES = {
     "medklip": (ResNetSettings(stage=3), {"pooling": "affine", "separator": False}, NETWORK),
     "afloc": (
         ResNetSettings(),
-        {"pooling": "last4", "words_only": True, "positions": 97},
+        {"pooling": "last4", "positions": 97},
         {"kind": "products"},
     ),
 }

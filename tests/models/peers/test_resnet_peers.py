@@ -330,7 +330,10 @@ def test_medclip_on_a_swin_transformer_reads_the_old_names(bert, bert_folder, tm
             key = key.replace(new, published)
         old[key] = value
     assert "encoder.layers.0.blocks.0.attention.self.relative_position_bias_table" in old
-    image, words = nn.Linear(64, DIM, bias=False), nn.Linear(bert.config.hidden_size, DIM, bias=False)
+    image, words = (
+        nn.Linear(64, DIM, bias=False),
+        nn.Linear(bert.config.hidden_size, DIM, bias=False),
+    )
     state = prefixed("vision_model.model.", old)
     state |= prefixed("vision_model.projection_head.", image.state_dict())
     state |= prefixed("text_model.model.", bert.state_dict())
