@@ -55,7 +55,8 @@ S = TypeVar("S", bound=BaseModel)
 # --------------------------------------------------------------------------- preprocessing
 
 WindowPolicy = Literal["first", "none"]
-Fit = Literal["pad", "crop"]
+Fit = Literal["pad", "crop", "squash"]
+Levels = Literal["stretched", "as_stored"]
 Resample = Literal["area", "bilinear", "bicubic", "lanczos"]
 
 FRONTAL_VIEWS = (
@@ -82,14 +83,17 @@ class PrepareSettings(LaterSettings):
     ``size`` is the side of the stored square in pixels. Intensities are clipped at the
     percentiles ``clip`` of the whole image (a DICOM window, when present, is applied first),
     then stretched to 0..255; ``equalize`` adds the histogram equalisation of MIMIC-CXR-JPG.
+    ``levels: as_stored`` leaves the grey levels of 8-bit images as they are in the file, without
+    clipping; deeper images are stretched all the same.
     Of several windows the ``first`` is applied; ``window: none`` leaves them all out. ``fit``
     decides what becomes the square: ``pad`` keeps the whole image and adds black bands, ``crop``
-    keeps the central square whose side is the image's shorter one. ``resample`` is the filter:
+    keeps the central square whose side is the image's shorter one, ``squash`` resizes the whole
+    image whatever its proportions. ``resample`` is the filter:
     ``area`` (the mean of the pixels covered; bilinear when enlarging), or Pillow's antialiased
     ``bilinear``, ``bicubic`` or ``lanczos``, which other groups' models were published with.
     """
 
-    _later: ClassVar = ("fit", "resample")
+    _later: ClassVar = ("fit", "resample", "levels")
 
     size: int = Field(512, ge=16, le=4096)
     clip: tuple[float, float] = (0.5, 99.5)
@@ -97,12 +101,15 @@ class PrepareSettings(LaterSettings):
     window: WindowPolicy = "first"
     fit: Fit = "pad"
     resample: Resample = "area"
+    levels: Levels = "stretched"
 
     @model_validator(mode="after")
     def _ordered(self) -> PrepareSettings:
         low, high = self.clip
         if not 0 <= low < high <= 100:
             raise ValueError(f"clip must be two rising percentiles in 0..100, got {low}, {high}")
+        if self.levels == "as_stored" and self.equalize:
+            raise ValueError("levels as_stored and equalize exclude each other")
         return self
 
     def command_line(self) -> str:
@@ -113,7 +120,8 @@ class PrepareSettings(LaterSettings):
         """
         words = f"--size {self.size} --clip {self.clip[0]:g} {self.clip[1]:g} "
         words += "--equalize " if self.equalize else ""
-        return words + f"--window {self.window} --fit {self.fit} --resample {self.resample}"
+        words += f"--window {self.window} --fit {self.fit} --resample {self.resample}"
+        return words if self.levels == "stretched" else f"{words} --levels {self.levels}"
 
 
 class SelectionSettings(LaterSettings):

@@ -91,7 +91,7 @@ def _list_sources(asked: bool) -> None:
     rich_help_panel=DATA,
     example="prepare data/phantom data/prepared --size 128",
     panels={
-        "Pixels": "for_model size clip equalize window fit resample",
+        "Pixels": "for_model size clip equalize window fit resample levels",
         "Which images": "views blank_view multi_view without_sentence earlier_studies seed",
         "Reports and labels": "reports report_settings language labels phrases",
         "Splits": "split_seed split_file all_test",
@@ -118,11 +118,17 @@ def prepare(
         str, typer.Option(help="DICOM window to apply: the first one, or none.")
     ] = "first",
     fit: Annotated[
-        str, typer.Option(help="Square by padding, or by cutting the longer side: pad or crop.")
+        str,
+        typer.Option(
+            help="Square by padding, cutting the longer side, or squashing: pad, crop, squash."
+        ),
     ] = "pad",
     resample: Annotated[
         str, typer.Option(help="Filter: area, or a peer's bilinear, bicubic or lanczos.")
     ] = "area",
+    levels: Annotated[
+        str, typer.Option(help="Grey levels of 8-bit files: stretched, or as_stored.")
+    ] = "stretched",
     views: Annotated[
         str | None,
         typer.Option(help="Views to take: frontal (default), lateral, all, or names as AP,PA,LL."),
@@ -203,7 +209,7 @@ def prepare(
 
     where = "the command line"
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
-    rows |= {"fit": fit, "resample": resample}
+    rows |= {"fit": fit, "resample": resample, "levels": levels}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
     chosen |= {"without_sentence": without_sentence, "earlier_studies": earlier_studies}
     chosen |= given(views=words(views))

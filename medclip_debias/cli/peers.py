@@ -41,6 +41,14 @@ def import_model(
         str,
         typer.Option(help="Of gloria: whole, local (words and regions) or both, as published."),
     ] = "whole",
+    levels: Annotated[
+        str | None,
+        typer.Option(help="Grey levels of 8-bit files: stretched or as_stored; default published."),
+    ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(help="Square by pad, crop or squash; default as published."),
+    ] = None,
     self_test: Annotated[
         bool,
         typer.Option("--self-test", help="Store scores that every loading compares with."),
@@ -50,7 +58,8 @@ def import_model(
     """Turn another group's weights into a model folder for evaluate and ground."""
     from medclip_debias.models.peers.importing import import_model as run
 
-    peer = run(kind, weights, out, text=text, config=config, golden=self_test, score=score)
+    how = {"score": score, "levels": levels, "fit": fit}
+    peer = run(kind, weights, out, text=text, config=config, golden=self_test, **how)
     grid = peer.grid
     shown = {
         "model": str(out),

@@ -1,8 +1,8 @@
 """The one transform between an original image and the network's input.
 
-Pad (or cut) to a centred square, scale, crop the centre: ``x' = scale * (x + pad) - crop`` on
-both axes, with one scale; a negative pad is a cut. Coordinates are continuous: pixel
-``(row i, column j)`` covers ``[j, j+1] x [i, i+1]``.
+Pad (or cut) to a centred square, scale, crop the centre: ``x' = scale * (x + pad) - crop`` on each
+axis; a negative pad is a cut. Both axes have one scale, unless the whole image is squashed to a
+square. Coordinates are continuous: pixel ``(row i, column j)`` covers ``[j, j+1] x [i, i+1]``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class SquareGeometry:
         width: columns of the original image.
         size: side of the prepared square.
         input_size: side of the central crop that the network sees; ``size`` for none.
-        fit: ``pad`` the shorter side of the original, or ``crop`` the longer one.
+        fit: ``pad`` the shorter side of the original, ``crop`` the longer one, or ``squash`` the
+            whole to a square, each side by a scale of its own.
 
     Example:
         >>> geometry = SquareGeometry(height=100, width=200, size=100, input_size=80)
@@ -48,25 +49,28 @@ class SquareGeometry:
             raise ValueError(f"the crop {self.input_size} is larger than the square {self.size}")
 
     @property
-    def side(self) -> int:
-        """Side of the padded or cut square, in original pixels."""
-        pick = max if self.fit == "pad" else min
-        return pick(self.height, self.width)
+    def sides(self) -> tuple[int, int]:
+        """Columns and rows that become the square, in original pixels, padding included."""
+        if self.fit == "squash":
+            return self.width, self.height
+        side = (max if self.fit == "pad" else min)(self.height, self.width)
+        return side, side
 
     @property
     def pad_x(self) -> int:
         """Columns added on the left, in original pixels; negative when they are cut."""
-        return (self.side - self.width) // 2
+        return (self.sides[0] - self.width) // 2
 
     @property
     def pad_y(self) -> int:
         """Rows added on top, in original pixels; negative when they are cut."""
-        return (self.side - self.height) // 2
+        return (self.sides[1] - self.height) // 2
 
     @property
-    def scale(self) -> float:
-        """Prepared pixels per original pixel."""
-        return self.size / self.side
+    def scales(self) -> tuple[float, float]:
+        """Prepared pixels per original pixel, along x and along y."""
+        across, down = self.sides
+        return self.size / across, self.size / down
 
     @property
     def crop(self) -> int:
@@ -75,16 +79,16 @@ class SquareGeometry:
 
     def to_model(self, xy: ArrayLike) -> Floats:
         """Map points ``[..., 2]`` (x, y) of the original image to the network's input."""
-        return self.scale * (_floats(xy, 2) + self._pad) - self.crop
+        return self.scales * (_floats(xy, 2) + self._pad) - self.crop
 
     def to_original(self, xy: ArrayLike) -> Floats:
         """Map points ``[..., 2]`` (x, y) of the network's input to the original image."""
-        return (_floats(xy, 2) + self.crop) / self.scale - self._pad
+        return (_floats(xy, 2) + self.crop) / self.scales - self._pad
 
     def box_to_model(self, box: ArrayLike) -> Floats:
         """Map boxes ``[..., 4]`` (x, y, width, height); boxes may leave the crop."""
         box = _floats(box, 4)
-        return np.concatenate([self.to_model(box[..., :2]), box[..., 2:] * self.scale], axis=-1)
+        return np.concatenate([self.to_model(box[..., :2]), box[..., 2:] * self.scales], axis=-1)
 
     @property
     def _pad(self) -> Floats:

@@ -128,8 +128,8 @@ def write_heatmaps(
                 image_extent=(
                     -geometry.pad_x,
                     -geometry.pad_y,
-                    geometry.side - geometry.pad_x,
-                    geometry.side - geometry.pad_y,
+                    geometry.sides[0] - geometry.pad_x,
+                    geometry.sides[1] - geometry.pad_y,
                 ),
             )
             items[number] = {

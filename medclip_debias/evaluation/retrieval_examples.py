@@ -117,7 +117,8 @@ def _write_picture(path: Path, prepared: PreparedSet, row: int) -> None:
     where = SquareGeometry(
         int(of_row["height"]), int(of_row["width"]), settings.size, settings.size, settings.fit
     )
-    left, top = (round(max(pad, 0) * where.scale) for pad in (where.pad_x, where.pad_y))
+    pads = zip((where.pad_x, where.pad_y), where.scales, strict=True)
+    left, top = (round(max(pad, 0) * scale) for pad, scale in pads)
     pixels = np.asarray(prepared.pixels[row])
     pixels = pixels[top : settings.size - top, left : settings.size - left]
     Image.fromarray(pixels).save(path)

@@ -30,6 +30,7 @@ class PrepareOptions(TypedDict, total=False):
     window: str
     fit: str
     resample: str
+    levels: str
     views: Sequence[str]
     blank_view: str
     multi_view: str

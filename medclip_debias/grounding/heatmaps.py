@@ -107,15 +107,14 @@ def axis_places(
         The place of each pixel's centre as a fractional index of the grid (not clipped to it),
         and which pixels the model saw.
     """
-    length = geometry.width if axis == "x" else geometry.height
-    pad = geometry.pad_x if axis == "x" else geometry.pad_y
-    side = geometry.input_size
-    position = geometry.scale * (np.arange(length) + 0.5 + pad) - geometry.crop
+    which = "xy".index(axis)
+    length = (geometry.width, geometry.height)[which]
+    pad = (geometry.pad_x, geometry.pad_y)[which]
+    side = geometry.sides[which]
+    position = geometry.scales[which] * (np.arange(length) + 0.5 + pad) - geometry.crop
     # In whole numbers: on the very edge of the input a rounded position would decide by chance.
-    doubled = (
-        2 * np.arange(length) + 1 + 2 * pad
-    ) * geometry.size - 2 * geometry.side * geometry.crop
-    seen = (doubled >= 0) & (doubled <= 2 * geometry.side * side)
+    doubled = (2 * np.arange(length) + 1 + 2 * pad) * geometry.size - 2 * side * geometry.crop
+    seen = (doubled >= 0) & (doubled <= 2 * side * geometry.input_size)
     return np.asarray(grid.place(position), dtype=np.float64), seen
 
 

@@ -159,7 +159,8 @@ class ViewedModel:
         square = SquareGeometry(*shape, how.prepare.size, how.input_size, how.prepare.fit)
         return {
             "size": square.size,
-            "side": square.side,
+            "side_x": square.sides[0],
+            "side_y": square.sides[1],
             "pad_x": square.pad_x,
             "pad_y": square.pad_y,
             "crop": square.crop,
@@ -185,7 +186,8 @@ class ViewedModel:
         model, how = self.model, self.model.preprocessing
         prepare, grid = how.prepare, self.grid
         clip = f"grey levels clipped at the {prepare.clip[0]:g} and {prepare.clip[1]:g} percentiles"
-        fit = "padded to a square" if prepare.fit == "pad" else "central square"
+        squares = {"pad": "padded to a square", "crop": "central square"}
+        fit = squares.get(prepare.fit, "squashed to a square")
         equalized = ", equalised" if prepare.equalize else ""
         calibrated = "calibrated on labelled images" if self.finder.calibrated else "not calibrated"
         return [

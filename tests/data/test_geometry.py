@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.geometry import SquareGeometry
@@ -34,7 +35,7 @@ def test_a_box_mapped_to_the_model_and_back_stays(geometry, part):
 @given(geometries())
 def test_pad_centres_the_image_within_one_pixel(geometry):
     for pad, length in ((geometry.pad_x, geometry.width), (geometry.pad_y, geometry.height)):
-        after = geometry.side - length - pad
+        after = geometry.sides[0] - length - pad
         assert pad >= 0
         assert 0 <= after - pad <= 1
 
@@ -43,7 +44,7 @@ def test_pad_centres_the_image_within_one_pixel(geometry):
 def test_the_padded_square_fills_the_prepared_image(geometry):
     corner = np.array([-geometry.pad_x, -geometry.pad_y])
     low = geometry.to_model(corner) + geometry.crop
-    high = geometry.to_model(corner + geometry.side) + geometry.crop
+    high = geometry.to_model(corner + geometry.sides) + geometry.crop
     np.testing.assert_allclose(low, 0, atol=1e-9)
     np.testing.assert_allclose(high, geometry.size, rtol=1e-9)
 
@@ -108,7 +109,7 @@ def test_a_cut_follows_its_closed_form_and_fills_the_prepared_image(geometry):
 
 
 @pytest.mark.parametrize("resample", ["area", "bilinear", "bicubic", "lanczos"])
-@pytest.mark.parametrize("fit", ["pad", "crop"])
+@pytest.mark.parametrize("fit", ["pad", "crop", "squash"])
 @pytest.mark.parametrize(("height", "width"), [(300, 200), (257, 323), (150, 150), (40, 61)])
 def test_a_rectangle_lands_where_the_box_says_for_every_fit_and_filter(
     height, width, fit, resample
@@ -122,6 +123,37 @@ def test_a_rectangle_lands_where_the_box_says_for_every_fit_and_filter(
     centre = np.arange(96) + 0.5
     found = [(mass.sum(axis) @ centre) / mass.sum() for axis in (0, 1)]
     np.testing.assert_allclose(found, box[:2] + box[2:] / 2, atol=0.1)
+
+
+@given(
+    st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
+    st.integers(16, 1024),
+    st.data(),
+    st.lists(st.floats(-1, 2), min_size=4, max_size=4),
+)
+def test_a_squashed_image_has_a_scale_for_each_axis(shape, size, data, part):
+    height, width = shape
+    geometry = SquareGeometry(height, width, size, data.draw(st.integers(1, size)), "squash")
+    x, y, w, h = (value * n for value, n in zip(part, (width, height) * 2, strict=True))
+    cut = (size - geometry.input_size) // 2
+    expected = [
+        x * size / width - cut,
+        y * size / height - cut,
+        w * size / width,
+        h * size / height,
+    ]
+    found = geometry.box_to_model([x, y, w, h])
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(to_original(geometry, found), [x, y, w, h], rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("shape", [(300, 200), (40, 61)])
+def test_a_squashed_image_is_pillows_own_resize(shape, resample):
+    image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    how = {"size": 96, "fit": "squash", "resample": resample, "levels": "as_stored"}
+    expected = Image.fromarray(image).resize((96, 96), Image.Resampling[resample.upper()])
+    np.testing.assert_array_equal(prepare_image(image, PrepareSettings(**how)), expected)
 
 
 def test_settings_that_came_later_leave_older_hashes_as_they_were():

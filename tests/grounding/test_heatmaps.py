@@ -73,7 +73,7 @@ def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place)
     # The grid of a ResNet: the first region's centre is the first pixel's.
     grid = RegionGrid(cells, cells, geometry.input_size / cells, 0.5)
     x, y = geometry.to_original(grid.centres())[row, column]
-    cell = grid.stride / geometry.scale
+    cell = grid.stride / geometry.scales[0]
     if not (cell <= x <= width - cell and cell <= y <= height - cell):
         return  # the tent of this cell reaches beyond the image
     scores = np.zeros((cells, cells))
@@ -165,17 +165,19 @@ def test_a_map_that_is_not_of_the_grid_is_refused():
     size=st.integers(40, 150),
     cut=st.floats(0, 0.25),
     place=st.tuples(st.floats(0.3, 0.7), st.floats(0.3, 0.7)),
+    fit=st.sampled_from(["pad", "squash"]),
 )
-def test_a_spot_goes_through_the_real_preprocessing_and_comes_back(shape, size, cut, place):
+def test_a_spot_goes_through_the_real_preprocessing_and_comes_back(shape, size, cut, place, fit):
     """The forward way is OpenCV's own: pad, resize, crop. The way back must undo it."""
     height, width = shape
-    geometry = SquareGeometry(height, width, size, max(16, size - 2 * int(cut * size / 2)))
+    side = max(16, size - 2 * int(cut * size / 2))
+    geometry = SquareGeometry(height, width, size, side, fit)
     rows, columns = np.mgrid[:height, :width] + 0.5
     y, x = place[0] * height, place[1] * width
-    sigma = max(2.5, 2.5 / geometry.scale)  # wide enough to survive the resizing
+    sigma = max(2.5, 2.5 / min(geometry.scales))  # wide enough to survive the resizing
     u, v = geometry.to_model([x, y])
     reach = 4 * sigma
-    margin = reach * geometry.scale
+    margin = reach * max(geometry.scales)
     if not (
         margin < u < geometry.input_size - margin and margin < v < geometry.input_size - margin
     ):
@@ -183,7 +185,7 @@ def test_a_spot_goes_through_the_real_preprocessing_and_comes_back(shape, size, 
     if not (reach < x < width - reach and reach < y < height - reach):
         return
     spot = 255 * np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 2 / sigma**2)
-    square = to_square(np.rint(spot).astype(np.uint8), size)
+    square = to_square(np.rint(spot).astype(np.uint8), size, fit)
     first = geometry.crop
     seen = square[first : first + geometry.input_size, first : first + geometry.input_size]
     # A network whose regions are the pixels of its input and whose score is their brightness.

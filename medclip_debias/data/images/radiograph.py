@@ -124,6 +124,8 @@ class Radiograph:
     def stretched(self, settings: PrepareSettings) -> NDArray[np.uint8]:
         """Clip at the percentiles ``settings.clip``, stretch to 0..255, equalise if asked.
 
+        With ``levels: as_stored`` an 8-bit image keeps its levels.
+
         With ``equalize`` grey levels are cut, not rounded, and inverted after that, as in the
         conversion behind MIMIC-CXR-JPG; ``clip: [0, 100]`` and ``window: none`` then give
         its very grey levels.
@@ -133,6 +135,9 @@ class Radiograph:
         """
         import cv2
 
+        if settings.levels == "as_stored" and self._eight_bits:
+            levels = np.rint(self._shown).astype(np.uint8)
+            return self._looked_up(255 - levels if self.inverted else levels)
         low, high = self.percentiles(settings.clip)
         if not low < high:
             raise UserError(
@@ -145,6 +150,11 @@ class Radiograph:
         table = levels.astype(np.uint8)
         grey = self._looked_up(255 - table if self.inverted else table)
         return np.asarray(cv2.equalizeHist(grey)) if settings.equalize else grey
+
+    @property
+    def _eight_bits(self) -> bool:
+        """Whether the values are the levels of an 8-bit file."""
+        return len(self.values) == 256 and bool((np.sort(self.values) == np.arange(256)).all())
 
     @property
     def _shown(self) -> NDArray[np.float64]:

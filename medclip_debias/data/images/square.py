@@ -34,19 +34,20 @@ def stretch(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDAr
 def to_square(
     grey: NDArray[np.uint8], size: int, fit: Fit = "pad", resample: Resample = "area"
 ) -> NDArray[np.uint8]:
-    """Pad with 0 (or cut) to a centred square and resize it; the geometry of `SquareGeometry`."""
+    """Pad with 0, or cut, to a centred square, or take the whole, and resize: `SquareGeometry`."""
     import cv2
 
     height, width = grey.shape
     place = SquareGeometry(height, width, size, size, fit)
     left, top = max(-place.pad_x, 0), max(-place.pad_y, 0)
+    across, down = place.sides
     if fit == "pad":
-        square = np.zeros((place.side, place.side), dtype=np.uint8)
+        square = np.zeros((down, across), dtype=np.uint8)
         square[place.pad_y : place.pad_y + height, place.pad_x : place.pad_x + width] = grey
     else:
-        square = grey[top : top + place.side, left : left + place.side]
+        square = grey[top : top + down, left : left + across]
     if resample == "area":
-        method = cv2.INTER_AREA if place.side > size else cv2.INTER_LINEAR
+        method = cv2.INTER_AREA if max(across, down) > size else cv2.INTER_LINEAR
         return np.asarray(cv2.resize(square, (size, size), interpolation=method), dtype=np.uint8)
     from PIL import Image
 
@@ -56,6 +57,6 @@ def to_square(
     resized = Image.fromarray(whole).resize(
         (size, size),
         Image.Resampling[resample.upper()],
-        box=(*box, box[0] + place.side, box[1] + place.side),
+        box=(*box, box[0] + across, box[1] + down),
     )
     return np.array(resized, dtype=np.uint8)  # a copy: Pillow's own memory is read-only

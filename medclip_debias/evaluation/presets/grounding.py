@@ -158,8 +158,8 @@ def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArr
     """Boxes on the square of ``side`` pixels, in whole pixels as AFLoc's ``box_transfer`` cuts.
 
     The longer side becomes ``side``, what the shorter one lacks is padded half before and half
-    behind; place and size are cut down each for itself. Where the model's own square is a crop
-    (no published case) the crop's place is cut down likewise.
+    behind; place and size are cut down each for itself. Where the model's own square is a crop or
+    squashed (no published case) the place is cut down likewise.
 
     Args:
         boxes: ``[K, 4]`` of x, y, width, height in original pixels.
@@ -167,13 +167,14 @@ def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArr
         side: of the square.
     """
     array = as_boxes(boxes).astype(np.float64)
-    factor = side / float(geometry.side)
+    factors = side / np.array(geometry.sides, dtype=np.float64)
     if geometry.fit == "pad":
-        pad = np.array([(side - int(n * factor)) // 2 for n in (geometry.width, geometry.height)])
+        lengths = (geometry.width, geometry.height) * factors
+        pad = (side - lengths.astype(np.int64)) // 2
         pad[int(geometry.height >= geometry.width)] = 0  # the longer side is not padded
     else:
-        pad = np.array([geometry.pad_x * factor, geometry.pad_y * factor])
-    found = array * factor
+        pad = np.array([geometry.pad_x, geometry.pad_y]) * factors
+    found = array * np.tile(factors, 2)
     found[:, :2] += pad
     return np.floor(found).astype(np.int64)
 

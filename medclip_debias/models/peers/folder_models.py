@@ -333,8 +333,7 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> Pe
 
     ``image_size`` is the network's; None where it reads any (DINOv2) and the processor decides.
 
-    A processor that resizes both sides alike (SigLIP's) changes the proportions of an image; here
-    they are kept, with black bands, as every place in this project lies on one scale.
+    NaFlex, which keeps an image's proportions, has black bands here.
 
     Raises:
         UserError: there is no such file, or it asks for what is not offered here.
@@ -374,7 +373,7 @@ def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> Pe
     prepare = found.prepare.model_copy(
         update={
             "size": short or both,
-            "fit": "crop" if short else "pad",
+            "fit": "crop" if short else "pad" if naflex else "squash",
             "resample": _FILTERS[resample],
         }
     )

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from torch import Tensor
 
+from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash
 from medclip_debias.models.image_encoder import weight_file
@@ -114,6 +115,8 @@ def import_model(
     config: Path | None = None,
     golden: bool = False,
     score: str = "whole",
+    levels: str | None = None,
+    fit: str | None = None,
 ) -> Peer:
     """Read published files, check every tensor, and write a peer folder.
 
@@ -127,6 +130,8 @@ def import_model(
             ``preprocessor_config.json`` (radzero, conns), or the questions (kad, medklip).
         golden: store golden samples, with which every later loading tests the machine.
         score: by what `medclip_debias.models.load.load_model` shall let it score (GLoRIA).
+        levels: grey levels of 8-bit files, ``stretched`` or ``as_stored``; None as published.
+        fit: how an image becomes a square, ``pad``, ``crop`` or ``squash``; None as published.
 
     Returns:
         The model, as `Peer.load` reads it from ``out``.
@@ -147,9 +152,10 @@ def import_model(
         )
     if score != "whole" and kind != "gloria":
         raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
+    change = {name: value for name, value in (("levels", levels), ("fit", fit)) if value}
     places = {"weights": weights, "text": text}
     if kind in READERS:
-        return _of_folder(kind, weights, out, (text, config), golden)
+        return _of_folder(kind, weights, out, (text, config), golden, change)
     state = read_checkpoint(weights)
     where = str(weights)
     learned = _learned_by_loss(state)
@@ -164,6 +170,7 @@ def import_model(
         settings = settings.model_copy(update={"score": score})
     if preprocessing is None:
         preprocessing = clip_preprocessing(settings, config)
+    preprocessing = _changed(preprocessing, change)
     provenance = {
         "imported": {path.name: file_hash(path) for path in files},
         "licence": licence_line(kind, places),
@@ -173,7 +180,12 @@ def import_model(
 
 
 def _of_folder(
-    kind: Kind, folder: Path, out: Path, unused: tuple[Path | None, ...], golden: bool
+    kind: Kind,
+    folder: Path,
+    out: Path,
+    unused: tuple[Path | None, ...],
+    golden: bool,
+    change: Mapping[str, str],
 ) -> Peer:
     """A model whose weights, configuration and tokenizer lie in one folder."""
     if any(unused):
@@ -188,7 +200,7 @@ def _of_folder(
     settings = settings.model_copy(update=_learned_by_loss(published))
     image = settings.image
     size = image.image_size if isinstance(image, ViTSettings) else None
-    preprocessing = folder_preprocessing(kind, folder, size)
+    preprocessing = _changed(folder_preprocessing(kind, folder, size), change)
     names = (path.name, *SIDE_FILES)
     provenance = {
         "imported": {n: file_hash(folder / n) for n in names if (folder / n).is_file()},
@@ -196,6 +208,14 @@ def _of_folder(
         "unused_tensors": {},
     }
     return _written(settings, state, tokenizer, preprocessing, provenance, out, golden, str(path))
+
+
+def _changed(published: PeerPreprocessing, change: Mapping[str, str]) -> PeerPreprocessing:
+    """The published preprocessing with what was asked for in its place."""
+    prepare = published.prepare.model_dump() | dict(change)
+    return published.model_copy(
+        update={"prepare": validate(PrepareSettings, prepare, "import-model")}
+    )
 
 
 def _written(

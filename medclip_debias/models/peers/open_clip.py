@@ -124,7 +124,9 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
     size = image.image_size if isinstance(image, sized) else 224
     resnet = isinstance(image, ResNetSettings)
     found = published_preprocessing(settings.kind, size, resnet=resnet)
-    given = {} if config is None else read_config(config).get("preprocess_cfg") or {}
+    if config is None:
+        return found
+    given = read_config(config).get("preprocess_cfg") or {}
     modes = ("shortest", "longest", "squash")
     for name, known in (("resize_mode", modes), ("interpolation", ("bicubic", "bilinear"))):
         if given.get(name, known[0]) not in known:
@@ -134,9 +136,8 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
             )
     change: dict[str, Any] = {}
     prepare = {"resample": given.get("interpolation", found.prepare.resample)}
-    if given.get("resize_mode") in ("longest", "squash"):
-        # Both sides alike would change the proportions; here they are kept, with black bands.
-        prepare["fit"] = "pad"
+    fits = {"shortest": "crop", "longest": "pad", "squash": "squash"}
+    prepare["fit"] = fits[given.get("resize_mode", "shortest")]
     change["prepare"] = found.prepare.model_copy(update=prepare)
     if isinstance(given.get("mean"), list) and isinstance(given.get("std"), list):
         change |= {"channel_mean": tuple(given["mean"]), "channel_std": tuple(given["std"])}

@@ -38,6 +38,7 @@ from medclip_debias.models.peers.settings import (
     SwinSettings,
     ViTSettings,
     WordsTextSettings,
+    published_preprocessing,
 )
 from medclip_debias.models.peers.text import checked
 from medclip_debias.models.peers.visual_towers import timm_names
@@ -142,7 +143,13 @@ def read_radzero(
     loss = "loss_fns.RadZeroLoss."
     state = without(state, [POSITIONS, (r"^text_model\.pooler\.", POOLER)], unused)
     image, named, preprocessing = _dinov2(
-        state, "vision_model.", "align_transformer.transformer_layers.layer.", "norm", config, where
+        "radzero",
+        state,
+        "vision_model.",
+        "align_transformer.transformer_layers.layer.",
+        "norm",
+        config,
+        where,
     )
     for name in ("weight", "bias"):
         shape_of(state, f"{loss}layer_norm.{name}", where)
@@ -183,7 +190,7 @@ def read_conns(
     )
     blocks = "vision_encoder.transformer_blocks.layer."
     image, named, preprocessing = _dinov2(
-        state, "vision_encoder.rad_dino_model.", blocks, "linear", config, where
+        "conns", state, "vision_encoder.rad_dino_model.", blocks, "linear", config, where
     )
     dim = shape_of(state, "vision_proj.weight", where)[0]
     named |= renamed(
@@ -342,7 +349,7 @@ def flat_tokens(named: State) -> dict[str, Tensor]:
 
 
 def _dinov2(
-    state: State, trunk: str, blocks: str, head: str, config: Path | None, where: str
+    kind: Kind, state: State, trunk: str, blocks: str, head: str, config: Path | None, where: str
 ) -> tuple[Dinov2Settings, dict[str, Tensor], PeerPreprocessing]:
     """A DINOv2 below ``trunk`` and the blocks after it: settings, tensors, preprocessing."""
     patches = shape_of(state, f"{trunk}embeddings.patch_embeddings.projection.weight", where)
@@ -370,7 +377,7 @@ def _dinov2(
         (rf"^{re.escape(trunk)}", "image.encoder.trunk."),
         (rf"^{re.escape(blocks)}", "image.blocks.layer."),
     )
-    preprocessing = processor(config, patch)
+    preprocessing = processor(kind, config, patch)
     settings = Dinov2Settings(
         config=fields.model_dump(mode="json"),
         image_size=preprocessing.input_size,
@@ -401,13 +408,11 @@ def _attending(
 _FILTERS: Mapping[int, Resample] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
-def processor(path: Path | None, multiple: int = 1) -> PeerPreprocessing:
+def processor(kind: Kind, path: Path | None, multiple: int = 1) -> PeerPreprocessing:
     """The preprocessing of a ``preprocessor_config.json`` of transformers.
 
-    One that pulls both sides to a square, whatever the shape, gets black bands instead: heatmaps
-    go back to the image without a distortion.
-
     Args:
+        kind: whose code reads it.
         path: the file.
         multiple: of what the network's side must be.
 
@@ -444,7 +449,8 @@ def processor(path: Path | None, multiple: int = 1) -> PeerPreprocessing:
             "size": side,
             "clip": (0, 100),
             "window": "none",
-            "fit": "crop" if cut else "pad",
+            "levels": published_preprocessing(kind).prepare.levels,
+            "fit": "crop" if cut else "squash",
             "resample": _FILTERS[resample],
         },
         "input_size": inside,

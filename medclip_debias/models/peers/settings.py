@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from medclip_debias.config import (
     LaterSettings,
+    Levels,
     PrepareSettings,
     Preprocessing,
     Resample,
@@ -338,9 +339,9 @@ class PeerSettings(LaterSettings):
         return self
 
 
-def _whole_range(size: int, **values: Any) -> PrepareSettings:
-    """The peers stretch the whole range of an image and know no DICOM window."""
-    return PrepareSettings(size=size, clip=(0, 100), window="none", **values)
+def _published(size: int, levels: Levels = "as_stored", **values: Any) -> PrepareSettings:
+    """No published code applies a DICOM window; most take the levels of 8-bit files as such."""
+    return PrepareSettings(size=size, clip=(0, 100), window="none", levels=levels, **values)
 
 
 def published_preprocessing(
@@ -356,12 +357,12 @@ def published_preprocessing(
     match kind:
         case "biovil" | "biovil_t":
             return PeerPreprocessing(
-                prepare=_whole_range(512, fit="crop", resample="bilinear"),
+                prepare=_published(512, "stretched", fit="crop", resample="bilinear"),
                 input_size=480 if kind == "biovil" else 448,
             )
         case "gloria":
             return PeerPreprocessing(
-                prepare=_whole_range(256),
+                prepare=_published(256),
                 input_size=224,
                 channel_mean=(0.5,),
                 channel_std=(0.5,),
@@ -370,14 +371,14 @@ def published_preprocessing(
             )
         case "medclip":
             return PeerPreprocessing(
-                prepare=_whole_range(224, resample="bicubic"),
+                prepare=_published(224, resample="bicubic"),
                 input_size=224,
                 channel_mean=(0.5862785803043838,),
                 channel_std=(0.27950088968644304,),
             )
         case "chexzero":
             return PeerPreprocessing(
-                prepare=_whole_range(320, resample="lanczos"),
+                prepare=_published(320, resample="lanczos"),
                 input_size=320,
                 channel_mean=(101.48761 / 255,) * 3,
                 channel_std=(83.43944 / 255,) * 3,
@@ -386,14 +387,14 @@ def published_preprocessing(
             )
         case "siglip":
             return PeerPreprocessing(
-                prepare=_whole_range(image_size, resample="bicubic"),
+                prepare=_published(image_size, fit="squash", resample="bicubic"),
                 input_size=image_size,
                 channel_mean=(0.5,) * 3,
                 channel_std=(0.5,) * 3,
             )
         case "rad_dino":
             return PeerPreprocessing(
-                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                prepare=_published(image_size, fit="crop", resample="bicubic"),
                 input_size=image_size,
                 channel_mean=(0.5307,) * 3,
                 channel_std=(0.2583,) * 3,
@@ -403,14 +404,14 @@ def published_preprocessing(
         case "mgca" | "carzero":
             mean, std = (0.5, 0.5) if kind == "mgca" else (0.4978, 0.2449)
             return PeerPreprocessing(
-                prepare=_whole_range(256),
+                prepare=_published(256),
                 input_size=224,
                 channel_mean=(mean,) * 3,
                 channel_std=(std,) * 3,
             )
         case "afloc":
             return PeerPreprocessing(
-                prepare=_whole_range(224),
+                prepare=_published(224),
                 input_size=224,
                 channel_mean=(0.5,),
                 channel_std=(0.5,),
@@ -420,27 +421,28 @@ def published_preprocessing(
         case "kad" | "medklip":
             filter_: Resample = "bicubic" if kind == "kad" else "bilinear"
             return PeerPreprocessing(
-                prepare=_whole_range(image_size, resample=filter_),
+                prepare=_published(image_size, fit="squash", resample=filter_),
                 input_size=image_size,
                 channel_mean=IMAGENET_MEAN,
                 channel_std=IMAGENET_STD,
             )
         case "cxr_clip":
             return PeerPreprocessing(
-                prepare=_whole_range(224, fit="crop", resample="bilinear"),
+                prepare=_published(224, fit="crop", resample="bilinear"),
                 input_size=224,
                 channel_mean=IMAGENET_MEAN if resnet else (0.5,),
                 channel_std=IMAGENET_STD if resnet else (0.5,),
             )
         case "radzero" | "conns":
             # An import reads filter, mean and deviation from the preprocessor_config.json.
+            levels: Levels = "stretched" if kind == "radzero" else "as_stored"
             return PeerPreprocessing(
-                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                prepare=_published(image_size, levels, fit="crop", resample="bicubic"),
                 input_size=image_size,
             )
         case "open_clip" | "clip":
             return PeerPreprocessing(
-                prepare=_whole_range(image_size, fit="crop", resample="bicubic"),
+                prepare=_published(image_size, fit="crop", resample="bicubic"),
                 input_size=image_size,
                 channel_mean=OPENAI_MEAN,
                 channel_std=OPENAI_STD,

@@ -3,8 +3,8 @@
 
 // Where the pixels of an axis lie among the centres of the regions: for each of `pixels` the region
 // before it, the share of the one after it, and whether the model saw it.
-function axis(geometry, pad, cells, pixels) {
-  const { size, side, crop, input, first, stride } = geometry;
+function axis(geometry, pad, side, cells, pixels) {
+  const { size, crop, input, first, stride } = geometry;
   const before = new Int32Array(pixels.length), share = new Float64Array(pixels.length);
   const seen = new Uint8Array(pixels.length);
   pixels.forEach((pixel, k) => {
@@ -28,8 +28,8 @@ export class ScoreMap {
   // it; NaN where the model saw nothing.
   eachRow(columns, rows, take) {
     const { grid, geometry } = this, wide = geometry.columns;
-    const across = axis(geometry, geometry.pad_x, wide, columns);
-    const down = axis(geometry, geometry.pad_y, geometry.rows, rows);
+    const across = axis(geometry, geometry.pad_x, geometry.side_x, wide, columns);
+    const down = axis(geometry, geometry.pad_y, geometry.side_y, geometry.rows, rows);
     const profile = new Float64Array(wide), row = new Float64Array(columns.length);
     for (let k = 0; k < rows.length; k++) {
       const start = down.before[k] * wide, next = geometry.rows > 1 ? start + wide : start;

@@ -14,6 +14,7 @@ from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_image, stretch
+from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.errors import UserError
 
 RAMP = (np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3).astype(np.uint16)
@@ -198,6 +199,19 @@ class TestPrepare:
         expected = np.clip((values - low) / (high - low), 0, 1) * 255
         grey = stretch(values, PrepareSettings(clip=(2.0, 97.3)))
         assert np.abs(grey - expected).max() <= 0.501
+
+    @pytest.mark.parametrize("inverted", [False, True])
+    def test_stored_levels_are_kept_where_they_are_of_8_bits(self, inverted):
+        image = np.random.default_rng(3).integers(30, 190, (40, 50)).astype(np.uint8)
+        stored = PrepareSettings(levels="as_stored")
+        expected = 255 - image if inverted else image
+        found = stretch(Radiograph.of(image, inverted=inverted), stored)
+        np.testing.assert_array_equal(found, expected)
+        deep = image.astype(np.uint16) * 16
+        expected = stretch(deep, PrepareSettings())
+        np.testing.assert_array_equal(stretch(deep, stored), expected)
+        with pytest.raises(ValueError, match="exclude each other"):
+            PrepareSettings(levels="as_stored", equalize=True)
 
     def test_one_outlier_does_not_take_the_grey_levels(self):
         image = RAMP.astype(np.float32)

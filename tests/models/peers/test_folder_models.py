@@ -94,7 +94,7 @@ def test_siglip_gives_the_librarys_vectors(siglip, tmp_path):
         found.regions, each_alone(reference.vision_model.head, tokens), **CLOSE
     )
     p = peer.preprocessing.prepare
-    assert (p.size, p.fit, p.resample, p.clip) == (70, "pad", "bilinear", (0, 100))
+    assert (p.size, p.fit, p.resample, p.clip) == (70, "squash", "bilinear", (0, 100))
     assert peer.provenance["licence"] == KNOWN["siglip"]
     assert set(peer.provenance["imported"]) >= {"model.safetensors", "spiece.model"}
     # What its loss learned, from which training goes on.
