@@ -58,8 +58,17 @@ def import_model(
     """Turn another group's weights into a model folder for evaluate and ground."""
     from medclip_debias.models.peers.importing import import_model as run
 
-    how = {"score": score, "levels": levels, "fit": fit}
-    peer = run(kind, weights, out, text=text, config=config, golden=self_test, **how)
+    peer = run(
+        kind,
+        weights,
+        out,
+        text=text,
+        config=config,
+        golden=self_test,
+        score=score,
+        levels=levels,
+        fit=fit,
+    )
     grid = peer.grid
     shown = {
         "model": str(out),

@@ -79,16 +79,18 @@ class SquareGeometry:
 
     def to_model(self, xy: ArrayLike) -> Floats:
         """Map points ``[..., 2]`` (x, y) of the original image to the network's input."""
-        return self.scales * (_floats(xy, 2) + self._pad) - self.crop
+        return np.asarray(self.scales) * (_floats(xy, 2) + self._pad) - self.crop
 
     def to_original(self, xy: ArrayLike) -> Floats:
         """Map points ``[..., 2]`` (x, y) of the network's input to the original image."""
-        return (_floats(xy, 2) + self.crop) / self.scales - self._pad
+        return (_floats(xy, 2) + self.crop) / np.asarray(self.scales) - self._pad
 
     def box_to_model(self, box: ArrayLike) -> Floats:
         """Map boxes ``[..., 4]`` (x, y, width, height); boxes may leave the crop."""
         box = _floats(box, 4)
-        return np.concatenate([self.to_model(box[..., :2]), box[..., 2:] * self.scales], axis=-1)
+        return np.concatenate(
+            [self.to_model(box[..., :2]), box[..., 2:] * np.asarray(self.scales)], axis=-1
+        )
 
     @property
     def _pad(self) -> Floats:

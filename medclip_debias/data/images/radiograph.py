@@ -136,8 +136,8 @@ class Radiograph:
         import cv2
 
         if settings.levels == "as_stored" and self._eight_bits:
-            levels = np.rint(self._shown).astype(np.uint8)
-            return self._looked_up(255 - levels if self.inverted else levels)
+            stored = self._shown.astype(np.uint8)
+            return self._looked_up(255 - stored if self.inverted else stored)
         low, high = self.percentiles(settings.clip)
         if not low < high:
             raise UserError(

@@ -169,8 +169,8 @@ def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArr
     array = as_boxes(boxes).astype(np.float64)
     factors = side / np.array(geometry.sides, dtype=np.float64)
     if geometry.fit == "pad":
-        lengths = (geometry.width, geometry.height) * factors
-        pad = (side - lengths.astype(np.int64)) // 2
+        lengths = np.array([geometry.width, geometry.height]) * factors
+        pad = (side - np.floor(lengths)) // 2
         pad[int(geometry.height >= geometry.width)] = 0  # the longer side is not padded
     else:
         pad = np.array([geometry.pad_x, geometry.pad_y]) * factors
