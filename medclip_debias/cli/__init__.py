@@ -27,6 +27,7 @@ from medclip_debias.cli.common import PROGRAM, app
 from medclip_debias.cli.help import help_of
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
 from medclip_debias.memory import keep_freed_memory
+from medclip_debias.training.signals import StoppedBySignalError, is_first_process
 
 __all__ = ["app", "main", "run"]
 
@@ -67,6 +68,8 @@ def _run(words: list[str]) -> int:
         return code
     except UserError as error:
         return _say(str(error), EXIT_CODE)
+    except StoppedBySignalError as stop:
+        return _say(str(stop), stop.code) if is_first_process() else stop.code
     except OSError as error:
         if _debugging():
             raise

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, must_know, note, progress, show
+from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
 
 
 @app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
@@ -36,23 +36,18 @@ def experiment(
     Run the same command again to resume; what was measured is not measured again.
     """
     from medclip_debias.experiments.command import run_grid
-    from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError
 
-    try:
-        with progress("Cells") as advance:
-            results = run_grid(
-                grid,
-                settings or [],
-                out=out,
-                workers=workers,
-                planned=planned,
-                others=reuse or (),
-                progress=advance,
-                say=None if as_json else note,
-            )
-    except StoppedBySignalError as stop:
-        must_know(f"medclip-debias: {stop}")
-        raise typer.Exit(EXIT_CODE) from None
+    with progress("Cells") as advance:
+        results = run_grid(
+            grid,
+            settings or [],
+            out=out,
+            workers=workers,
+            planned=planned,
+            others=reuse or (),
+            progress=advance,
+            say=None if as_json else note,
+        )
     if planned:
         show(results, as_json)
         return

@@ -102,7 +102,7 @@ def train(
 
     OUT/report.html shows how far it is while it trains, and OUT/train.log every line.
     """
-    from medclip_debias.training.signals import EXIT_CODE, StoppedBySignalError, stop_signals
+    from medclip_debias.training.signals import stop_signals
 
     if longer and fresh:
         raise UserError("give either --continue or --fresh, not both.")
@@ -120,25 +120,20 @@ def train(
             chosen = load_run(config, settings or [], loss)
             limit = chosen.train.validate_images
             validator = validator_of(chosen.prepared, limit) if first else None
-        try:
-            with progress("Steps", lines=False) as advance:
-                result = run(
-                    chosen,
-                    where=str(config),
-                    fresh=fresh,
-                    progress=advance,
-                    validator=validator,
-                    allow_changed_data=allow_changed_data,
-                    warn=must_know,
-                    say=note,
-                    line=log_lines(),
-                    watcher=LivePage(chosen) if first else None,
-                    longer=longer,
-                )
-        except StoppedBySignalError as stop:
-            if first:
-                must_know(f"medclip-debias: {stop}")
-            raise typer.Exit(EXIT_CODE) from None
+        with progress("Steps", lines=False) as advance:
+            result = run(
+                chosen,
+                where=str(config),
+                fresh=fresh,
+                progress=advance,
+                validator=validator,
+                allow_changed_data=allow_changed_data,
+                warn=must_know,
+                say=note,
+                line=log_lines(),
+                watcher=LivePage(chosen) if first else None,
+                longer=longer,
+            )
     if not first:
         return
     if result.finished_before:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import errno
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -31,7 +32,7 @@ from medclip_debias.errors import UserError
 PREFETCH = 2  # batches that each process reads ahead
 _T = TypeVar("_T")
 # Those of a terminal, of whoever started the run, and of Slurm: they are for the main process.
-_OF_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_OF_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _SHARED = Path("/dev/shm")
 
 _MORE_SHARED = (
@@ -247,8 +248,13 @@ def _explained(workers: list[BaseProcess]) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError, EOFError) as error:
+        broken = isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
+        if broken:  # a process that dies closes its connections before its exit code is there
+            multiprocessing.connection.wait([process.sentinel for process in workers], timeout=5)
         codes = [code for process in workers if (code := process.exitcode)]
         sentence = _why(codes[0], error) if codes else _why_here(error)
+        if broken and sentence is None:
+            sentence = f"A process of the data loader does not answer; {_AGAIN}"
         if sentence is None:
             raise
         raise UserError(sentence) from error

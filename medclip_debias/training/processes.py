@@ -112,7 +112,7 @@ def together(
             raise
         failed = True
         if signals and signals.name and not signals.begun:
-            raise StoppedBySignalError(before_the_first_step(signals.name)) from None
+            raise StoppedBySignalError(before_the_first_step(signals.name), signals.name) from None
         if (watch and watch.ending) or _reported(said):
             raise SystemExit(EXIT_CODE) from None
         raise UserError(

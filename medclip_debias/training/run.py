@@ -140,7 +140,7 @@ def train(
             a new hash, another run trains in the folder, it holds a run with other settings or a
             checkpoint written under others, the loss stopped being a number, the memory or the
             disk is full, a process of the data loader died.
-        StoppedBySignalError: SIGTERM or SIGUSR1 came; the state is saved.
+        StoppedBySignalError: SIGTERM, SIGUSR1, SIGHUP or SIGINT came; the state is saved.
     """
     place = Place.from_environment()
     limit = settings.train.stall_minutes
@@ -156,7 +156,7 @@ def train(
         signals.at_once = False
         run = _Run(trainer, validator, warn or _log.warning, signals, watch, (line, watcher))
         if run.asked_to_stop():
-            raise StoppedBySignalError(before_the_first_step(signals.name))
+            raise StoppedBySignalError(before_the_first_step(signals.name), signals.name)
         with run.hold_folder():
             start = run.open_folder(fresh, allow_changed_data, longer)
             if run.first:
@@ -303,7 +303,8 @@ class _Run:
         if self.asked_to_stop():
             raise StoppedBySignalError(
                 f"stopped by {self._who()} after the last step; the model is saved and the run is "
-                "finished."
+                "finished.",
+                self.signals.name,
             )
         speed = (done - start) * train.batch_size / pace.elapsed if done > start else 0.0
         return self._result(start, done, speed)
@@ -368,7 +369,7 @@ class _Run:
                     pace.restart()  # the next row is of steps alone
                 yield done
                 if stopped:
-                    raise StoppedBySignalError(self._stopped(done))
+                    raise StoppedBySignalError(self._stopped(done), self.signals.name)
                 if over:
                     return
                 self.watch.enter("data")

@@ -6,8 +6,10 @@ imports begin (`medclip_debias.__main__`).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -16,15 +18,31 @@ from typing import Any
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: try again, which resumes where the run stopped."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of every verb."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
+_IGNORABLE = (signal.SIGHUP, signal.SIGINT)  # by nohup, and by a shell for its background jobs
 
 
 class StoppedBySignalError(Exception):
-    """The run saved its state and ended before its last step; the message says where."""
+    """The run saved its state and ended before its last step; the message says where.
+
+    Attributes:
+        code: the exit code that says so.
+    """
+
+    def __init__(self, sentence: str, signal_name: str | None = None) -> None:
+        super().__init__(sentence)
+        self.code = _code(signal_name)
 
 
 class StopSignals:
-    """While it listens, SIGTERM (Slurm, torchrun) and SIGUSR1 only set ``name``.
+    """While it listens, a signal that asks the run to stop only sets ``name``.
+
+    Those are SIGTERM (torchrun, containers), SIGUSR1 (Slurm), SIGHUP (a closed terminal) and
+    SIGINT (Ctrl-C; a second one interrupts as ever). SIGHUP and SIGINT stay ignored where whoever
+    started the process ignores them.
 
     Worker processes that inherit the handler ignore the signal: the main process ends them.
 
@@ -45,19 +63,28 @@ class StopSignals:
     def _note(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._owner:
             return
+        if number == signal.SIGHUP:
+            _let_go_of_closed_terminals()
+        # The agent of torchrun hands on the Ctrl-C that its processes have heard already.
+        elif number == signal.SIGINT and self.name is not None and "RANK" not in os.environ:
+            raise KeyboardInterrupt
         self.name = signal.Signals(number).name
         if self.at_once:
             self._leave()
+        elif number == signal.SIGINT and os.isatty(2):
+            tell("stops after this step and the next, and saves; Ctrl-C again ends it at once.")
 
     def _leave(self) -> None:
-        if _first_process():
+        if is_first_process():
             tell(before_the_first_step(self.name))
-        os._exit(EXIT_CODE)
+        os._exit(_code(self.name))
 
     def listen(self) -> None:
         """Take the signals from now on."""
         try:
             for number in _SIGNALS:
+                if number in _IGNORABLE and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
                 self._before[number] = signal.signal(number, self._note)
         except ValueError:  # not in the main thread: whoever runs us there stops us otherwise
             pass
@@ -67,6 +94,22 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+
+
+def _code(name: str | None) -> int:
+    return INTERRUPTED if name == "SIGINT" else EXIT_CODE
+
+
+def _let_go_of_closed_terminals() -> None:
+    """Send what is written to a terminal that is gone to nowhere, as it would be an error."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        try:
+            termios.tcgetattr(number)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 def before_the_first_step(name: str | None) -> str:
@@ -84,6 +127,8 @@ def listen_from_the_start(words: list[str]) -> None:
     """Listen for the rest of this process, if its command line is one of the verb ``train``."""
     global _listening
     if words[:1] == ["train"]:
+        # Else torch prints a page of C++ calls where another process of the run was killed.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         _listening = StopSignals()
         _listening.at_once = True
         _listening.listen()
@@ -116,7 +161,8 @@ def stop_signals(*, at_once: bool = False) -> Iterator[StopSignals]:
         _listening = None
 
 
-def _first_process() -> bool:
+def is_first_process() -> bool:
+    """Whether this is process 0 of a run, by torchrun's or Slurm's variables."""
     env = os.environ
     several = env.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     return env.get("RANK", env.get("SLURM_PROCID", "0") if several else "0") == "0"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import multiprocessing
 import os
+import pty
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import termios
 import time
 import traceback
 from pathlib import Path
@@ -131,18 +135,85 @@ def told(capfd):
     return [line for line in lines if not re.match(r"training |\d{4}-\d\d-\d\d ", line)]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_signal_to_the_group_saves_with_loader_workers(config, run, whole, capfd, name):
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGHUP", 75), ("SIGINT", 130)]
+)
+def test_a_signal_to_the_group_saves_with_loader_workers(config, run, whole, capfd, name, code):
     path = config(workers=2)
 
     def work():
+        signal.signal(getattr(signal, name), signal.SIG_DFL)  # as a shell starts it
         at_step(2, lambda: os.killpg(0, getattr(signal, name)))
         exits(path)
 
-    assert code_of(work) == 75
+    assert code_of(work) == code
     reported = told(capfd)
     assert len(reported) == 1
     assert f"stopped by {name} after step" in reported[0]
+    resumes_to_the_same(run(), whole, resumed_at=4)
+
+
+def test_a_second_interrupt_ends_the_run_at_once(config, run, whole, capfd):
+    path = config(workers=1, checkpoint_every=1)
+
+    def twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def work():
+        at_step(2, twice)
+        exits(path)
+
+    assert code_of(work) == 130
+    assert told(capfd) == ["medclip-debias: stopped; run the same command again to resume."]
+    resumes_to_the_same(run(), whole, resumed_at=2)
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
+def test_a_signal_that_whoever_starts_a_run_ignores_is_ignored(config, run, capfd, name):
+    """As nohup and a shell's background jobs do."""
+    path = config()
+
+    def work():
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+        at_step(2, lambda: os.kill(os.getpid(), getattr(signal, name)))
+        exits(path)
+
+    assert code_of(work) == 0
+    assert (run().out / "finished.json").is_file()
+
+
+def test_a_run_whose_terminal_is_closed_saves(config, run, whole):
+    """A terminal of its own in earnest, whose other end is closed while steps are taken."""
+    path = config(steps=6, checkpoint_every=100)
+    here, terminal = pty.openpty()
+
+    def work():
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        for number in range(3):
+            os.dup2(terminal, number)
+        os.close(terminal)
+        torch.set_num_threads(1)
+        at_step(2, lambda: (os.kill(parent, signal.SIGUSR2), time.sleep(1)))
+        exits(path)
+
+    parent, before = os.getpid(), signal.signal(signal.SIGUSR2, lambda *_: os.close(here))
+    try:
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            code = 1
+            try:
+                os.close(here)
+                work()
+            except SystemExit as end:
+                code = int(end.code or 0)
+            finally:
+                os._exit(code)
+        os.close(terminal)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
+    finally:
+        signal.signal(signal.SIGUSR2, before)
     resumes_to_the_same(run(), whole, resumed_at=4)
 
 
@@ -362,6 +433,36 @@ def test_a_stopped_process_ends_the_run(config, capfd, stopped):
     reported = capfd.readouterr().err
     assert reported.count("medclip-debias: ") == 1, reported
     assert f"Process {stopped} of the run has not answered for 0.03 minutes" in reported
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_of_the_run_is_one_sentence(config, run, killed):
+    """Processes of their own: what torch's C++ prints is decided when torch is imported."""
+    path = config(steps=2000, checkpoint_every=1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "medclip_debias", "train", path, "--quiet"],
+            env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    while not checkpoints(run().out / "checkpoints"):
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+    processes[killed].kill()
+    left = processes[1 - killed]
+    _, reported = left.communicate(timeout=60)
+    assert left.returncode == 2
+    assert len(reported.splitlines()) == 1
+    assert "Another process of the run ended without a word" in reported
+    processes[killed].communicate()
 
 
 def test_the_process_whose_data_stall_is_named(config, capfd):
