@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from world import World
+    from bad_inputs.world import World
 
 Verdict = Literal["refused", "counted", "read"]
 """``refused``: exit code 2 and one sentence, nothing left behind. ``counted``: exit code 0, and

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from case import case
-from world import World
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 PEERS = "other groups' models"
 PROCESSOR: dict[str, Any] = {

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from case import case
-from world import World
+
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 AREA = "image file"
 SIDE = 40

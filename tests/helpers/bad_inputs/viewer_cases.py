@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from case import case
-from world import World
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 VIEWER = "viewer"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from case import case
-from folder_cases import empty, halve, scramble
-from world import World
-
+from bad_inputs.case import case
+from bad_inputs.folder_cases import empty, halve, scramble
+from bad_inputs.world import World
 from medclip_debias.phantom.layout import LAYOUTS
 
 TABLES = (".csv", ".csv.gz", ".json", ".jsonl", ".txt", ".xlsx", ".parquet")

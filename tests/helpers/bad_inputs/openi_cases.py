@@ -8,8 +8,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from case import case
-from world import World
+
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 AREA, SPLITS = "Kaggle's tables of Open-i", "split file"
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from case import case
-from world import World
+
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 TRIPLETS = "report triplets"
 _TEXTS = {

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from case import stored
+
+from bad_inputs.case import stored
 
 REPORT = (
     "EXAMINATION: Chest.\n\nINDICATION: Mr. Zebulon Quackenbush, cough.\n\n"

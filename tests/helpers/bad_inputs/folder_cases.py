@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from case import case
-from world import World
+
+from bad_inputs.case import Case, case
+from bad_inputs.world import World
 
 
 def empty(path: Path) -> None:
@@ -333,11 +334,11 @@ def _index(name: str, damage: Callable[[Path], None]) -> Callable[[World], list[
     return build
 
 
-def add_index_cases(names: list[str]) -> None:
-    """Register the damages of every file that an index has."""
-    for name in names:
-        for how in ("empty", "cut off", "missing"):
-            case(INDEX, f"{name}: {how}", "refused")(_index(name, DAMAGES[how]))
+def index_cases(folder: Path, damage: str) -> list[Case]:
+    """The damage of every file that an index has."""
+    names = [p.name for p in sorted(folder.iterdir()) if p.is_file() and p.name[0] != "."]
+    builds = {name: _index(name, DAMAGES[damage]) for name in names}
+    return [Case(INDEX, f"{name}: {damage}", builds[name], ("refused",)) for name in names]
 
 
 case(INDEX, "a folder that is no index", "refused")(
@@ -478,12 +479,15 @@ def _parts(world: World, damage: Callable[[Path], None], name: str) -> list[str]
     return ["merge", *map(str, parts), str(world.out)]
 
 
-def add_part_cases(names: list[str]) -> None:
-    """Register a flipped bit and a cut for every file that a part has."""
-    for name in names:
-        for how, damage in {"one bit flipped": flip, "cut off": halve}.items():
+PART_DAMAGES: dict[str, Callable[[Path], None]] = {"one bit flipped": flip, "cut off": halve}
 
-            def build(world: World, name: str = name, damage: Any = damage) -> list[str]:
-                return _parts(world, damage, name)
 
-            case(PARTS, f"{name}: {how}", "refused")(build)
+def part_cases(folder: Path, damage: str) -> list[Case]:
+    """The damage of every file that a part has; an empty file has no bit to flip."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [p.name for p in files if p.suffix != ".lock" and p.stat().st_size > 8]
+
+    def build(name: str) -> Callable[[World], list[str]]:
+        return lambda world: _parts(world, PART_DAMAGES[damage], name)
+
+    return [Case(PARTS, f"{name}: {damage}", build(name), ("refused",)) for name in names]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from case import case
-from world import World
+
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 RESULTS = "benchmark results"
 SAMPLE = Path(__file__).parents[3] / "docs" / "benchmark"

@@ -6,8 +6,8 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 
-from case import case
-from world import PATIENT, REPORT, STUDY, World
+from bad_inputs.case import case
+from bad_inputs.world import PATIENT, REPORT, STUDY, World
 
 AREA = "manifest"
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from case import case
-from world import World
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 SHARING = "model cards, uploads, exports"
 

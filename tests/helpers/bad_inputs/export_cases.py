@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from case import case
-from folder_cases import GROUND
-from world import World
+from bad_inputs.case import case
+from bad_inputs.folder_cases import GROUND
+from bad_inputs.world import World
 
 case(GROUND, "an export with a structured report", "counted", shows="1 DICOM structured reports")(
     lambda world: _export(world)

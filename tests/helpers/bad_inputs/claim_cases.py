@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from case import case
-from world import World
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 AREA = "claims of sentences"
 SILENT = "0123456789abcdef"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from case import case
-from world import World
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 AREA = "settings of a run"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from case import case
-from world import PATIENT, STUDY, World
+from bad_inputs.case import case
+from bad_inputs.world import PATIENT, STUDY, World
 
 PADCHEST = "PadChest"
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"

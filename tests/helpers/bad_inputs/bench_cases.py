@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from case import case
-from world import World
+
+from bad_inputs.case import case
+from bad_inputs.world import World
 
 BENCH = "benchmark"
 
