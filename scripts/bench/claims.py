@@ -1,14 +1,15 @@
-"""How well claims are read from sentences, and what pair evidence costs at the size of MIMIC-CXR.
+"""How well claims are read from sentences.
 
     python scripts/bench/claims.py phantom PHANTOM...     precision and recall against the truth
     python scripts/bench/claims.py openi FOLDER           F1 against Open-i's MeSH headings
     python scripts/bench/claims.py sample FOLDER OUT.tsv  300 sentences and their claims, to judge
     python scripts/bench/claims.py verdicts JUDGED.tsv    counts of the verdicts in that file
-    python scripts/bench/claims.py scale                  377,000 studies x 400,000 sentences
 
 FOLDER holds Open-i (``NLMCXR_reports.tgz`` and ``indiana_reports.csv``); PHANTOM is one that
 `medclip-debias phantom` wrote. The lexicon was tuned on the reports whose hashed id is even
-(``--half tuned``); the published figures are those of the other half.
+(``--half tuned``); the published figures are those of the other half. ``--certain`` counts what is
+claimed without a doubt alone, ``--split test`` the reports of one split of
+`openi-report-80-10-10-v1` alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
 from medclip_debias.data.text.claims import Claim, RuleParser, load_lexicon
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.phantom.truth import Clause, statement_from_json
@@ -155,12 +157,16 @@ def half_of(study: str) -> str:
     return ("tuned", "held out")[int(hashlib.sha256(study.encode()).hexdigest(), 16) % 2]
 
 
-def openi_reports(folder: Path, half: str) -> tuple[list[list[str]], list[set[str]]]:
-    """Sentences and headings of the reports of one half that have both."""
+def openi_reports(
+    folder: Path, half: str, split: str | None = None
+) -> tuple[list[list[str]], list[set[str]]]:
+    """Sentences and headings of the reports of one half, and of one split, that have both."""
     with (folder / "indiana_reports.csv").open(encoding="utf-8", newline="") as file:
         headings = {f"CXR{row['uid']}": row["MeSH"] for row in csv.DictReader(file)}
     sentences, marked = [], []
     for study in detect(folder / "NLMCXR_reports.tgz").studies():
+        if split is not None and seeded_split(study.study_id) != split:
+            continue
         given = headings.get(study.study_id, "No Indexing")
         if study.report and half_of(study.study_id) == half and "No Indexing" not in given:
             found = [text for _, text in report_sentences(study.report)]
@@ -178,21 +184,21 @@ def _qualified(given: str) -> set[str]:
     return names
 
 
-def stated(parser: RuleParser, sentences: Iterable[str]) -> set[str]:
+def stated(parser: RuleParser, sentences: Iterable[str], certain: bool = False) -> set[str]:
     """Findings that a report claims present, surely or not, and what they also are."""
     found: set[str] = set()
     for text in sentences:
         for claim in parser.parse(text).claims:
-            if claim.present:
+            if claim.present and (claim.certain or not certain):
                 found |= parser.lexicon.ancestors[claim.finding]
     return found
 
 
-def openi(folder: Path, half: str) -> None:
+def openi(folder: Path, half: str, split: str | None = None, certain: bool = False) -> None:
     """Print precision, recall and F1 with bootstrap intervals over reports."""
     parser = RuleParser()
-    sentences, marked = openi_reports(folder, half)
-    read = [stated(parser, report) for report in sentences]
+    sentences, marked = openi_reports(folder, half, split)
+    read = [stated(parser, report, certain) for report in sentences]
     rng = np.random.default_rng(SEED)
     weights = rng.multinomial(len(read), np.full(len(read), 1 / len(read)), size=DRAWS)
     print(f"{len(read)} reports, {half}, lexicon {parser.lexicon.hash}, {DRAWS} draws\n")
@@ -201,6 +207,9 @@ def openi(folder: Path, half: str) -> None:
     scores = []
     for finding, names in HEADINGS.items():
         truth = np.array([bool(m & set(names)) for m in marked])
+        if not truth.any():
+            print(f"| {finding} | 0 | | | | | |")
+            continue
         found = np.array([finding in r for r in read])
         both, one = (truth & found).astype(int), truth.astype(int) + found.astype(int)
         f1 = 2 * both.sum() / max(one.sum(), 1)
@@ -267,6 +276,8 @@ def main() -> None:
     parser.add_argument("what", choices=["phantom", "openi", "sample", "verdicts"])
     parser.add_argument("paths", type=Path, nargs="*")
     parser.add_argument("--half", choices=["tuned", "held out"], default="held out")
+    parser.add_argument("--split", choices=["train", "validate", "test"])
+    parser.add_argument("--certain", action="store_true")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=SEED, help="of the sample")
     chosen = parser.parse_args()
@@ -274,7 +285,7 @@ def main() -> None:
     if chosen.what == "phantom":
         phantom(chosen.paths)
     elif chosen.what == "openi":
-        openi(chosen.paths[0], chosen.half)
+        openi(chosen.paths[0], chosen.half, chosen.split, chosen.certain)
     elif chosen.what == "sample":
         sample(chosen.paths[0], chosen.paths[1], chosen.count, chosen.seed)
     else:

@@ -132,8 +132,8 @@ class Lexicon(Settings):
 
 CUES = (
     *("negation_before", "negation_after", "not_a_negation", "uncertainty_before"),
-    *("uncertainty_after", "alternative", "set_aside", "ends", "exception", "affirmed"),
-    "otherwise",
+    *("uncertainty_list", "uncertainty_here", "uncertainty_after", "alternative", "set_aside"),
+    *("ends", "exception", "affirmed", "otherwise", "explains"),
 )
 MODIFIERS = {
     "side": ("left", "right", "both"),

@@ -10,8 +10,8 @@ from medclip_debias.data.text.claims.scan import Item
 
 MODIFIERS = ("side", "zone", "severity", "change")
 BREAKS = (
-    *("negation_before", "not_a_negation", "uncertainty_before", "set_aside", "ends"),
-    *("exception", "stop", "alternative"),
+    *("negation_before", "not_a_negation", "uncertainty_before", "uncertainty_here"),
+    *("uncertainty_list", "set_aside", "ends", "exception", "stop", "alternative"),
 )
 _PLAIN_BEFORE = 3
 """Words unknown to the lexicon between a modifier and its noun ("left focal patchy")."""
@@ -77,6 +77,10 @@ def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[P
         if any(place.change == "resolved" for place in last):
             found[noun] = [replace(place, change="resolved") for place in found[noun]]
     _distribute(clause, nouns, found)
+    for i, item in enumerate(clause):
+        if item.claimed and "resolved" in item.kinds.get("change", ()):
+            for j in set(list_before(clause, i)) & set(found):
+                found[j] = [replace(place, change="resolved") for place in found[j]]
     if nouns and carried != Place():
         places_of = found[nouns[0]]
         if all(not (p.side or p.zone) for p in places_of):
@@ -85,6 +89,50 @@ def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[P
     if nouns:
         _lead(clause, nouns[0], found)
     return found
+
+
+_PLURAL = ("are", "have", "were", "remain", "none")
+
+
+def list_before(clause: Sequence[Item], cue: int) -> list[int]:
+    """The findings and states that a cue behind them speaks of, the nearest first.
+
+    A list goes on through "and", "or" and its commas, and ends where what stands before has a
+    verb of its own ("there is an effusion and pneumonia cannot be excluded") or where a comma
+    divides two statements ("small effusion, pneumothorax is not seen").
+    """
+    listed: list[int] = []
+    joined = clause[cue].words[0] in _PLURAL
+    for i in range(cue - 1, -1, -1):
+        item = clause[i]
+        if item.has("affirmed", "negation_after", "uncertainty_after"):
+            break
+        if is_noun(item) or item.has("state"):
+            listed.append(i)
+        elif item.has("joins", "comma") and listed:
+            start = _part_start(clause, i)
+            two = item.has("joins") and i > 0 and clause[i - 1].has("comma") and start == 0
+            if _has_predicate(clause[start:i]) or two or not (joined or item.has("joins")):
+                break
+            joined = True
+    return listed
+
+
+def _part_start(clause: Sequence[Item], end: int) -> int:
+    """Where the part of a list that ends at a join or comma begins."""
+    while end > 0 and clause[end - 1].has("joins", "comma"):
+        end -= 1
+    while end > 0 and not clause[end - 1].has("joins", "comma"):
+        end -= 1
+    return end
+
+
+def _has_predicate(part: Sequence[Item]) -> bool:
+    """Whether a part says something by itself: "there is an effusion", "the heart is enlarged"."""
+    if part and part[0].text.startswith("there"):
+        return True
+    nouns = [k for k, item in enumerate(part) if is_noun(item) or item.has("structure")]
+    return bool(nouns) and any(i.has("verbs", "affirmed", "state") for i in part[nouns[0] + 1 :])
 
 
 def trailing_place(clause: Sequence[Item]) -> Place:
@@ -133,7 +181,7 @@ def _prefix(clause: Sequence[Item], noun: int) -> Iterator[int]:
         elif item.has("verbs"):
             if i == 0 or not clause[i - 1].has("change"):
                 break
-        elif item.has("uncertainty_before", "otherwise"):
+        elif item.has("uncertainty_before", "uncertainty_here", "uncertainty_list", "otherwise"):
             pass
         elif item.has("structure") and i > 0 and clause[i - 1].has("side") and last == i + 1:
             pass  # "right lung granuloma"
@@ -177,7 +225,7 @@ def _suffix(clause: Sequence[Item], noun: int, end: int) -> Iterator[int]:
     plain, said = 0, ""
     for i in range(noun + 1, end):
         item = clause[i]
-        if item.has(*BREAKS) or item.text in ("with", "without"):
+        if item.has(*BREAKS, "explains") or item.text in ("with", "without"):
             return
         if is_modifier(item):
             if item.has("severity") and not item.has("side", "zone"):
@@ -271,7 +319,12 @@ def _distribute(
             item.has("change") and item.claimed and item.kinds["change"][0] == change
             for item in clause[b + 1 :]
         )
-        if change and trailing and all(item.has("joins", "comma") for item in kinds):
+        if (
+            change
+            and change != "resolved"
+            and trailing
+            and all(item.has("joins", "comma") for item in kinds)
+        ):
             found[a] = [replace(p, change=p.change or change) for p in found[a]]
 
 

@@ -11,23 +11,25 @@ from medclip_debias.data.text.claims.places import (
     Place,
     is_modifier,
     is_noun,
+    list_before,
     places,
     severity_before,
     trailing_place,
 )
 from medclip_debias.data.text.claims.scan import Item, Scanner
 
-PARSER = "rules-1"
+PARSER = "rules-2"
 """Name of this parser; a change of what it reads changes the name."""
 
 
 @dataclass(slots=True)
 class Said:
-    """How a place of a sentence is meant."""
+    """How a place of a sentence is meant; ``reach`` is how far a doubt goes."""
 
     denied: bool = False
     unsure: bool = False
     aside: bool = False
+    reach: str = ""
 
 
 class RuleParser:
@@ -76,6 +78,8 @@ class RuleParser:
         last: list[int] = []
         used: set[int] = set()
         for i, item in enumerate(clause):
+            if item.text == "with":
+                pending = []
             if item.has("structure") and i not in used and not _only_a_place(clause, i):
                 pending.append(i)
             if not item.has("state") or item.claimed:
@@ -149,14 +153,30 @@ class RuleParser:
 def _clauses(items: Sequence[Item]) -> list[list[Item]]:
     """Cut where a scope ends for good; "there is" and "but" begin a clause."""
     clauses: list[list[Item]] = [[]]
-    for item in items:
+    for i, item in enumerate(items):
         if item.has("ends", "exception"):
             clauses.append([item])
+        elif item.text == ";" and _is_listed(clauses[-1], items[i + 1 :]):
+            clauses[-1].append(Item((",",), {"comma": ("",)}))
         elif item.has("stop"):
             clauses.append([])
         else:
             clauses[-1].append(item)
     return [clause for clause in clauses if clause]
+
+
+_PREDICATES = (
+    *("verbs", "affirmed", "state", "ends", "negation_before", "negation_after"),
+    *("uncertainty_before", "uncertainty_list", "set_aside"),
+)
+
+
+def _is_listed(clause: Sequence[Item], rest: Sequence[Item]) -> bool:
+    """Whether a bare finding behind a semicolon is one more of a differential's."""
+    if not any(item.has("uncertainty_list") for item in clause):
+        return False
+    end = next((i for i, item in enumerate(rest) if item.has("stop")), len(rest))
+    return any(map(is_noun, rest[:end])) and not any(i.has(*_PREDICATES) for i in rest[:end])
 
 
 _CLOSING = ("affirmed", "negation_after", "uncertainty_after")
@@ -176,47 +196,83 @@ def _scopes(clause: Sequence[Item]) -> list[Said]:
             fresh = True
             if item.has("state"):
                 continue
+        elif item.has("uncertainty_list"):
+            now = replace(now, unsure=True, reach="list")
         elif item.has("uncertainty_before"):
-            now = replace(now, unsure=True)
+            now = replace(now, unsure=True, reach=now.reach or "phrase")
         elif item.has("set_aside"):
             now = replace(now, aside=True)
-        elif item.has("otherwise"):
+        elif item.has("uncertainty_here", "otherwise"):
             now = replace(now, unsure=True)
         elif item.text == "with":
             now = Said(aside=now.aside)
+        elif item.has("explains") and _is_predicate(clause, i):
+            now = replace(now, denied=False)
         elif item.has("joins", "comma"):
+            if now.reach == "phrase" and item.has("comma") and _only_of_a_place(clause, i):
+                now = Said(aside=now.aside)
             now = now if fresh else _after_join(clause, i, now)
         said.append(replace(now))
-        if item.has(*_CLOSING) and not (item.has("uncertainty_before") or fresh):
+        closes = item.has(*_CLOSING) and not _attributive(clause, i)
+        if closes and not (item.has("uncertainty_before", "uncertainty_list") or fresh):
             now = Said()
     for i, item in enumerate(clause):
         if "normal" in item.kinds.get("state", ()) and not said[i].denied:
             for j in _subjects(clause, i):
                 said[j].denied = True
-        ahead = item.has("uncertainty_before") and any(map(is_noun, clause[i + 1 :]))
+        ahead = item.has("uncertainty_before", "uncertainty_list") and any(
+            map(is_noun, clause[i + 1 :])
+        )
         if item.has("negation_after", "uncertainty_after") and not ahead:
-            for j in _backwards(clause, i):
+            for j in list_before(clause, i):
                 said[j].unsure = said[j].unsure or item.has("uncertainty_after")
                 said[j].denied = said[j].denied or item.has("negation_after")
+        if "resolved" in item.kinds.get("change", ()):
+            for j in list_before(clause, i):
+                said[j].denied = said[j].denied or clause[j].has("state")
         if item.has("alternative") or item.text in ("or", "/"):
             for j in _neighbours(clause, i):
                 said[j].unsure = said[j].unsure or not said[j].denied
     return said
 
 
+def _is_predicate(clause: Sequence[Item], i: int) -> bool:
+    """Whether "consistent with" is said of the clause: "no effusion, consistent with"."""
+    return i == 0 or clause[i - 1].has("verbs", "affirmed", "comma")
+
+
+def _only_of_a_place(clause: Sequence[Item], comma: int) -> bool:
+    """Whether the doubt before a comma is of a place: "probably within the lobe, an opacity"."""
+    for i in range(comma - 1, -1, -1):
+        if clause[i].has("uncertainty_before"):
+            between = clause[i + 1 : comma]
+            return not clause[i].has("uncertainty_after") and any(map(is_modifier, between))
+        if is_noun(clause[i]) or clause[i].has("state", "structure"):
+            return False
+    return False
+
+
+def _attributive(clause: Sequence[Item], i: int) -> bool:
+    """Whether a word of sight only describes the next of a list: "effusion or visible edema"."""
+    following = clause[i + 1] if i + 1 < len(clause) else None
+    describes = following is not None and (is_noun(following) or is_modifier(following))
+    return describes and i > 0 and clause[i - 1].has("joins", "comma")
+
+
 def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
     """Whether a scope goes on behind "and", "or" or a comma."""
     or_like = clause[i].text in ("or", "nor", "/")
     listed = any(item.text in ("or", "nor", "/") for item in clause[i + 1 :])
-    if now.unsure and not or_like and not now.denied:
-        return now if listed and clause[i].has("comma") else Said()
-    if not now.denied or or_like:
-        return now
     ahead: list[Item] = []
     for item in clause[i + 1 :]:
-        if item.has("joins", "comma"):
+        if item.has("joins", "comma") and (ahead or not item.has("joins")):
             break
-        ahead.append(item)
+        if not item.has("joins"):
+            ahead.append(item)
+    if not now.denied and (now.unsure or now.aside):
+        return _after_doubt(ahead, now, or_like, clause[i].has("comma"), listed)
+    if not now.denied or or_like:
+        return now
     has_noun = any(is_noun(item) for item in ahead)
     if any(item.has("structure") for item in ahead) and not has_noun:
         abnormal = any("abnormal" in item.kinds.get("state", ()) for item in clause[i + 1 :])
@@ -230,14 +286,26 @@ def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
     return now
 
 
-def _backwards(clause: Sequence[Item], i: int) -> list[int]:
-    found = []
-    for j in range(i - 1, -1, -1):
-        if clause[j].has(*_CLOSING):
-            break
-        if is_noun(clause[j]) or clause[j].has("state"):
-            found.append(j)
-    return found
+def _after_doubt(
+    ahead: Sequence[Item], now: Said, or_like: bool, comma: bool, listed: bool
+) -> Said:
+    """A doubt holds for a list, not for what has a verb of its own."""
+    subject = next(
+        (k for k, item in enumerate(ahead) if is_noun(item) or item.has("structure")), None
+    )
+    if subject is None or or_like:
+        return now
+    verbs = ("change",) if now.aside else ("verbs",)  # "correlation for edema and pain is advised"
+    if any(item.has("affirmed", "state", *verbs) for item in ahead[subject + 1 :]):
+        return Said()
+    if not now.unsure:
+        return now
+    first = next(item for item in ahead if item.kinds)
+    severe = comma and not listed and first.has("severity", "change") and is_modifier(first)
+    stable = severe and "stable" in first.kinds.get("change", ())
+    if not now.reach or not is_noun(ahead[subject]) or stable or (severe and now.reach != "list"):
+        return Said(aside=now.aside)
+    return now
 
 
 def _subjects(clause: Sequence[Item], i: int) -> list[int]:
@@ -331,7 +399,9 @@ def _apart(clause: Sequence[Item], structure: int, state: int) -> bool:
         for item in clause[structure + 1 : state]
         if item.text == "with" or (item.kinds and not is_modifier(item))
     ]
-    return bool(between) and (between[-1].has("joins", "comma") or between[-1].text == "with")
+    return bool(between) and (
+        between[-1].has("joins", "comma") or between[-1].text in ("with", "show", "demonstrate")
+    )
 
 
 def _leads_to_finding(clause: Sequence[Item], i: int) -> bool:
