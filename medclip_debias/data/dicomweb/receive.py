@@ -10,7 +10,7 @@ from pathlib import Path
 
 from medclip_debias.data.dicomweb.client import DicomWeb, first
 from medclip_debias.data.images.contents import kind_of_instance
-from medclip_debias.data.images.dicom import header_start
+from medclip_debias.data.images.elements import header_start
 from medclip_debias.data.images.headers import read_header
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file

@@ -10,7 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.data.images.dicom import header_start, other_modality
+from medclip_debias.data.images.dicom import other_modality
+from medclip_debias.data.images.elements import MAX_DIRECTORY_READS, header_start, read_elements
 from medclip_debias.data.images.headers import read_header
 from medclip_debias.data.images.raster import is_raster
 
@@ -96,12 +97,12 @@ def files_of_directory(directory: Path) -> tuple[list[Path], int]:
 
     Only files of its own folder are taken: the list may come from a stranger.
     """
-    import pydicom
-
     root = directory.parent.resolve()
     found, outside = [], 0
-    header = pydicom.dcmread(directory)
-    for record in header.get("DirectoryRecordSequence") or []:
+    records = "DirectoryRecordSequence"
+    with directory.open("rb") as stream:
+        header = read_elements(stream, directory, [records], max_reads=MAX_DIRECTORY_READS)
+    for record in header.get(records) or []:
         if str(record.get("DirectoryRecordType") or "").strip() != "IMAGE":
             continue
         parts = record.get("ReferencedFileID") or []

@@ -14,22 +14,29 @@ import io
 import logging
 import math
 import warnings
-import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import WindowPolicy
 from medclip_debias.data.images.decoders import LOSSLESS, plugins_of, remedy
-from medclip_debias.data.images.radiograph import Radiograph, check_size, encoded
+from medclip_debias.data.images.elements import read_elements
+from medclip_debias.data.images.radiograph import Radiograph, check_scans, check_size, encoded
 from medclip_debias.errors import UserError
 
-_DEFLATED = "1.2.840.10008.1.2.1.99"
 _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
     *("PhotometricInterpretation", "BitsStored", "PixelRepresentation"),
+)
+_ELEMENTS = (
+    *("SOPClassUID", "Modality", "PixelData", "FloatPixelData", "DoubleFloatPixelData"),
+    *("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames", "PlanarConfiguration"),
+    *("BitsAllocated", "HighBit", "PixelPaddingValue", "PixelPaddingRangeLimit"),
+    *("ExtendedOffsetTable", "ExtendedOffsetTableLengths"),
+    *("ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "VOILUTSequence"),
+    *_OF_WINDOW,
 )
 _RADIOGRAPHS = (  # storage classes of radiographs
     "1.2.840.10008.5.1.4.1.1.1",  # computed radiography
@@ -72,35 +79,24 @@ _JPEG_2000 = b"\xff\x4f\xff\x51"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
 
 
-def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int) -> Radiograph:
+def read_dicom(path: Path, content: bytes, window: WindowPolicy) -> Radiograph:
     """Decode the DICOM file ``content``.
 
     Args:
         path: named in messages.
         content: the whole file.
         window: ``first`` applies the first VOI LUT, else the first window; ``none`` neither.
-        max_bytes: a deflated file that unpacks to more is refused.
 
     Raises:
         UserError: damaged, or not one grey image.
     """
-    import pydicom
-
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            bare = content[128:132] != b"DICM"
-            start = 0 if bare else 132
-            if is_deflated(io.BytesIO(content), start) and not unpacked_size_fits(
-                content, start, max_bytes
-            ):
-                raise UserError(
-                    f"{path}: unpacks to more than {max_bytes:,} bytes; export it again."
-                )
-            dataset = pydicom.dcmread(io.BytesIO(content), force=bare)
-            if bare:
+            dataset = read_elements(io.BytesIO(content), path, _ELEMENTS)
+            if content[128:132] != b"DICM":
                 _check_bare(path, dataset)
             _check_kind(path, dataset)
             codes, words = encoded(_pixels(path, dataset))
@@ -120,49 +116,6 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy, max_bytes: int)
 
 
 # ----------------------------------------------------------------------- before decoding
-
-
-def header_start(content: bytes) -> int | None:
-    """Return where the elements of a DICOM file begin, ``None`` for another kind of file.
-
-    132, behind the preamble and ``DICM`` of a Part-10 file; 0 for what older archives and network
-    nodes write: the same elements from the first byte on.
-
-    Args:
-        content: the first 132 bytes, or more.
-    """
-    if content[128:132] == b"DICM":
-        return 132
-    group, kind = content[:2], content[4:6]
-    if group == b"\x02\x00":
-        return 0 if kind in (b"UL", b"OB", b"UI") else None
-    short = int.from_bytes(content[4:8], "little") <= 64  # the length of an id or a date
-    known = kind in (b"UL", b"UI", b"CS", b"DA", b"TM", b"SH", b"LO")
-    return 0 if group == b"\x08\x00" and len(content) > 8 and (short or known) else None
-
-
-def is_deflated(file: IO[bytes], start: int) -> bool:
-    """Tell whether the elements behind the file's meta header are deflated."""
-    from pydicom.filereader import read_dataset
-
-    file.seek(start)
-    if file.read(2) != b"\x02\x00":
-        return False
-    file.seek(start)
-    meta = read_dataset(file, False, True, stop_when=lambda tag, *_: tag.group != 2)
-    return bool(meta.get("TransferSyntaxUID") == _DEFLATED)
-
-
-def unpacked_size_fits(content: bytes, start: int, max_bytes: int) -> bool:
-    """Tell whether a deflated file stays small; pydicom unpacks without a limit."""
-    from pydicom.filereader import read_dataset
-
-    stream = io.BytesIO(content)
-    stream.seek(start)
-    read_dataset(stream, False, True, stop_when=lambda tag, *_: tag.group != 2)
-    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    unpacker.decompress(stream.read(), max_bytes)
-    return not unpacker.unconsumed_tail
 
 
 def _check_bare(path: Path, dataset: Any) -> None:
@@ -279,7 +232,10 @@ def _check_codestream(path: Path, dataset: Any, height: int, width: int) -> None
     """Refuse a compressed picture whose own size is another than the file's: a bomb."""
     from pydicom.encaps import get_frame
 
-    size = codestream_size(get_frame(dataset.PixelData, 0, number_of_frames=1))
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    if frame.startswith(b"\xff\xd8"):
+        check_scans(path, frame, height, width)
+    size = codestream_size(frame)
     if size is not None and size != (height, width):
         raise _misfit(path)
 

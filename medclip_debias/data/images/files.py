@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.config import WindowPolicy
-from medclip_debias.data.images.dicom import header_start, read_dicom
+from medclip_debias.data.images.dicom import read_dicom
+from medclip_debias.data.images.elements import header_start
 from medclip_debias.data.images.radiograph import TOO_LARGE, Radiograph
 from medclip_debias.data.images.raster import is_raster, read_raster
 from medclip_debias.errors import UserError
@@ -58,7 +59,7 @@ def radiograph_of(content: bytes, path: Path, window: WindowPolicy = "first") ->
         UserError: as there.
     """
     if header_start(content) is not None:
-        image = replace(read_dicom(path, content, window, MAX_BYTES), window=window)
+        image = replace(read_dicom(path, content, window), window=window)
     elif is_raster(content):
         image = Radiograph.of(read_raster(path, content))
     else:

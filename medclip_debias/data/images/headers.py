@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
 import logging
 import warnings
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from medclip_debias.data.images.dicom import header_start, is_deflated, unpacked_size_fits
-from medclip_debias.data.images.files import MAX_BYTES
+from medclip_debias.data.images.elements import read_elements
 from medclip_debias.data.images.raster import is_raster
 
 _LONGEST = 16  # characters of a DICOM code string
@@ -95,25 +93,9 @@ def read_header(path: Path, tags: list[str]) -> Any:
         warnings.simplefilter("ignore")
         try:
             with path.open("rb") as file:
-                if path.suffix.lower() == ".gz":
-                    return _dataset(cast(IO[bytes], gzip.GzipFile(fileobj=file)), tags)
-                return _dataset(file, tags)
+                packed = path.suffix.lower() == ".gz"
+                plain = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
+                return read_elements(plain, path, tags)
         # A damaged header surfaces as any of a dozen exception types.
         except Exception:
             return None
-
-
-def _dataset(file: IO[bytes], tags: list[str]) -> Any:
-    import pydicom
-
-    start = header_start(file.read(256))
-    if start is None:
-        return None
-    if is_deflated(file, start):
-        file.seek(0)
-        content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES or not unpacked_size_fits(content, start, MAX_BYTES):
-            return None
-        file = io.BytesIO(content)
-    file.seek(0)
-    return pydicom.dcmread(file, stop_before_pixels=True, specific_tags=tags, force=not start)

@@ -22,6 +22,10 @@ MIN_SIDE = 16
 MAX_ASPECT = 10
 MAX_SIDE = 20_000
 MAX_PIXELS = 200_000_000
+MAX_COLOURED = {8: 50_000_000, 16: 25_000_000}
+"""Pixels of a colour image by its bits; decoding one needs 15 and 30 bytes a pixel."""
+_MAX_SCANS = 20
+_MAX_SCANNED = 1_000_000_000
 TOO_LARGE = (
     f"is larger than {MAX_SIDE:,} pixels a side or {MAX_PIXELS // 1_000_000} megapixels;"
     " that is no radiograph, remove it or make it smaller."
@@ -49,6 +53,23 @@ def check_size(path: Path, height: int, width: int) -> None:
         raise UserError(
             f"{path}: has {width} x {height} pixels, one side over {MAX_ASPECT} times as long as"
             " the other; that is no radiograph, leave it out."
+        )
+
+
+def check_scans(path: Path, jpeg: bytes, height: int, width: int) -> None:
+    """Refuse a JPEG stream of so many scans that decoding it would take minutes.
+
+    A progressive picture has about ten. Within a scan FF is followed by 00 or a restart, so the
+    marker FFDA stands before scans alone (and in a thumbnail, which has few).
+
+    Raises:
+        UserError: over `_MAX_SCANS` scans, and over `_MAX_SCANNED` pixels in all of them.
+    """
+    scans = jpeg.count(b"\xff\xda")
+    if scans > _MAX_SCANS and scans * height * width > _MAX_SCANNED:
+        raise UserError(
+            f"{path}: its JPEG stream has {scans:,} scans, where a progressive picture has about"
+            " ten; save it again."
         )
 
 
@@ -95,11 +116,15 @@ class Radiograph:
     def _counted(self) -> NDArray[np.int64]:
         import cv2
 
-        if self.codes.dtype.itemsize <= 2 and self.codes.size < _EXACT_IN_FLOAT32:
-            size = len(self.values)
-            counted = cv2.calcHist([self.codes], [0], None, [size], [0, size])
-            return np.asarray(counted).ravel().astype(np.int64)
-        return np.bincount(self.codes.ravel(), minlength=len(self.values))
+        size = len(self.values)
+        if self.codes.dtype.itemsize > 2:
+            return np.bincount(self.codes.ravel(), minlength=size)
+        counted = np.zeros(size, dtype=np.int64)
+        rows = max(1, _EXACT_IN_FLOAT32 // self.codes.shape[1])
+        for top in range(0, len(self.codes), rows):
+            some = cv2.calcHist([self.codes[top : top + rows]], [0], None, [size], [0, size])
+            counted += np.asarray(some).ravel().astype(np.int64)
+        return counted
 
     @cached_property
     def range(self) -> tuple[float, float]:

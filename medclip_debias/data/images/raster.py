@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.data.images.radiograph import TOO_LARGE, check_size
+from medclip_debias.data.images.radiograph import (
+    MAX_COLOURED,
+    TOO_LARGE,
+    check_scans,
+    check_size,
+)
 from medclip_debias.errors import UserError
 
 
@@ -42,6 +47,9 @@ def read_raster(path: Path, content: bytes) -> NDArray[Any]:
                 raise UserError(
                     f"{path}: holds black and white alone, one bit a pixel; leave it out."
                 )
+            if image.format == "JPEG":
+                check_scans(path, content, image.height, image.width)
+            _check_colour(path, image, content)
             image.load()
             if image.format == "PNG" and _depth_and_colour(content) in _DEEP_COLOURS:
                 image = _deep_luminance(content, image)
@@ -53,6 +61,18 @@ def read_raster(path: Path, content: bytes) -> NDArray[Any]:
     # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.
     except Exception as error:
         raise UserError(damaged) from error
+
+
+def _check_colour(path: Path, image: Any, content: bytes) -> None:
+    if image.mode in ("L", "I", "F") or image.mode.startswith("I;16"):
+        return
+    bits = 16 if image.format == "PNG" and _depth_and_colour(content)[0] == 16 else 8
+    most = MAX_COLOURED[bits]
+    if image.height * image.width > most:
+        raise UserError(
+            f"{path}: is a colour image of {image.width:,} x {image.height:,} pixels in {bits}"
+            f" bits, more than {most // 1_000_000} megapixels; save it as a grey image."
+        )
 
 
 def grey_values(image: Any) -> NDArray[Any]:

@@ -30,8 +30,14 @@ from pydicom.uid import (
 )
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.images import prepare_image, read_image, read_radiograph, stretch
-from medclip_debias.data.images.dicom import codestream_size, read_dicom
+from medclip_debias.data.images import (
+    elements,
+    prepare_image,
+    read_image,
+    read_radiograph,
+    stretch,
+)
+from medclip_debias.data.images.dicom import codestream_size
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
 
@@ -297,14 +303,15 @@ class TestRefused:
             read_image(path)
 
     def test_a_deflated_file_is_read_but_not_when_it_unpacks_to_too_much(
-        self, tmp_path, write_dicom
+        self, tmp_path, write_dicom, monkeypatch
     ):
         array = ramp(np.uint16, 12)
         path = write_dicom(tmp_path / "a.dcm", array)
         rewrite(path, DeflatedExplicitVRLittleEndian)
         np.testing.assert_array_equal(read_image(path), array)
+        monkeypatch.setattr(elements, "MAX_UNPACKED", 4000)
         with pytest.raises(UserError, match=r"unpacks to more than 4,000 bytes"):
-            read_dicom(path, path.read_bytes(), "first", max_bytes=4000)
+            read_image(path)
 
     @pytest.mark.parametrize("array", [np.ones((16, 16), "u2"), np.full((50, 40), 9, "u1")])
     def test_constant_pixels_show_nothing(self, tmp_path, write_dicom, array):
