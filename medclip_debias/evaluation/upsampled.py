@@ -155,17 +155,18 @@ class Upsampled:
         return int(rows[row]), int(columns[column])
 
     def count_at_least(
-        self, thresholds: Sequence[float] | NDArray[np.floating]
+        self, thresholds: Sequence[float] | NDArray[np.floating], *, above: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many seen pixels inside and outside the boxes reach each threshold."""
+        """How many seen pixels inside and outside the boxes reach each threshold, or exceed it."""
         inside = np.zeros(len(thresholds), dtype=np.int64)
         outside = np.zeros(len(thresholds), dtype=np.int64)
         low, high = self.extremes
         for number, threshold in enumerate(np.asarray(thresholds, dtype=np.float64)):
-            if threshold <= low:
+            bound = float32_bound(threshold, above=above)
+            if bound <= low:
                 inside[number], outside[number] = self.pixels_inside, self.pixels_outside
-            elif threshold <= high:
-                counts = np.add.reduceat(self._reaching(threshold), self._row_starts, axis=0)
+            elif bound <= high:
+                counts = np.add.reduceat(self._reaching(bound), self._row_starts, axis=0)
                 inside[number] = counts[self._inside].sum()
                 outside[number] = counts.sum() - inside[number]
         return inside, outside
@@ -251,11 +252,11 @@ class Upsampled:
         ).astype(np.float32)
         return corners.min(axis=0), corners.max(axis=0)
 
-    def _reaching(self, threshold: float) -> Floats:
-        """How many pixels of each piece reach a threshold: whole numbers ``[rows, pieces]``."""
+    def _reaching(self, bound: float) -> Floats:
+        """How many pixels of each piece reach a `float32_bound`, ``[rows, pieces]``."""
         highest, per_unit = self._slopes
         lengths = self._pieces[2]
-        above = highest - float32_bound(threshold)
+        above = highest - bound
         with np.errstate(invalid="ignore"):  # flat pieces: 0 * inf, settled below
             counts = np.floor(above * per_unit) + 1
         counts[above < 0] = 0
@@ -272,7 +273,7 @@ class Upsampled:
         none = np.zeros(0, dtype=np.intp)
         if not self._y.starts.size or not self._x.starts.size:
             return none, none, none, np.zeros(0)
-        counts = self._reaching(threshold).astype(np.intp)
+        counts = self._reaching(float32_bound(threshold)).astype(np.intp)
         first, last, _ = self._pieces
         begin = np.where(last >= first, self._x.ends - counts, self._x.starts)
         row, piece = np.nonzero(counts)
@@ -326,20 +327,23 @@ def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:
     return np.clip(np.ceil(corners - 0.5), 0, limit).astype(np.intp)
 
 
-def float32_bound(threshold: float) -> float:
-    """The float64 from which a score, rounded to float32, reaches ``threshold``.
+def float32_bound(threshold: float, *, above: bool = False) -> float:
+    """The float64 from which a score, rounded to float32, reaches ``threshold``, or exceeds it.
 
-    Midway between the first float32 that reaches it and the one below. No score that is meant to
+    Midway between the first float32 that does so and the one below. No score that is meant to
     equal a threshold lies near such a midpoint, so the last bits of a sum cannot decide. About 0,
-    where float32 is finer than those bits, 1e-12 of room does the same.
+    where float32 is finer than those bits, 1e-12 of room does the same: a score of 0 reaches 0 and
+    does not exceed it.
     """
-    reached = np.float32(threshold)
-    if float(reached) < threshold:
-        reached = np.nextafter(reached, np.float32(np.inf))
-    below = np.nextafter(reached, np.float32(-np.inf))
-    if float(reached) - float(below) < ROOM:
-        return threshold - ROOM
-    return (float(reached) + float(below)) / 2
+    if np.isinf(threshold):
+        return threshold
+    first = np.float32(threshold)
+    if float(first) < threshold or (above and float(first) == threshold):
+        first = np.nextafter(first, np.float32(np.inf))
+    below = np.nextafter(first, np.float32(-np.inf))
+    if float(first) - float(below) < ROOM:
+        return threshold + ROOM if above else threshold - ROOM
+    return (float(first) + float(below)) / 2
 
 
 def _union_area(edges: NDArray[np.intp]) -> int:

@@ -107,7 +107,7 @@ def grounding_inputs(rng):
         )
     # For RadZero, which wants one box on an image.
     alone = ["Left Opacity", "right effusion", "mild edema", "small nodule"]
-    return {"sizes": sizes, "phrases": phrases, "alone": alone}
+    return {"sizes": sizes, "phrases": phrases, "alone": alone, "scale": 1 / 0.07}
 
 
 def retrieval_inputs(rng):
@@ -379,7 +379,7 @@ def padded_map(phrase, height, width):
 
 
 def radzero(inputs):
-    """First highest pixel of the padded square; Dice of the logistic function."""
+    """First highest pixel of the padded square; Dice of the logistic function of cosine / 0.07."""
     boxes_on = {}
     for phrase in inputs["phrases"]:
         boxes_on[phrase["image"]] = boxes_on.get(phrase["image"], 0) + len(phrase["boxes"])
@@ -396,7 +396,7 @@ def radzero(inputs):
         (x, y, w, h), (row, column) = phrase["boxes"][0], place
         hits.append(x <= column <= x + w and y <= row <= y + h)
         pixels = [
-            (1 / (1 + math.exp(-value)), in_boxes(phrase["boxes"], r, c))
+            (1 / (1 + math.exp(-inputs["scale"] * value)), in_boxes(phrase["boxes"], r, c))
             for r, line in enumerate(heatmap)
             for c, value in enumerate(line)
         ]
@@ -413,6 +413,53 @@ def radzero(inputs):
         "dice_at_best_threshold_on_test": max(dice),
         "threshold_from_test": dice.index(max(dice)) / 100,
     }
+
+
+def radzero_chestxdet(inputs):
+    """First highest pixel of the padded square in one of a class's boxes on the image."""
+    merged = {}
+    for phrase in inputs["phrases"]:
+        key = (phrase["image"], phrase["text"].lower())
+        merged.setdefault(key, (phrase, []))[1].extend(phrase["boxes"])
+    hits, kinds = [], []
+    for phrase, boxes in merged.values():
+        heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
+        best = max(max(line) for line in heatmap)
+        row = next(r for r, line in enumerate(heatmap) if best in line)
+        column = heatmap[row].index(best)
+        hits.append(float(any(x <= column <= x + w and y <= row <= y + h for x, y, w, h in boxes)))
+        kinds.append(phrase["category"])
+    return {"phrases": len(hits), "pointing_game": by_category(hits, kinds)}
+
+
+def medklip(inputs):
+    """Squashed to 224: each pixel's cell, and the original pixel at its upper left corner."""
+    merged = {}
+    for phrase in inputs["phrases"]:
+        key = (phrase["image"], phrase["text"].lower())
+        merged.setdefault(key, (phrase, []))[1].extend(phrase["boxes"])
+    overlaps, dices, hits = [], [], []
+    for phrase, boxes in merged.values():
+        height, width = inputs["sizes"][phrase["image"]]
+        grid = as_grid(phrase)
+        pixels = []
+        for r in range(224):
+            for c in range(224):
+                y, x = r * height // 224, c * width // 224
+                inside = any(
+                    int(bx) <= x < int(bx) + int(w) and int(by) <= y < int(by) + int(h)
+                    for bx, by, w, h in boxes
+                )
+                value = grid[int((r + 0.5) * 5 / 224)][int((c + 0.5) * 5 / 224)]
+                pixels.append((value, inside))
+        said = sum(v > 0.008 for v, _ in pixels)
+        true = sum(i for _, i in pixels)
+        both = sum(v > 0.008 and i for v, i in pixels)
+        overlaps.append(both / (said + true - both))
+        dices.append(2 * both / (said + true))
+        highest = max(v for v, _ in pixels)
+        hits.append(float(any(v == highest and i for v, i in pixels)))
+    return {"miou": mean(overlaps), "dice": mean(dices), "pointing_game": mean(hits)}
 
 
 def ours(inputs):
@@ -481,7 +528,7 @@ def build():
         "grounding": grounding_inputs(rng),
         "retrieval": retrieval_inputs(rng),
     }
-    alone = {"sizes": inputs["grounding"]["sizes"]}
+    alone = {name: inputs["grounding"][name] for name in ("sizes", "scale")}
     chosen = inputs["grounding"]["alone"]
     alone["phrases"] = [p for p in inputs["grounding"]["phrases"] if p["text"] in chosen]
     return {
@@ -492,6 +539,8 @@ def build():
                 "afloc": afloc(inputs["grounding"]),
                 "biovil": biovil(inputs["grounding"]),
                 "radzero": radzero(alone),
+                "radzero_chestxdet": radzero_chestxdet(inputs["grounding"]),
+                "medklip": medklip(inputs["grounding"]),
                 "ours": ours(inputs["grounding"]),
             },
             "retrieval": {

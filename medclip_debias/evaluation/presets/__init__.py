@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
@@ -66,6 +66,11 @@ class GroundingRule(Settings):
         frame: pixels of the ``original``, or of the padded square scaled to ``side``.
         side: of that square.
         central: part of the square's side that is scored, centred.
+        grid: a region's score belongs to the centre of one of as many ``equal_cells`` of the
+            model's input, as in the published code, or to where the model's ``regions`` lie.
+        between: pixels between centres are ``bilinear``, or take their ``nearest`` (on a square).
+        square_boxes: on the square, boxes are ``floored`` to whole pixels, or the ``nearest``
+            original pixel of each pixel decides.
         smoothing: sigma of a Gaussian over the grid, in cells; None for the run's own option.
         scale: ``none``, or ``min_max`` to [-1, 1] over the scored pixels.
         thresholds: of IoU; empty for no IoU.
@@ -76,9 +81,11 @@ class GroundingRule(Settings):
         cnr: ``absolute``, ``signed``, or ``none``.
         overlap: pixels of several boxes are ``inside``, or ``left_out`` of CNR.
         pointing: ``ties_shared``: the share of the highest pixels in a box whose centre decides;
-            ``first``: whether the first of them lies between the box's edges, both included.
-        dice: ``best_on_test``: Dice of ``sigmoid(score) > t`` at the best t of 0, .01, ..., 1 on
-            the evaluated phrases themselves.
+            ``first``: whether the first of them lies between the box's edges, both included;
+            ``any``: whether one of them lies in a box.
+        dice: ``best_on_test``: Dice of ``sigmoid(scale cosine) > t`` at the best t of 0, .01, ...,
+            1 on the evaluated phrases themselves, with the model's learned scale;
+            ``at_thresholds``: at those of IoU.
         average: over ``phrases``, or over the means of ``categories``.
     """
 
@@ -88,6 +95,9 @@ class GroundingRule(Settings):
     frame: Literal["original", "square"] = "original"
     side: int = Field(224, ge=2)
     central: float = Field(1.0, gt=0, le=1)
+    grid: Literal["equal_cells", "regions"] = "equal_cells"
+    between: Literal["bilinear", "nearest"] = "bilinear"
+    square_boxes: Literal["floored", "nearest"] = "floored"
     smoothing: float | None = Field(None, ge=0)
     scale: Literal["none", "min_max"] = "none"
     thresholds: tuple[float, ...] = ()
@@ -97,9 +107,16 @@ class GroundingRule(Settings):
     union_epsilon: float = Field(0.0, ge=0)
     cnr: Literal["absolute", "signed", "none"] = "none"
     overlap: Literal["inside", "left_out"] = "inside"
-    pointing: Literal["ties_shared", "first", "none"] = "none"
-    dice: Literal["none", "best_on_test"] = "none"
+    pointing: Literal["ties_shared", "first", "any", "none"] = "none"
+    dice: Literal["none", "best_on_test", "at_thresholds"] = "none"
     average: Literal["phrases", "categories"] = "phrases"
+
+    @model_validator(mode="after")
+    def _on_the_square(self) -> GroundingRule:
+        square_alone = ("nearest" in (self.between, self.square_boxes), self.pointing == "any")
+        if any(square_alone) and self.frame != "square":
+            raise ValueError("between and square_boxes nearest, and pointing any, are of a square")
+        return self
 
 
 class RetrievalRule(Settings):
@@ -174,12 +191,22 @@ def chosen_presets(names: str) -> tuple[Preset, ...]:
 
 
 def load_preset(name: str) -> Preset:
-    """The preset ``name``.
+    """The preset ``name``, or with ``name@regions`` its maps where the model's regions lie.
 
     Raises:
         UserError: there is none of this name.
     """
     known = preset_names()
+    base, at, grid = name.partition("@")
+    if at and base in known:
+        preset = _read(base)
+        if grid != "regions" or preset.grounding is None or preset.grounding.grid == grid:
+            raise UserError(
+                f"There is no protocol preset '{name}': after '@' stands 'regions' alone, behind a "
+                "preset that draws maps in equal cells (docs/protocols.md)."
+            )
+        rule = preset.grounding.model_copy(update={"grid": "regions"})
+        return preset.model_copy(update={"name": name, "grounding": rule})
     if name not in known:
         raise UserError(
             f"There is no protocol preset '{name}'{did_you_mean(name, known)}; the presets are "

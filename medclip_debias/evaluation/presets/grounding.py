@@ -20,13 +20,13 @@ from medclip_debias.evaluation.metrics import moments
 from medclip_debias.evaluation.presets import GroundingRule
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import as_boxes
-from medclip_debias.grounding.heatmaps import upsample_to_original
+from medclip_debias.grounding.heatmaps import axis_places, smooth, upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 DICE_THRESHOLDS: Floats = np.arange(0, 1.01, 0.01)
-"""RadZero's, of the logistic function of a score."""
+"""RadZero's, of the logistic function of a cosine times the model's scale."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MapScore:
         iou: at each threshold of the rule ``[T]``; NaN where the rule leaves it out.
         cnr: NaN where the truth or the rest was not seen, or the rule has none.
         pointing: 1, 0, or a tie's share; NaN where the rule has none.
-        dice: at each of `DICE_THRESHOLDS`, or empty.
+        dice: at each of `DICE_THRESHOLDS`, or of the rule's thresholds, or none.
     """
 
     iou: Floats
@@ -54,6 +54,7 @@ def score_map(
     grid: RegionGrid,
     *,
     smoothing: float = 0.0,
+    scale: float | None = None,
 ) -> MapScore:
     """Measure one phrase.
 
@@ -64,19 +65,30 @@ def score_map(
         geometry: the image's way into the model.
         grid: where the regions lie in the model's input.
         smoothing: in grid cells, where the rule does not set its own.
+        scale: what the model's cosines were multiplied by in training, for Dice; None for no Dice.
     """
     blur = smoothing if rule.smoothing is None else rule.smoothing
+    if rule.grid == "equal_cells":
+        grid = RegionGrid.patches(*grid.shape, geometry.input_size)
     if rule.frame == "square":
         frame = SquareGeometry(rule.side, rule.side, geometry.size, geometry.input_size)
-        heatmap = upsample_to_original(grid_map, frame, grid, smoothing=blur, dtype=np.float64)
-        depth = _depth(square_boxes(boxes, geometry, rule.side), rule.side, rule.side)
-        return score_pixels(rule, heatmap, depth)
+        if rule.between == "nearest":
+            cells = smooth(grid_map, blur) if blur else np.asarray(grid_map, dtype=np.float64)
+            heatmap: NDArray[np.floating] = nearest_map(cells, frame, grid)
+        else:
+            heatmap = upsample_to_original(grid_map, frame, grid, smoothing=blur, dtype=np.float64)
+        if rule.square_boxes == "nearest":
+            depth = nearest_depth(boxes, geometry, rule.side)
+        else:
+            depth = _depth(square_boxes(boxes, geometry, rule.side), rule.side, rule.side)
+        return score_pixels(rule, heatmap, depth, scale=scale)
     if rule.central < 1 or rule.overlap == "left_out":
         return score_pixels(
             rule,
             upsample_to_original(grid_map, geometry, grid, smoothing=blur, dtype=np.float64),
             _depth(_rounded(boxes), geometry.height, geometry.width),
             boxes,
+            scale=scale,
         )
     heat = Upsampled(grid_map, geometry, grid, boxes, smoothing=blur)
     low, high = heat.extremes
@@ -84,13 +96,16 @@ def score_map(
     if rule.scale == "min_max":
         cuts = low + (cuts + 1) / 2 * (high - low)
     truth = heat.area if rule.unseen_truth == "counts" else heat.pixels_inside
-    counts = heat.count_at_least(_bounds(cuts, rule))
+    above = rule.above == "above"
+    counts = heat.count_at_least(cuts, above=above)
     cnr = heat.cnr() if heat.pixels_inside and heat.pixels_outside else math.nan
     if rule.unseen_truth == "counts" and math.isnan(cnr):
         cnr = 0.0
     dice = None
-    if rule.dice != "none":
-        dice = _dice(*heat.count_at_least(_bounds(_logit(DICE_THRESHOLDS), rule)), truth)
+    if rule.dice == "at_thresholds":
+        dice = _dice(*counts, truth)
+    elif rule.dice == "best_on_test" and scale is not None:
+        dice = _dice(*heat.count_at_least(_logit(DICE_THRESHOLDS) / scale, above=above), truth)
     return MapScore(
         _iou(rule, *counts, truth, flat=low == high),
         _signed(rule, cnr),
@@ -104,6 +119,8 @@ def score_pixels(
     heatmap: NDArray[np.floating],
     depth: NDArray[np.integer],
     boxes: ArrayLike | None = None,
+    *,
+    scale: float | None = None,
 ) -> MapScore:
     """The same from a map's pixels.
 
@@ -112,6 +129,7 @@ def score_pixels(
         heatmap: ``[H, W]``, NaN where the model did not see.
         depth: ``[H, W]``, how many boxes cover each pixel.
         boxes: ``[K, 4]`` of x, y, width, height in pixels, for ``pointing: first``.
+        scale: see `score_map`.
     """
     values = np.array(heatmap, dtype=np.float64)
     seen = ~np.isnan(values) & _centre(values.shape, rule.central)
@@ -141,12 +159,16 @@ def score_pixels(
     if rule.pointing == "ties_shared" and seen.any():
         best = seen & (values == high)
         pointing = float((depth[best] > 0).mean())
+    elif rule.pointing == "any" and seen.any():
+        pointing = float((depth[seen & (values == high)] > 0).any())
     elif rule.pointing == "first" and seen.any() and boxes is not None:
         place = int(np.where(seen, values, -np.inf).argmax())
         pointing = _between(boxes, *divmod(place, values.shape[1]))
     dice = None
-    if rule.dice != "none":
-        at = _logit(DICE_THRESHOLDS)
+    if rule.dice == "at_thresholds":
+        dice = _dice(*counts, truth)
+    elif rule.dice == "best_on_test" and scale is not None:
+        at = _logit(DICE_THRESHOLDS) / scale
         raw = values[seen & (depth > 0)], values[seen & (depth == 0)]
         dice = _dice(_count(raw[0], at, rule), _count(raw[1], at, rule), truth)
     return MapScore(
@@ -177,6 +199,43 @@ def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArr
     found = array * np.tile(factors, 2)
     found[:, :2] += pad
     return np.floor(found).astype(np.int64)
+
+
+def nearest_map(
+    grid_map: NDArray[np.floating], geometry: SquareGeometry, grid: RegionGrid
+) -> Floats:
+    """Every pixel takes the score of the nearest region: ``[height, width]``, NaN where unseen."""
+    rows, columns = (
+        np.clip(np.floor(axis_places(geometry, axis, grid)[0] + 0.5), 0, cells - 1).astype(np.int64)
+        for axis, cells in zip("yx", grid.shape, strict=True)
+    )
+    seen = np.ix_(*(axis_places(geometry, axis, grid)[1] for axis in "yx"))
+    heatmap = np.full((geometry.height, geometry.width), np.nan)
+    heatmap[seen] = np.asarray(grid_map, dtype=np.float64)[np.ix_(rows, columns)][seen]
+    return heatmap
+
+
+def nearest_depth(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArray[np.int64]:
+    """How many boxes cover each pixel of the square, as MedKLIP's ``RSNA2018_Dataset`` draws them.
+
+    Place and size of a box are cut to whole pixels of the original, and each pixel of the square
+    takes the original pixel that torch's ``nearest`` picks, the one at its upper left corner.
+
+    Args:
+        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
+        geometry: of the original image.
+        side: of the square.
+
+    Returns:
+        ``[side, side]``.
+    """
+    pads = (geometry.pad_x, geometry.pad_y)
+    pixels = np.arange(side)
+    x, y = (pixels * n // side - pad for n, pad in zip(geometry.sides, pads, strict=True))
+    depth = np.zeros((side, side), dtype=np.int64)
+    for left, top, width, height in as_boxes(boxes).astype(np.int64):
+        depth += np.outer((y >= top) & (y < top + height), (x >= left) & (x < left + width))
+    return depth
 
 
 def merge_phrases(
@@ -222,8 +281,9 @@ def summarise_maps(
 
     Returns:
         Of the rule's metrics ``miou`` and ``iou`` (by threshold), ``cnr`` or ``cnr_signed``,
-        ``pointing_game``, ``dice_at_best_threshold_on_test`` and that ``threshold_from_test``;
-        ``phrases``, ``skipped`` (pairs of phrase and threshold), ``without_cnr``, and
+        ``pointing_game``, ``dice``, or ``dice_at_best_threshold_on_test`` and that
+        ``threshold_from_test``; ``phrases``, ``skipped`` (pairs of phrase and threshold),
+        ``without_cnr``, ``without_dice`` (why there is none), and
         ``categories`` with the same means.
     """
     if not scores:
@@ -235,6 +295,8 @@ def summarise_maps(
     result["phrases"] = len(scores)
     if rule.thresholds:
         result["skipped"] = int(np.isnan(np.stack([s.iou for s in scores])).sum())
+    if rule.dice == "best_on_test" and scores[0].dice is None:
+        result["without_dice"] = "the model has no learned scale"
     if rule.cnr != "none":
         result["without_cnr"] = int(np.isnan([s.cnr for s in scores]).sum())
     result["categories"] = {
@@ -269,7 +331,9 @@ def _means(
     if rule.pointing != "none":
         result["pointing_game"] = mean([score.pointing for score in scores])
     curves = [score.dice for score in scores if score.dice is not None]
-    if rule.dice != "none" and curves:
+    if rule.dice == "at_thresholds":
+        result["dice"] = float(np.mean([mean(column) for column in np.stack(curves).T]))
+    if rule.dice == "best_on_test" and curves:  # all or none, as the model has a scale or not
         curve = np.mean(curves, axis=0)
         best = int(np.argmax(curve))
         result["dice_at_best_threshold_on_test"] = float(curve[best])
@@ -299,17 +363,6 @@ def _count(values: Floats, cuts: Floats, rule: GroundingRule) -> Ints:
     ordered = np.sort(values)
     side: Literal["left", "right"] = "right" if rule.above == "above" else "left"
     return np.asarray(ordered.size - np.searchsorted(ordered, cuts, side), dtype=np.int64)
-
-
-def _bounds(cuts: Floats, rule: GroundingRule) -> NDArray[np.floating]:
-    """Scores that a pixel must reach to be in, where only reaching can be counted.
-
-    A map's pixels are of single precision: above a cut is from the next such number on.
-    """
-    if rule.above == "at_least":
-        return cuts
-    near = cuts.astype(np.float32)
-    return np.where(near > cuts, near, np.nextafter(near, np.float32(np.inf))).astype(np.float64)
 
 
 def _logit(share: Floats) -> Floats:

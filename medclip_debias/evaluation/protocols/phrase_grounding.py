@@ -303,6 +303,7 @@ class PhraseGrounding(Protocol):
                 kept[place][1].geometry,
                 self._model.grid,
                 smoothing=self._smoothing,
+                scale=self._model.learned_scale,
             )
             for place, boxes in chosen
         ]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import auc as trapezoids
@@ -193,7 +195,10 @@ def grounded(name, inputs, size, input_size, fit):
     phrases = inputs["phrases"]
     if name == "ours":  # the fixture's phrases are all to be grounded
         rule = rule.model_copy(update={"phrases": "all"})
-    grid = RegionGrid.patches(5, 5, input_size)
+    # Published maps are in equal cells wherever the model's regions lie; ours are where they do.
+    grid = RegionGrid(5, 5, input_size / 6, 0.5)
+    if name == "ours":
+        grid = RegionGrid.patches(5, 5, input_size)
     chosen = merge_phrases(
         rule,
         [p["image"] for p in phrases],
@@ -205,7 +210,7 @@ def grounded(name, inputs, size, input_size, fit):
         height, width = inputs["sizes"][phrases[number]["image"]]
         geometry = SquareGeometry(height, width, size, input_size, fit)
         values = np.array(phrases[number]["map"]).reshape(5, 5)
-        scores.append(score_map(rule, values, boxes, geometry, grid))
+        scores.append(score_map(rule, values, boxes, geometry, grid, scale=inputs["scale"]))
     return summarise_maps(rule, scores, [phrases[number]["category"] for number, _ in chosen])
 
 
@@ -215,7 +220,8 @@ def test_grounding_is_the_published_definition(name):
     if name == "radzero":
         kept = [p for p in inputs["phrases"] if p["text"] in inputs["alone"]]
         inputs = {**inputs, "phrases": kept}
-    shape = (80, 64, "crop") if name == "biovil" else (80, 80, "pad")
+    shapes = {"biovil": (80, 64, "crop"), "medklip": (80, 80, "squash")}
+    shape = shapes.get(name, (80, 80, "pad"))
     found = grounded(name, inputs, *shape)
     for key, value in EXPECTED["grounding"][name].items():
         assert found[key] == pytest.approx(value, **SAME), key
@@ -243,15 +249,24 @@ def test_images_with_several_boxes_and_merged_phrases():
     ),
     truth=st.sampled_from(["counts", "left_out"]),
     scale=st.sampled_from(["none", "min_max"]),
-    fit=st.sampled_from(["pad", "crop"]),
+    fit=st.sampled_from(["pad", "crop", "squash"]),
     seed=st.integers(0, 10**6),
+    plateau=st.booleans(),
 )
-def test_counts_without_the_map_are_those_of_its_pixels(sides, boxes, truth, scale, fit, seed):
-    """Also of pixels that the model did not see; `medclip_debias.evaluation.upsampled`."""
+def test_counts_without_the_map_are_those_of_its_pixels(
+    sides, boxes, truth, scale, fit, seed, plateau
+):
+    """Also of pixels that the model did not see; `medclip_debias.evaluation.upsampled`.
+
+    And of plateaus at exactly a threshold: a score of 0 is not above a probability of 0.5.
+    """
     rng = np.random.default_rng(seed)
     grid, geometry = RegionGrid(4, 5, 14.0, 0.5), SquareGeometry(*sides, 72, 64, fit)
     values = rng.uniform(-0.3, 0.6, (4, 5))
+    if plateau:
+        values = np.maximum(values, 0)
     rule = GroundingRule(
+        grid="regions",
         thresholds=(0.1, 0.3),
         unseen_truth=truth,
         scale=scale,
@@ -259,17 +274,52 @@ def test_counts_without_the_map_are_those_of_its_pixels(sides, boxes, truth, sca
         dice="best_on_test",
         above="above",
     )
-    exact = score_map(rule, values, boxes, geometry, grid)
+    exact = score_map(rule, values, boxes, geometry, grid, scale=14.0)
     # Rounded as the map's pixels are: a score near a threshold would decide by its last bits.
     heatmap = upsample_to_original(values, geometry, grid, dtype=np.float64).astype(np.float32)
     y, x = np.mgrid[: sides[0], : sides[1]] + 0.5
     depth = sum(
         ((x >= bx) & (x < bx + w) & (y >= by) & (y < by + h)).astype(int) for bx, by, w, h in boxes
     )
-    pixels = score_pixels(rule, heatmap, depth)
+    pixels = score_pixels(rule, heatmap, depth, scale=14.0)
     assert exact.iou == pytest.approx(pixels.iou, abs=1e-6)
     assert exact.cnr == pytest.approx(pixels.cnr, abs=1e-6, nan_ok=True)
     assert exact.dice == pytest.approx(pixels.dice, abs=1e-6)
+
+
+def test_a_map_of_a_resnet_can_be_drawn_in_equal_cells_or_where_its_regions_lie():
+    """hi-ml's `convert_similarity_to_image_size`: torch's bilinear resize of the grid."""
+    values = np.random.default_rng(3).normal(size=(5, 5)).cumsum(0)
+    geometry, grid = SquareGeometry(160, 160, 160, 160), RegionGrid(5, 5, 32, 0.5)
+    boxes = [[20, 30, 50, 60]]
+    depth = np.zeros((160, 160), dtype=int)
+    depth[30:90, 20:70] = 1
+    found = {}
+    for name in ("biovil", "biovil@regions"):
+        rule = load_preset(name).grounding.model_copy(update={"smoothing": 0.0})
+        found[name] = score_map(rule, values, boxes, geometry, grid)
+    published = F.interpolate(
+        torch.from_numpy(values)[None, None], size=(160, 160), mode="bilinear"
+    )[0, 0].numpy()
+    drawn = upsample_to_original(values, geometry, grid, dtype=np.float64)
+    for name, heatmap in (("biovil", published), ("biovil@regions", drawn)):
+        expected = score_pixels(rule, heatmap, depth)
+        assert found[name].iou == pytest.approx(expected.iou, abs=1e-3)
+        assert found[name].cnr == pytest.approx(expected.cnr, abs=1e-6)
+    assert abs(found["biovil"].cnr - found["biovil@regions"].cnr) > 0.05
+    for name in ("biovil@cells", "ours@regions", "gloria@regions"):
+        with pytest.raises(UserError, match="regions"):
+            load_preset(name)
+
+
+def test_without_a_learned_scale_there_is_no_dice_and_the_preset_says_so():
+    rule = load_preset("radzero").grounding
+    geometry, grid = SquareGeometry(60, 60, 64, 64), RegionGrid.patches(4, 4, 64)
+    values = np.linspace(-1, 1, 16).reshape(4, 4)
+    score = score_map(rule, values, [[10, 10, 20, 20]], geometry, grid)
+    found = summarise_maps(rule, [score], ["Opacity"])
+    assert "dice_at_best_threshold_on_test" not in found
+    assert "scale" in found["without_dice"]
 
 
 def test_our_own_rule_gives_our_own_metrics():
