@@ -6,21 +6,22 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 TOKEN_VARIABLE = "MEDCLIP_DEBIAS_VIEWER_TOKEN"
 SHORTEST_TOKEN = 20
 ENTRANCE = "/enter"
 """Where the form of the refusal sends a password, which is the token."""
-
-Scope = MutableMapping[str, Any]
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
@@ -57,66 +58,49 @@ class Access:
         self._secret = secrets.token_urlsafe(32)
         self._names = {name.lower().strip("[]") for name in names}
 
-    def refusal(self, scope: Scope) -> Refusal | None:
-        """Why a request is refused; None lets it in.
-
-        Args:
-            scope: of ASGI, of the type http.
-        """
-        authority = _authority(_values(scope, b"host"))
-        if authority is None or not self._serves(authority[0]):
+    def refusal(self, request: Request) -> Refusal | None:
+        """Why a request is refused; None lets it in."""
+        authority = _authority(request.headers.getlist("host"))
+        if authority is None or not (is_loopback(authority[0]) or authority[0] in self._names):
             return Refusal(
                 421,
                 "This name is not served here. Open the address that the viewer printed, or start"
                 " it with --allow-host NAME.",
             )
-        if not _from_the_page(scope, authority):
+        if not _from_the_page(request, authority):
             return Refusal(403, "This request does not come from the viewer's own page.")
-        if self._token is None or self._has_cookie(scope, authority) or self.enters(scope):
+        cookie = request.cookies.get(_cookie_name(authority), "")
+        if self._token is None or _same(cookie, self._secret) or self.enters(request):
             return None
-        if scope["path"] == ENTRANCE and scope["method"] == "POST":
+        if request.url.path == ENTRANCE and request.method == "POST":
             return None  # it brings the password
-        given = "token=" in scope.get("query_string", b"").decode("latin-1")
+        if "token" in request.query_params:
+            return Refusal(403, "This token is wrong: it may be that of an earlier start.")
         return Refusal(
             403,
-            "This token is wrong: it may be that of an earlier start."
-            if given
-            else "This page needs a token. Open the whole address that the viewer printed, with"
+            "This page needs a token. Open the whole address that the viewer printed, with"
             " ?token=... at its end, in this browser, or give the token here.",
         )
 
-    def enters(self, scope: Scope) -> bool:
+    def enters(self, request: Request) -> bool:
         """Whether a request opens the page with the right token in its address."""
-        if self._token is None or scope["method"] not in _READING or scope["path"] != "/":
-            return False
-        try:
-            query = parse_qs(scope.get("query_string", b"").decode("ascii"), max_num_fields=20)
-        except ValueError:
-            return False
-        tokens = query.get("token", [])
-        return len(tokens) == 1 and self.knows(tokens[0])
+        tokens = request.query_params.getlist("token")
+        reads = request.method in _READING and request.url.path == "/"
+        return reads and len(tokens) == 1 and self.knows(tokens[0])
 
     def knows(self, token: str) -> bool:
         """Whether this is the token."""
         return self._token is not None and _same(token, self._token)
 
-    def cookie(self, scope: Scope) -> str:
-        """The header value that lets a browser in from now on."""
-        name = _cookie_name(_authority(_values(scope, b"host")))
-        secure = "; Secure" if scope.get("scheme") == "https" else ""
-        return f"{name}={self._secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
-
-    def _serves(self, name: str) -> bool:
-        return is_loopback(name) or name in self._names
-
-    def _has_cookie(self, scope: Scope, authority: tuple[str, int | None]) -> bool:
-        wanted = _cookie_name(authority)
-        pairs = [
-            pair.strip().partition("=")
-            for value in _values(scope, b"cookie")
-            for pair in value.split(";")
-        ]
-        return any(name == wanted and _same(value, self._secret) for name, _, value in pairs)
+    def cookie(self, request: Request) -> dict[str, str | bool]:
+        """What `Response.set_cookie` takes, so that the browser is let in from now on."""
+        return {
+            "key": _cookie_name(_authority(request.headers.getlist("host"))),
+            "value": self._secret,
+            "httponly": True,
+            "samesite": "strict",
+            "secure": request.url.scheme == "https",
+        }
 
 
 def new_token() -> str:
@@ -165,32 +149,28 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _values(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
-
-
 def _authority(values: list[str]) -> tuple[str, int | None] | None:
     """Name in lower case and port of the only value there is."""
-    if len(values) != 1 or not (found := _AUTHORITY.fullmatch(values[0])):
+    if len(values) != 1 or not (match := _AUTHORITY.fullmatch(values[0])):
         return None
-    return found[1].lower().strip("[]"), int(found[2]) if found[2] else None
+    return match[1].lower().strip("[]"), int(match[2]) if match[2] else None
 
 
-def _from_the_page(scope: Scope, authority: tuple[str, int | None]) -> bool:
+def _from_the_page(request: Request, authority: tuple[str, int | None]) -> bool:
     """Whether a request comes from the page, and not from one of another site or port.
 
     Browsers send ``Origin`` with whatever changes something, and newer ones say with every request
     where it comes from. A link on another page may open this one; nothing else may come from there.
     """
-    origins = _values(scope, b"origin")
+    origins = request.headers.getlist("origin")
     if origins:
         if len(origins) != 1 or not _same_origin(origins[0], authority):
             return False
-    elif scope["method"] not in _READING:
+    elif request.method not in _READING:
         return False
-    opens = scope["path"] == "/" and "navigate" in _values(scope, b"sec-fetch-mode")
-    return opens or all(
-        site in ("same-origin", "none") for site in _values(scope, b"sec-fetch-site")
+    navigates = "navigate" in request.headers.getlist("sec-fetch-mode")
+    return (request.url.path == "/" and navigates) or all(
+        site in ("same-origin", "none") for site in request.headers.getlist("sec-fetch-site")
     )
 
 
@@ -201,11 +181,9 @@ def _same_origin(origin: str, authority: tuple[str, int | None]) -> bool:
         return False
     usual = {"http": 80, "https": 443}.get(parts.scheme)
     asked = _authority([parts.netloc])
-    if (
-        usual is None
-        or asked is None
-        or origin.lower() != f"{parts.scheme}://{parts.netloc}".lower()
-    ):
+    if usual is None or asked is None:
+        return False
+    if origin.lower() != f"{parts.scheme}://{parts.netloc}".lower():
         return False
     return (asked[0], asked[1] or usual) == (authority[0], authority[1] or usual)
 

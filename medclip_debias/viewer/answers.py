@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 MOST_CHARACTERS = 1000  # of a sentence
-MOST_IMAGES = 2000
+THUMBNAIL = 88  # pixels of the longer side
+MOST_THUMBNAILS = 4096  # kept in memory, of about 2 KB each
 MOST_HITS = 50
 
 Phrases = list[tuple[str, list[list[float]]]]
@@ -78,6 +80,9 @@ class Answers:
         index: a search index built with the first model.
         images: image files that may be chosen, by the name shown.
         references: true boxes of these images.
+
+    Attributes:
+        names: of the images, in their order.
     """
 
     def __init__(
@@ -90,6 +95,8 @@ class Answers:
         self.models = tuple(models)
         self.index = index
         self.images = dict(images or {})
+        self.names = list(self.images)
+        self._thumbnails: dict[int, bytes] = {}
         self._references = references
 
     @classmethod
@@ -195,6 +202,30 @@ class Answers:
         if name not in self.images:
             raise UserError("there is no such image in the folder; choose one of the list.")
         return self.read(self.images[name])
+
+    def thumbnail(self, number: int) -> bytes:
+        """A small JPEG of one of `names`, as the first model sees its grey levels.
+
+        Raises:
+            UserError: there is no such image, or it cannot be used; the file alone is named.
+        """
+        from PIL import Image
+
+        if not 0 <= number < len(self.names):
+            raise UserError("there is no such image in the folder.")
+        if number not in self._thumbnails:
+            path, settings = self.images[self.names[number]], self.model.preprocessing.prepare
+            try:
+                grey = read_radiograph(path, settings.window).stretched(settings)
+            except UserError as error:
+                raise UserError(str(error).replace(str(path), path.name)) from error
+            small, stream = Image.fromarray(grey), io.BytesIO()
+            small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+            small.save(stream, "JPEG", quality=80)
+            while len(self._thumbnails) >= MOST_THUMBNAILS:
+                self._thumbnails.pop(next(iter(self._thumbnails)))
+            self._thumbnails[number] = stream.getvalue()
+        return self._thumbnails[number]
 
     def hit(self, row: int) -> ViewedImage:
         """Open an image of the index as it was prepared, with the boxes that the set has of it.
@@ -307,15 +338,9 @@ def listed_images(folder: Path, say: Say | None = None) -> dict[str, Path]:
     """Image files below a folder, by their path in it; ``say`` as for `find_images`.
 
     Raises:
-        UserError: there is no such folder, no image in it, or more than `MOST_IMAGES`.
+        UserError: there is no such folder, or no image in it.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; check the path.")
-    files = find_images([folder], say)
-    if len(files) > MOST_IMAGES:
-        raise UserError(
-            f"{folder}: holds {len(files):,} images, but the page lists {MOST_IMAGES:,} at most;"
-            " give a smaller folder."
-        )
-    return {file.relative_to(folder).as_posix(): file for file in files}
+    return {file.relative_to(folder).as_posix(): file for file in find_images([folder], say)}

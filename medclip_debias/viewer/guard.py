@@ -1,23 +1,17 @@
-"""What stands before the page: who may ask, under which name, and with which headers."""
+"""What stands before the page: who may ask, with which headers, and how much may wait unread."""
 
 from __future__ import annotations
 
 import asyncio
 import html
-from urllib.parse import parse_qs
+
+from starlette.datastructures import MutableHeaders
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from medclip_debias.viewer.access import ENTRANCE, Access, Refusal
-from medclip_debias.viewer.wire import (
-    Application,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    TooLarge,
-    plain,
-    read_body,
-    reply,
-)
 
 # The browser itself refuses whatever would go to another machine, and every script and style that
 # is no file of this package.
@@ -34,92 +28,135 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 SLOWED = 1.0  # seconds that an answer to a wrong password takes
-_HTML = b"text/html; charset=utf-8"
+MOST_PASSWORD = 2048  # bytes of the form
+MOST_UNREAD = 1 << 30  # bytes of answers that clients have not taken yet
+STALLED = 60.0  # seconds without a byte after which a request is given up
+PART = 1 << 18  # bytes that are written at a time
+
+_TOO_MUCH = "Too many answers wait to be read; open the radiograph again in a minute."
 
 
 class Guard:
     """An ASGI application that lets through who may ask.
 
+    Answers are written in parts, each when the client has taken the one before. Those that are
+    still in memory are counted in bytes: where they would be more than `MOST_UNREAD`, the next is
+    refused with status 503.
+
     Args:
         app: what answers them.
         access: who may ask.
+
+    Attributes:
+        unread: bytes of answers that are being written.
     """
 
-    def __init__(self, app: Application, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
+        self.unread = 0
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
-        elif scope["type"] == "http":
-            await self._answer(scope, receive, _with_headers(send))
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._access.refusal(scope)
-        if scope["path"] == ENTRANCE and scope["method"] == "POST" and refusal is None:
-            await self._password(scope, receive, send)
-        elif refusal is not None and refusal.status == 403 and scope["path"] == "/":
-            await _form(send, refusal)
-        elif refusal is not None:
-            await plain(send, refusal.status, refusal.sentence)
-        elif self._access.enters(scope):
-            await self._enter(scope, send)
-        else:
+        elif scope["type"] == "lifespan":
             await self.app(scope, receive, send)
+        else:
+            await self._answer(Request(scope, receive), _Bounded(self, send))
 
-    async def _password(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            body = await read_body(scope, receive, 2048)
-            given = parse_qs(body.decode("ascii"), max_num_fields=2).get("password", [])
-        except (TooLarge, ValueError):
-            given = []
-        if len(given) == 1 and self._access.knows(given[0]):
-            await self._enter(scope, send)
-            return
+    async def _answer(self, request: Request, send: Send) -> None:
+        refusal = self._access.refusal(request)
+        app: ASGIApp = self.app
+        if request.url.path == ENTRANCE and request.method == "POST" and refusal is None:
+            app = await self._password(request)
+        elif refusal is not None and refusal.status == 403 and request.url.path == "/":
+            app = _form(refusal)
+        elif refusal is not None:
+            app = PlainTextResponse(f"{refusal.sentence}\n", refusal.status)
+        elif self._access.enters(request):
+            app = self._entered(request)
+        await app(request.scope, request.receive, send)
+
+    async def _password(self, request: Request) -> Response:
+        passwords = []
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) <= MOST_PASSWORD:
+            try:
+                async with asyncio.timeout(STALLED), request.form(max_fields=2) as form:
+                    passwords = [str(one) for one in form.getlist("password")]
+            except (ClientDisconnect, MultiPartException, TimeoutError, ValueError):
+                pass  # it is no password either
+        if len(passwords) == 1 and self._access.knows(passwords[0]):
+            return self._entered(request)
         await asyncio.sleep(SLOWED)
-        await _form(send, Refusal(403, "This password is wrong."))
+        return _form(Refusal(403, "This password is wrong."))
 
-    async def _enter(self, scope: Scope, send: Send) -> None:
+    def _entered(self, request: Request) -> Response:
         """Give the cookie, and redirect to the address without the token.
 
         By a page of its own: after a link on another site, browsers do not send a strict cookie
         along with a redirect.
         """
-        body = (
-            b"<!doctype html><html lang='en'><meta charset='utf-8'>"
-            b"<meta http-equiv='refresh' content='0;url=./'>"
-            b"<title>medclip-debias</title><p><a href='./'>Open the viewer</a></p></html>"
+        response = HTMLResponse(
+            "<!doctype html><html lang='en'><meta charset='utf-8'>"
+            "<meta http-equiv='refresh' content='0;url=./'>"
+            "<title>medclip-debias</title><p><a href='./'>Open the viewer</a></p></html>"
         )
-        cookie = self._access.cookie(scope).encode()
-        await reply(send, 200, _HTML, body, [(b"set-cookie", cookie)])
+        response.set_cookie(**self._access.cookie(request))  # type: ignore[arg-type]
+        return response
 
 
-async def _form(send: Send, refusal: Refusal) -> None:
+class _Bounded:
+    """One answer: its headers, its parts, and its bytes among those that wait."""
+
+    def __init__(self, guard: Guard, send: Send) -> None:
+        self._guard, self._send = guard, send
+        self._start: Message | None = None
+        self._refused = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=list(message["headers"]))
+            for name in [one for one in headers if one.startswith("access-control-")]:
+                del headers[name]
+            headers.update(HEADERS)
+            self._start = {**message, "headers": headers.raw}
+        elif not self._refused:
+            await self._body(message.get("body", b""), message.get("more_body", False))
+
+    async def _body(self, body: bytes, more: bool) -> None:
+        guard = self._guard
+        if self._start is not None and guard.unread and guard.unread + len(body) > MOST_UNREAD:
+            self._refused = True
+            refusal = PlainTextResponse(f"{_TOO_MUCH}\n", 503, HEADERS)
+            await refusal({"type": "http"}, _nothing, self._send)
+            return
+        guard.unread += len(body)
+        try:
+            if self._start is not None:
+                start, self._start = self._start, None
+                await self._send(start)
+            for place in range(0, max(len(body), 1), PART):
+                message = {"type": "http.response.body", "body": body[place : place + PART]}
+                last = place + PART >= len(body)
+                await self._send({**message, "more_body": more or not last})
+        finally:
+            guard.unread -= len(body)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def _form(refusal: Refusal) -> Response:
     """Ask for the password; the token in the printed address is one."""
-    body = (
+    return HTMLResponse(
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>medclip-debias</title>"
         "<meta name='viewport' content='width=device-width'>"
         f"<main><h1>medclip-debias</h1><p role='alert'>{html.escape(refusal.sentence)}</p>"
         f"<form method='post' action='.{ENTRANCE}'><label>Password, or token:"
         " <input type='password' name='password' autocomplete='off' required autofocus></label>"
-        " <button>Open</button></form></main></html>"
+        " <button>Open</button></form></main></html>",
+        refusal.status,
     )
-    await reply(send, refusal.status, _HTML, body.encode())
-
-
-def _with_headers(send: Send) -> Send:
-    async def guarded(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            kept = [
-                (key, value)
-                for key, value in message["headers"]
-                if key.decode("latin-1").lower() not in HEADERS
-                and not key.lower().startswith(b"access-control-")
-            ]
-            ours = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            message = {**message, "headers": [*kept, *ours]}
-        await send(message)
-
-    return guarded

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import remove_leftovers, temporary_prefix
@@ -19,13 +19,15 @@ from medclip_debias.viewer.access import TOKEN_VARIABLE, Access, is_loopback
 from medclip_debias.viewer.listen import listening, listening_at
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from medclip_debias.viewer.answers import Answers
     from medclip_debias.viewer.guard import Guard
 
 LOOPBACK = "127.0.0.1"
 PORT = 7860
 CLOSING = 2  # seconds that open connections get at the end
-SWEEP_EVERY = 10  # seconds between looks for sessions that nobody uses
+MOST_CONNECTIONS = 512
 
 # They hold everything, and reach nobody from outside by themselves.
 _EVERYWHERE = ("0.0.0.0", "::", "")
@@ -62,21 +64,34 @@ def serve(
     if not isinstance(place, Path) and place[0] not in _EVERYWHERE:
         names.append(place[0])
     with at as listener, _workplace() as work:
-        import uvicorn
+        from medclip_debias.viewer.app import Page
+        from medclip_debias.viewer.guard import Guard
 
-        app, sweep = application(answers, work, Access(token, names))
-        config = uvicorn.Config(
+        page = Page(answers, work / "uploads")
+        server = server_of(Guard(page.app, Access(token, names)))
+        for line in _announced(place, listener, token, given, allowed):
+            say(line)
+        with _ended_by_signals(server), _quiet():
+            server.run(sockets=[listener])
+
+
+def server_of(app: Guard) -> uvicorn.Server:
+    """The page behind its guard as a server that does not listen yet."""
+    import uvicorn
+
+    from medclip_debias.viewer.connection import Connection
+
+    return uvicorn.Server(
+        uvicorn.Config(
             app,
-            lifespan="off",
+            http=Connection,
+            ws="none",
+            limit_concurrency=MOST_CONNECTIONS,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=CLOSING,
         )
-        server = uvicorn.Server(config)
-        for line in _announced(place, listener, token, given, allowed):
-            say(line)
-        with _ended_by_signals(server), _quiet(), _repeated(sweep):
-            server.run(sockets=[listener])
+    )
 
 
 def _announced(
@@ -116,39 +131,15 @@ def check_installed() -> None:
     Raises:
         UserError: it is not installed.
     """
-    from importlib.util import find_spec
-
     try:
-        there = find_spec("uvicorn") is not None
-    except ValueError:
-        there = False
-    if not there:
+        import python_multipart  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
         raise UserError(
-            "the viewer needs uvicorn, which is not installed; run pip install"
-            " 'medclip-debias[viewer]'."
-        )
-
-
-def application(answers: Answers, work: Path, access: Access) -> tuple[Guard, Callable[[], None]]:
-    """The page as an ASGI application.
-
-    Args:
-        answers: what the page asks.
-        work: folder for uploads.
-        access: who may ask.
-
-    Returns:
-        The application, and what frees the sessions that nobody uses any more.
-    """
-    from medclip_debias.viewer.api import Api
-    from medclip_debias.viewer.guard import Guard
-    from medclip_debias.viewer.routes import Routes
-    from medclip_debias.viewer.sessions import Sessions
-    from medclip_debias.viewer.uploads import Uploads
-
-    sessions = Sessions()
-    routes = Routes(Api(answers, sessions), sessions, Uploads(work / "uploads"))
-    return Guard(routes, access), sessions.sweep
+            "the viewer needs uvicorn, starlette and python-multipart, which are not all installed;"
+            " run pip install 'medclip-debias[viewer]'."
+        ) from None
 
 
 @contextmanager
@@ -170,24 +161,6 @@ def _workplace() -> Iterator[Path]:
 
 
 @contextmanager
-def _repeated(action: Callable[[], None]) -> Iterator[None]:
-    """Do something every few seconds meanwhile, in a thread of its own."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(SWEEP_EVERY):
-            action()
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
 def _quiet() -> Iterator[None]:
     """Print nothing of what happens: tracebacks of the web libraries quote what was sent.
 
@@ -205,7 +178,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _ended_by_signals(server: Any) -> Iterator[None]:
+def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
     """Let signals end the server, and not the process before its folder is removed.
 
     uvicorn stops at SIGINT and SIGTERM and then raises them once more with the handlers that it

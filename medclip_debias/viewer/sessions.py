@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from medclip_debias.viewer.answers import ViewedImage
 
 MOST_SESSIONS = 32
+MOST_PIXELS = 1 << 30  # bytes of pixels that pages have not fetched yet
 # Seconds without a request until a radiograph is freed: of an open page, and of a client that
 # holds no connection, so that its end cannot be seen.
 OPEN_LIVES = 4 * 3600
@@ -53,9 +54,8 @@ class Sessions:
             if one is None:
                 return
             one.connections -= 1
-            last = one.connections <= 0
-        if last:
-            self.end(session)
+            if one.connections <= 0:
+                self.end(session)
 
     def clear(self, session: str) -> None:
         """Free the radiograph of a session."""
@@ -66,26 +66,34 @@ class Sessions:
     def keep(self, session: str, image: ViewedImage) -> str:
         """Make a radiograph that of a session, in place of the one before.
 
+        Of more than `MOST_SESSIONS` radiographs those that were not used for longest are freed; of
+        more than `MOST_PIXELS` bytes of pixels the pixels of those.
+
         Returns:
             A random name of it, without which nothing is told of it.
         """
         name = secrets.token_urlsafe(16)
-        shown = image.pixels
         with self._lock:
             one = self._of(session)
             one.name, one.image = name, image.kept()
-            one.pixels = None if shown is None else shown.bytes()
-            held = [key for key, each in self._sessions.items() if each.image is not None]
-            held.sort(key=lambda key: self._sessions[key].used)
-        for key in held[: max(0, len(held) - MOST_SESSIONS)]:
-            self.end(key)
+            one.pixels = None if image.pixels is None else image.pixels.bytes()
+            by_use = sorted(self._sessions, key=lambda key: self._sessions[key].used, reverse=True)
+            images = pixels = 0
+            for key in [session, *(key for key in by_use if key != session)]:
+                each = self._sessions[key]
+                images += each.image is not None
+                pixels += len(each.pixels or b"")
+                if each.image is not None and images > MOST_SESSIONS:
+                    self.end(key)
+                elif pixels > MOST_PIXELS and key != session:
+                    each.pixels = None
         return name
 
     def image(self, session: str, name: str) -> ViewedImage | None:
         """The radiograph of a session, if it has still this name."""
         with self._lock:
-            one = self._sessions.get(session)
-            if one is None or not name or one.name != name:
+            one = self._named(session, name)
+            if one is None:
                 return None
             one.used = self._clock()
             return one.image
@@ -93,11 +101,11 @@ class Sessions:
     def pixels(self, session: str, name: str) -> bytes | None:
         """The pixels of a radiograph, which are handed over once."""
         with self._lock:
-            one = self._sessions.get(session)
-            if one is None or not name or one.name != name:
+            one = self._named(session, name)
+            if one is None:
                 return None
-            found, one.pixels = one.pixels, None
-            return found
+            pixels, one.pixels = one.pixels, None
+            return pixels
 
     def end(self, session: str) -> None:
         """Free all of a session at once; a page that is still open may begin again."""
@@ -110,13 +118,13 @@ class Sessions:
         """End the sessions that were not used for too long."""
         now = self._clock()
         with self._lock:
-            late = [
-                name
-                for name, one in self._sessions.items()
-                if now - one.used > (OPEN_LIVES if one.connections > 0 else ABSENT_LIVES)
-            ]
-        for name in late:
-            self.end(name)
+            for name, one in list(self._sessions.items()):
+                if now - one.used > (OPEN_LIVES if one.connections > 0 else ABSENT_LIVES):
+                    self.end(name)
+
+    def _named(self, session: str, name: str) -> _Session | None:
+        one = self._sessions.get(session)
+        return one if one is not None and name and one.name == name else None
 
     def _of(self, session: str) -> _Session:
         one = self._sessions.setdefault(session, _Session(self._clock()))

@@ -138,7 +138,7 @@ def _measure(address: str, server: psutil.Process, options: argparse.Namespace) 
     wrong: list[str] = []
     until = time.monotonic() + options.seconds
     clients = [Client(address, number, took) for number in range(options.clients)]
-    names = clients[0].web.get("/api/about").json()["images"]
+    names = clients[0].web.get("/api/images/0").json()["names"]
     threads = [
         threading.Thread(target=work, args=(client, names, until, options.pause, wrong))
         for client in clients

@@ -99,7 +99,7 @@ class Site:
 
     url: str
     guard: Any
-    sweep: Any
+    page: Any
     work: Path
 
     def client(self, session: str = "session1" * 4) -> Client:
@@ -110,19 +110,21 @@ class Site:
 @contextmanager
 def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[Site]:
     """The page, served by a thread of this process."""
-    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("uvicorn")
     from medclip_debias.viewer.access import Access
+    from medclip_debias.viewer.app import Page
+    from medclip_debias.viewer.guard import Guard
     from medclip_debias.viewer.listen import listening
-    from medclip_debias.viewer.serve import application
+    from medclip_debias.viewer.serve import server_of
 
-    guard, sweep = application(answers, work, Access(token))
-    config = uvicorn.Config(guard, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    page = Page(answers, work / "uploads")
+    guard = Guard(page.app, Access(token))
+    server = server_of(guard)
     with listening("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield Site(f"http://127.0.0.1:{listener.getsockname()[1]}", guard, sweep, work)
+            yield Site(f"http://127.0.0.1:{listener.getsockname()[1]}", guard, page, work)
         finally:
             server.should_exit = True
             thread.join()

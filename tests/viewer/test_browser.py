@@ -102,6 +102,7 @@ def page(tab, address):
     tab.asked = asked
     tab.goto(address)
     tab.wait_for_selector("body[data-ready]")
+    until(tab, shows("one.dcm"))
     yield tab
     for event, listener in listeners.items():
         tab.remove_listener(event, listener)
@@ -116,9 +117,15 @@ def until(page, script):
         page.wait_for_timeout(20)
 
 
+def shows(name):
+    """A script that is true once an image is shown."""
+    return f"document.querySelector('#status').textContent.startsWith('{name}: ')"
+
+
 def opened(page, name):
-    page.select_option("#choice", name)
-    until(page, f"document.querySelector('#status').textContent.startsWith('{name}: ')")
+    if not page.evaluate(shows(name)):
+        page.locator(f"#strip button[aria-label='{name}']").click()
+        until(page, shows(name))
 
 
 def add(page, text, count):
@@ -157,6 +164,59 @@ def hover(page, x, y):
     page.mouse.move(left + (x + 0.5) * scale, top + (y + 0.5) * scale)
     until(page, f"document.querySelector('.readout').textContent.startsWith('x {x}, y {y},')")
     return [one.text_content() for one in page.locator(".readout").all()]
+
+
+def test_the_page_opens_on_the_first_image_and_keys_go_on_and_back(page):
+    first = painted(page, 0)
+    assert first != 0
+    assert not page.locator("#empty").is_visible()
+    current = page.locator("#strip button[aria-current=true]")
+    assert current.get_attribute("aria-label") == "one.dcm"
+    assert page.text_content("#which") == "image 1 of 2"
+    page.keyboard.press(",")  # there is none before it
+    page.keyboard.press(".")
+    until(page, shows("two.png"))
+    assert current.get_attribute("aria-label") == "two.png"
+    assert painted(page, 0) != first
+    page.keyboard.press(",")
+    until(page, shows("one.dcm"))
+    assert painted(page, 0) == first
+    page.set_input_files("#file", files=[{"name": "a.png", "mimeType": "", "buffer": b"x"}])
+    page.wait_for_selector("#status.wrong")
+    assert current.count() == 0
+
+
+def test_thumbnails_of_a_large_folder_are_made_as_they_scroll_into_view(
+    chromium, model_folder, tmp_path
+):
+    count, folder = 2_345, tmp_path / "many"
+    folder.mkdir()
+    for number in range(count):
+        grey = np.full((48, 40), number % 250, np.uint8)
+        grey[:24] += 5
+        Image.fromarray(grey).save(folder / f"{number:05d}.png")
+    many = Answers.open(model_folder, images=folder, device="cpu")
+    with served(many, tmp_path / "work") as site:
+        tab = chromium.new_context(viewport=WINDOW).new_page()
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(f"{site.url}/?token={TOKEN}")
+        tab.wait_for_selector("body[data-ready]")
+        until(tab, "document.querySelector('#status').textContent.startsWith('00000.png: ')")
+        until(tab, "document.querySelectorAll('#strip img').length >= 12")
+        tab.evaluate("document.querySelector('#strip').scrollLeft = 1e9")
+        until(
+            tab, "document.querySelector('#strip button[aria-label=\"02344.png\"] img')?.complete"
+        )
+        small = tab.evaluate(
+            "(i => [i.naturalWidth, i.naturalHeight])(document.querySelector('#strip img'))"
+        )
+        assert small == [40, 48]
+        assert tab.locator("#strip button").count() < 25
+        assert sum("/api/thumbnail/" in url for url in asked) < 60
+        tab.locator("#strip button[aria-label='02344.png']").click()
+        until(tab, "document.querySelector('#which').textContent === 'image 2,345 of 2,345'")
+        tab.context.close()
 
 
 def test_the_cursor_reads_the_servers_scores_and_the_files_values(page, answers, folder):
@@ -287,8 +347,7 @@ def test_true_boxes_are_shown_where_the_image_has_them(page):
     assert painted(page, 2) != with_box
     page.locator("#phrases button").click()
     page.wait_for_selector("#list li")
-    page.select_option("#choice", "one.dcm")
-    until(page, "document.querySelector('#status').textContent.includes('one.dcm: ')")
+    opened(page, "one.dcm")
     assert not page.locator("#truth").is_visible()
 
 
@@ -323,8 +382,9 @@ def test_the_keyboard_does_what_the_mouse_does(page):
 def test_exports_hold_what_the_page_says(page, answers, folder, seen, tmp_path):
     pydicom = pytest.importorskip("pydicom")
     pytest.importorskip("highdicom")
+    opened(page, "two.png")
     page.set_input_files("#file", folder / "one.dcm")
-    until(page, "document.querySelector('#status').textContent.includes('one.dcm: ')")
+    until(page, shows("one.dcm"))
     texts = [seen, RIGHT]
     for count, text in enumerate(texts, start=1):
         add(page, text, count)
@@ -400,6 +460,7 @@ def test_on_a_phone_nothing_lies_beside_the_page(chromium, address):
     page = context.new_page()
     page.goto(address)
     page.wait_for_selector("body[data-ready]")
+    until(page, shows("one.dcm"))
     opened(page, "two.png")
     add(page, "Opacity in the left lower lobe with a long description of its size and place.", 1)
     wide = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
@@ -408,10 +469,10 @@ def test_on_a_phone_nothing_lies_beside_the_page(chromium, address):
 
 
 def test_axe_finds_nothing_serious(page, chromium, address, serious):
-    """With and without an image."""
+    """The entrance, and the page with an image, maps and search results."""
     entrance = chromium.new_context().new_page()
     entrance.goto(address.split("?")[0])
-    for seen, name in [(entrance, "entrance"), (page, "empty"), (page, "open")]:
+    for seen, name in [(entrance, "entrance"), (page, "open")]:
         if name == "open":
             opened(page, "two.png")
             add(page, LEFT, 1)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from medclip_debias.viewer.api import SESSION
+from medclip_debias.viewer.app import SESSION
 from tests.viewer.conftest import TOKEN, Client, picture
 
 SECRET = "planted-4711-secret"
@@ -58,6 +58,8 @@ def test_no_address_takes_a_path(site, client, planted):
         "/api/pixels/",
         f"/api/pixels/{session}/",
         "/api/prepared/",
+        "/api/images/",
+        "/api/thumbnail/",
         "/file=",
         "/gradio_api/file=",
     ]
@@ -175,7 +177,7 @@ def test_an_unforeseen_error_says_neither_where_nor_what(site, client, monkeypat
         raise RuntimeError("Mrs Smith")
 
     monkeypatch.delenv("MEDCLIP_DEBIAS_DEBUG", raising=False)
-    monkeypatch.setattr(site.guard.app._api._answers, "find_sentence", broken)
+    monkeypatch.setattr(site.page._answers, "find_sentence", broken)
     answer = client.ask("search", sentence="Left lung.")
     assert answer.status_code == 500
     assert answer.json() == {"error": "internal error (RuntimeError); please report it."}
@@ -196,7 +198,7 @@ def test_without_the_token_nothing_is_served(site):
 
 
 def test_everything_of_a_session_is_freed_when_its_page_is_closed(site, tmp_path):
-    client, sessions = site.client("closing1" * 2), site.guard.app._sessions
+    client, sessions = site.client("closing1" * 2), site.page.sessions
     content = picture(tmp_path / "one.png", 60, 50)
     with client.web.stream("GET", f"/api/alive/{client.session}") as beat:
         assert beat.status_code == 200

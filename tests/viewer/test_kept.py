@@ -6,11 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from medclip_debias.errors import UserError
 from medclip_debias.viewer import sessions as sessions_module
-from medclip_debias.viewer import uploads as uploads_module
 from medclip_debias.viewer.sessions import ABSENT_LIVES, OPEN_LIVES, Sessions
-from medclip_debias.viewer.uploads import Uploads
 
 
 class Clock:
@@ -30,44 +27,6 @@ def shown(word):
     kept = SimpleNamespace(word=word, pixels=None)
     pixels = SimpleNamespace(bytes=word.encode)
     return SimpleNamespace(word=word, pixels=pixels, kept=lambda: kept)
-
-
-def files(tmp_path):
-    return [path.name for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_an_upload_is_there_while_it_is_read_and_private(tmp_path):
-    uploads = Uploads(tmp_path / "uploads")
-    with uploads.place("../a b.png") as (path, stream):
-        stream.write(b"1")
-        stream.close()
-        assert path.read_bytes() == b"1"
-        assert path.name == "a b.png"
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert path.parent.parent == tmp_path / "uploads"
-    assert list((tmp_path / "uploads").iterdir()) == []
-
-    def fail():
-        with uploads.place("b.png") as (_, stream):
-            stream.write(b"2")
-            raise OSError("no space")
-
-    with pytest.raises(OSError, match="no space"):
-        fail()
-    assert files(tmp_path) == []
-
-
-def test_only_so_many_uploads_are_there_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(uploads_module, "MOST_AT_ONCE", 1)
-    uploads = Uploads(tmp_path / "uploads")
-    with (
-        uploads.place("a.png"),
-        pytest.raises(UserError, match="too many files"),
-        uploads.place("b.png"),
-    ):
-        pass
-    with uploads.place("c.png"):
-        assert files(tmp_path) == ["c.png"]
 
 
 def test_a_radiograph_is_known_by_its_name_alone_and_its_pixels_go_once():
@@ -130,3 +89,21 @@ def test_the_session_that_was_not_used_for_longest_makes_room(clock, monkeypatch
     sessions.keep("c", shown("c"))
     assert sessions.image("b", names["b"]) is None
     assert sessions.image("a", names["a"]) is not None
+
+
+def test_pixels_that_no_page_fetched_make_room_by_their_bytes(clock, monkeypatch):
+    monkeypatch.setattr(sessions_module, "MOST_PIXELS", 10)
+    sessions, names = Sessions(clock), {}
+    for name, word in (("a", "12345"), ("b", "12345"), ("c", "1234"), ("d", "1")):
+        clock.now += 1
+        names[name] = sessions.keep(name, shown(word))
+    assert [sessions.pixels(name, names[name]) for name in "abcd"] == [
+        None,
+        b"12345",
+        b"1234",
+        b"1",
+    ]
+    assert all(sessions.image(name, names[name]) is not None for name in "abcd")
+    # One that is larger than all that may wait is opened all the same, alone.
+    large = sessions.keep("large", shown("x" * 20))
+    assert sessions.pixels("large", large) == b"x" * 20

@@ -6,8 +6,10 @@ import { showFindings, showHits, showPhrases, showSentences } from "./lists.js";
 import { ScoreMap } from "./map.js";
 import { Grey, Pane } from "./pane.js";
 import { about, answer, ask, download, pixels, stayAlive, upload } from "./server.js";
+import { Strip } from "./strip.js";
 
 const $ = (id) => document.getElementById(id);
+const counted = (number) => number.toLocaleString("en");
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 const state = {
@@ -25,7 +27,7 @@ const state = {
   cursor: null,
   fitted: true, // the whole image is shown, also when the page gets another size
 };
-let common, panes = [], opening = 0;
+let common, strip = null, panes = [], opening = 0;
 
 // ------------------------------------------------------------------------------------- saying
 
@@ -82,13 +84,16 @@ function clearPanes() {
 
 // ------------------------------------------------------------------------------------ opening
 
-// get: asks the server; texts: sentences to look for at once, else those of the list again.
-async function open(doing, get, texts = state.sentences.map((one) => one.text)) {
+// get: asks the server; texts: sentences to look for at once, else those of the list again;
+// number: of an image of the folder. True when the image is shown.
+async function open(doing, get, texts = state.sentences.map((one) => one.text), number = -1) {
   const turn = ++opening;
   const on = new Set(state.sentences.filter((one) => one.on).map((one) => one.text));
   // What was shown of the image before must not stand beside the next one, or beside an error.
   Object.assign(state, { image: null, grey: null, cursor: null, sentences: [] });
   clearPanes();
+  strip?.mark(number);
+  $("which").textContent = number < 0 ? "" : `image ${counted(number + 1)} of ${counted(common.images)}`;
   refresh();
   await reported(doing, async () => {
     const image = await get();
@@ -106,6 +111,17 @@ async function open(doing, get, texts = state.sentences.map((one) => one.text)) 
     said();
     for (const text of texts) await look(text, on.size === 0 || on.has(text));
   });
+  return state.image !== null;
+}
+
+const openNumber = (number, name) =>
+  open(`Reading ${name}.`, () => answer("choose", { name }), undefined, number);
+
+// The page begins with the first image of the folder that can be read.
+async function openFirst() {
+  for (let number = 0; number < Math.min(common.images, 8) && opening === number; number++) {
+    if (await strip.choose(number)) return;
+  }
 }
 
 function said() {
@@ -323,6 +339,7 @@ function refresh() {
   showPhrases(state.image?.phrases ?? [], showWhere);
   $("truth").hidden = none || !state.image.phrases.length;
   $("similar").disabled = none;
+  $("empty").hidden = !none || Boolean(common.images);
   for (const button of $("exports").children) {
     button.disabled = none || (button.id !== "png" && !state.sentences.length)
       || (button.dataset.dicom === "yes" && !state.image.dicom);
@@ -343,10 +360,10 @@ function head() {
     }
     $("about").querySelector("div").append(list);
   }
-  $("folder").hidden = !common.images.length;
-  for (const name of common.images) $("choice").add(new Option(name, name));
+  $("folder").hidden = $("strip").hidden = !common.images;
+  if (common.images) strip = new Strip($("strip"), common.images, common.listed, openNumber);
   $("search").hidden = common.indexed === null;
-  if (common.indexed !== null) $("indexed").textContent = `${common.indexed.toLocaleString("en")} images`;
+  if (common.indexed !== null) $("indexed").textContent = `${counted(common.indexed)} images`;
   $("export-model").hidden = common.models.length < 2;
   common.models.forEach((one, number) => $("whose").add(new Option(one.name, number)));
   for (const kind of common.exports) {
@@ -362,8 +379,6 @@ function controls() {
   const on = (id, act, kind = "click") => $(id).addEventListener(kind, act);
   const file = (one) => one && open(`Reading ${one.name}.`, () => upload(one));
   on("file", (event) => { file(event.target.files[0]); event.target.value = ""; }, "change");
-  on("choice", ({ target }) => target.value && open(`Reading ${target.value}.`, () =>
-    answer("choose", { name: target.value })), "change");
   for (const [kind, over] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
     document.addEventListener(kind, (event) => {
       event.preventDefault();
@@ -387,6 +402,7 @@ function controls() {
     reset: () => { if (state.image) { state.window = [...state.image.window]; setSliders(); draw("grey"); } },
     maps: () => toggle("maps"), boxes: () => toggle("boxes"), truth: () => toggle("truth"),
     keys: () => $("help").showModal(), png: exportPictures,
+    next: () => strip?.step(1), previous: () => strip?.step(-1),
   };
   for (const [id, act] of Object.entries(acts)) on(id, act);
   on("centre", ({ target }) => setWindow(shownValue(Number(target.value)), breadth()), "input");
@@ -405,7 +421,7 @@ function controls() {
     c: () => shiftWindow(0, 10), v: () => shiftWindow(0, -10), w: () => shiftWindow(-20, 0),
     e: () => shiftWindow(20, 0), m: acts.maps, b: acts.boxes, t: acts.truth,
     "[": () => opacity(state.opacity - 0.05), "]": () => opacity(state.opacity + 0.05),
-    n: () => step(1), p: () => step(-1), "/": () => $("sentence").focus(), "?": acts.keys,
+    ".": acts.next, ",": acts.previous, n: () => step(1), p: () => step(-1), "/": () => $("sentence").focus(), "?": acts.keys,
   }, arrow);
   const resized = new ResizeObserver(() => {
     if (state.fitted) fit();
@@ -432,6 +448,7 @@ async function start() {
   refresh();
   stayAlive();
   document.body.dataset.ready = "yes";
+  if (strip) await openFirst();
 }
 
 start();

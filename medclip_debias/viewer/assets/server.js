@@ -19,6 +19,9 @@ async function reached(address, options) {
   }
 }
 
+// Names of the folder's images from one on.
+export const names = async (first) => (await (await checked(await reached(`api/images/${first}`))).json()).names;
+
 export const about = async () => (await checked(await reached("api/about"))).json();
 
 export async function ask(what, content) {

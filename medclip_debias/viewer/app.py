@@ -1,0 +1,475 @@
+"""The page as a Starlette application: its addresses, what they take, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+from pydantic import Field, StringConstraints, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from medclip_debias.config import Settings
+from medclip_debias.errors import UserError
+from medclip_debias.grounding.overlay import BOX_COLOUR, FOUND_COLOUR, OverlayStyle
+from medclip_debias.viewer.answers import MOST_HITS, Answers, ViewedImage
+from medclip_debias.viewer.export import KINDS, MOST_SENTENCES, Kind, export
+from medclip_debias.viewer.guard import STALLED
+from medclip_debias.viewer.sessions import Sessions
+
+TITLE = "medclip-debias"
+SESSION = r"[A-Za-z0-9]{16,64}"
+MAX_UPLOAD = 256 << 20  # bytes; no single radiograph comes near
+MAX_JSON = 1 << 18  # bytes; 20 sentences of 1,000 characters each are fewer
+MOST_UPLOADS = 8  # at once
+MOST_WAITING = 32  # requests that may wait for the model, and as many for thumbnails
+LISTED = 200  # names of the folder an answer
+LONGEST_NAME = 100
+BEAT = 15.0  # seconds between signs of life
+SWEEP_EVERY = 10.0  # seconds between looks for sessions that nobody uses
+
+_ASSETS = Path(__file__).parent / "assets"
+_BUSY = "the viewer is busy; try again in a moment."
+
+Answer = dict[str, Any]
+A = TypeVar("A", bound="_Asked")
+
+
+class _Asked(Settings):
+    session: Annotated[str, StringConstraints(pattern=f"^{SESSION}$")]
+
+
+class _Choice(_Asked):
+    name: str
+
+
+class _Row(_Asked):
+    row: int = Field(ge=0, lt=1 << 31)
+
+
+class _Look(_Asked):
+    image: str
+    sentence: str
+
+
+class _Search(_Asked):
+    sentence: str | None = None
+    image: str | None = None
+    count: int = Field(10, ge=1, le=MOST_HITS)
+
+
+class _Export(_Asked):
+    image: str
+    model: int = Field(0, ge=0, le=1)
+    sentences: tuple[str, ...] = Field(max_length=MOST_SENTENCES)
+    threshold: float | None = Field(None, ge=-1, le=1)
+    kind: Kind
+
+
+class Page:
+    """Every address that the page needs, and no other.
+
+    Args:
+        answers: what the page asks.
+        uploads: folder for files that are being sent; it is created, for this user alone.
+
+    Attributes:
+        app: the ASGI application.
+        sessions: the radiograph of each open page.
+    """
+
+    def __init__(self, answers: Answers, uploads: Path) -> None:
+        uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.sessions = Sessions()
+        self._answers = answers
+        self._folder = uploads
+        self._uploads = 0
+        # One at a time: a model's network uses every core anyway.
+        self._model, self._pictures = _Turn(), _Turn()
+        self._posts: dict[str, Callable[[bytes], Answer | tuple[str, bytes]]] = {
+            "choose": self._choose,
+            "hit": self._hit,
+            "look": self._look,
+            "search": self._search,
+            "export": self._export,
+        }
+        self.app = Starlette(
+            routes=[
+                Route("/", lambda _: FileResponse(_ASSETS / "index.html")),
+                Mount("/assets", StaticFiles(directory=_ASSETS)),
+                Route("/api/about", lambda _: JSONResponse(self._about)),
+                Route("/api/images/{number}", self._images),
+                Route("/api/thumbnail/{number}", self._thumbnail),
+                Route("/api/prepared/{number}", self._prepared),
+                Route("/api/pixels/{session}/{image}", self._pixels),
+                Route("/api/alive/{session}", self._alive),
+                Route("/api/upload/{session}", self._upload, methods=["POST"]),
+                Route("/api/{what}", self._post, methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: _refused, ClientDisconnect: _gone},
+            lifespan=self._swept,
+        )
+        self.app.router.redirect_slashes = False
+        self._about = self._described()
+
+    @asynccontextmanager
+    async def _swept(self, app: Starlette) -> AsyncIterator[None]:
+        """End what nobody uses, every few seconds while the server runs."""
+        del app
+
+        async def sweep() -> None:
+            while True:
+                await asyncio.sleep(SWEEP_EVERY)
+                self.sessions.sweep()
+
+        task = asyncio.create_task(sweep())
+        yield
+        task.cancel()
+
+    # ------------------------------------------------------------------------------ addresses
+
+    def _images(self, request: Request) -> Response:
+        """Names of the folder's images, `LISTED` from the number on."""
+        first = _number(request)
+        return JSONResponse({"names": self._answers.names[first : first + LISTED]})
+
+    async def _thumbnail(self, request: Request) -> Response:
+        make = partial(self._answers.thumbnail, _number(request))
+        try:
+            return Response(await self._pictures(make, request), media_type="image/jpeg")
+        except UserError as error:
+            raise HTTPException(404, str(error)) from None
+
+    async def _prepared(self, request: Request) -> Response:
+        png = None
+        if self._answers.index is not None:
+            row = _number(request)
+            png = await self._pictures(partial(_png, self._answers, row), request)
+        if png is None:
+            raise HTTPException(404, "This image is not here.")
+        return Response(png, media_type="image/png")
+
+    def _pixels(self, request: Request) -> Response:
+        levels = self.sessions.pixels(_session(request), request.path_params["image"])
+        if levels is None:
+            raise HTTPException(404, "These pixels are not here any more.")
+        return Response(levels, media_type="application/octet-stream")
+
+    async def _alive(self, request: Request) -> Response:
+        """The connection that a page holds while it is open; its end is that of the session."""
+        return _Alive(self.sessions, _session(request))
+
+    async def _upload(self, request: Request) -> Response:
+        """Read a file while it arrives; it is gone before the answer is sent."""
+        session, name = _session(request), unquote(request.headers.get("x-file-name", ""))
+        if self._uploads >= MOST_UPLOADS:
+            sentence = "too many files arrive at once; try again in a minute."
+            return JSONResponse({"error": sentence}, 429)
+        self._uploads += 1
+        try:
+            with _place(self._folder, name) as path:
+                with path.open("xb") as stream:
+                    async for part in _parts(request, MAX_UPLOAD):
+                        stream.write(part)
+                self.sessions.clear(session)
+                return await self._answered(
+                    lambda: self._opened(session, self._answers.read(path)), request
+                )
+        except OSError:
+            return JSONResponse({"error": "the server has no room for this file."}, 507)
+        finally:
+            self._uploads -= 1
+
+    async def _post(self, request: Request) -> Response:
+        answer = self._posts.get(request.path_params["what"])
+        if answer is None:
+            raise HTTPException(404)
+        body = b"".join([part async for part in _parts(request, MAX_JSON)])
+        return await self._answered(partial(answer, body), request)
+
+    async def _answered(self, answer: Callable[[], Any], request: Request) -> Response:
+        """Answer when it is this request's turn; errors are one sentence."""
+        try:
+            content = await self._model(answer, request)
+        except UserError as error:
+            return JSONResponse({"error": str(error)}, 422)
+        except ValidationError:
+            return JSONResponse({"error": "This is not a request of the page."}, 400)
+        except HTTPException:
+            raise
+        except Exception as error:
+            return JSONResponse({"error": _sentence_of(error)}, 500)
+        if isinstance(content, tuple):
+            name, file = content
+            said = {"content-disposition": f'attachment; filename="{name}"'}
+            return Response(file, headers=said, media_type="application/octet-stream")
+        return JSONResponse(content)
+
+    # -------------------------------------------------------------------------------- answers
+
+    def _described(self) -> Answer:
+        """What the head of the page says, and what the page must know to draw."""
+        answers, style = self._answers, OverlayStyle()
+        return {
+            "title": TITLE,
+            "models": [
+                {
+                    "name": one.name,
+                    "lines": one.described(),
+                    "warning": one.warning,
+                    "kind": one.model.map_kind,
+                }
+                for one in answers.models
+            ],
+            "indexed": None if answers.index is None else len(answers.index),
+            "images": len(answers.names),
+            "listed": LISTED,
+            "exports": KINDS,
+            "most_sentences": MOST_SENTENCES,
+            "alpha": style.alpha,
+            "colours": _colours(style.colormap),
+            "boxes": {"true": BOX_COLOUR, "found": FOUND_COLOUR},
+        }
+
+    def _choose(self, body: bytes) -> Answer:
+        """Open a radiograph of the folder."""
+        asked = _asked(_Choice, body)
+        self.sessions.clear(asked.session)
+        return self._opened(asked.session, self._answers.choose(asked.name))
+
+    def _hit(self, body: bytes) -> Answer:
+        """Open a search result."""
+        asked = _asked(_Row, body)
+        self.sessions.clear(asked.session)
+        return self._opened(asked.session, self._answers.hit(asked.row))
+
+    def _opened(self, session: str, image: ViewedImage) -> Answer:
+        assert image.pixels is not None
+        return {
+            "image": self.sessions.keep(session, image),
+            "name": image.name,
+            "dicom": image.source is not None,
+            "aside": image.aside,
+            "phrases": [{"text": text, "boxes": boxes} for text, boxes in image.phrases],
+            **image.pixels.described(),
+            "models": self._answers.opened(image),
+        }
+
+    def _look(self, body: bytes) -> Answer:
+        """Where a sentence is seen on the radiograph of the page."""
+        asked = _asked(_Look, body)
+        return {"models": self._answers.look(self._image(asked), asked.sentence)}
+
+    def _search(self, body: bytes) -> Answer:
+        """Images of the index, by a sentence or by the radiograph of the page."""
+        asked = _asked(_Search, body)
+        if asked.image is None:
+            hits = self._answers.find_sentence(asked.sentence or "", asked.count)
+        else:
+            hits = self._answers.find_similar(self._image(asked), asked.count)
+        return {"hits": [asdict(one.hit) | {"there": one.image is not None} for one in hits]}
+
+    def _export(self, body: bytes) -> tuple[str, bytes]:
+        """A file with the results: its name and content."""
+        asked = _asked(_Export, body)
+        image = self._image(asked)
+        number = min(asked.model, len(self._answers.models) - 1)
+        return export(self._answers, image, number, asked.sentences, asked.threshold, asked.kind)
+
+    def _image(self, asked: _Look | _Search | _Export) -> ViewedImage:
+        image = self.sessions.image(asked.session, asked.image or "")
+        if image is None:
+            raise UserError(
+                "open the radiograph again: the server has freed it, as the connection to the page"
+                " was lost, or after hours without use."
+            )
+        return image
+
+
+class _Alive(StreamingResponse):
+    """A sign of life every few seconds, as long as the page listens."""
+
+    def __init__(self, sessions: Sessions, session: str) -> None:
+        super().__init__(_beats(), media_type="text/event-stream")
+        self._sessions, self._session = sessions, session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._sessions.connected(self._session)
+        try:
+            await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            pass  # the server ends
+        finally:
+            self._sessions.disconnected(self._session)
+
+
+async def _beats() -> AsyncIterator[bytes]:
+    while True:
+        yield b": here\n\n"
+        await asyncio.sleep(BEAT)
+
+
+class _Turn:
+    """Runs one function at a time in a thread; a few may wait."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(1)
+        self._waiting = 0
+
+    async def __call__(self, answer: Callable[[], Any], request: Request) -> Any:
+        """The answer, when it is this request's turn.
+
+        Raises:
+            HTTPException: too many wait already.
+            ClientDisconnect: nobody waits for it any more.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise HTTPException(503, _BUSY)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+                return await asyncio.to_thread(answer)
+        finally:
+            self._waiting -= 1
+
+
+async def _parts(request: Request, most: int) -> AsyncIterator[bytes]:
+    """The parts of a body as they arrive.
+
+    Raises:
+        HTTPException: there are more than ``most`` bytes, or the request says so.
+        ClientDisconnect: the rest does not come.
+    """
+    size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+    refusal = HTTPException(413, f"this is too large: at most {size}.")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > most:
+        raise refusal
+    seen = 0
+    stream = request.stream()
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(stream), STALLED)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise ClientDisconnect from None
+        seen += len(part)
+        if seen > most:
+            raise refusal
+        yield part
+
+
+@contextmanager
+def _place(folder: Path, name: str) -> Iterator[Path]:
+    """A file in a private folder of its own, which is gone when this is left, however it is left.
+
+    Args:
+        folder: where it lies.
+        name: that the client gave; only its last part is kept, without odd characters.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
+        yield Path(place) / clean_name(name)
+
+
+def clean_name(name: str) -> str:
+    """The last part of a file's name, of characters that are safe everywhere.
+
+    >>> clean_name("C:\\\\images\\\\..\\\\one\\n.dcm"), clean_name("../.."), clean_name("")
+    ('one_.dcm', 'upload', 'upload')
+    """
+    last = re.split(r"[/\\]", name)[-1]
+    cleaned = "".join(one if one.isprintable() else "_" for one in last).strip()
+    cleaned = cleaned.encode("utf-8", "replace").decode()
+    while len(cleaned.encode()) > LONGEST_NAME:
+        # The end is kept, as the kind of the file is said there.
+        cleaned = cleaned[1:]
+    return cleaned if cleaned.strip(".") else "upload"
+
+
+def _asked(kind: type[A], body: bytes) -> A:
+    return kind.model_validate_json(body, strict=True)
+
+
+def _session(request: Request) -> str:
+    session = str(request.path_params["session"])
+    if not re.fullmatch(SESSION, session):
+        raise HTTPException(404)
+    return session
+
+
+def _number(request: Request) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", request.path_params["number"]):
+        raise HTTPException(404)
+    return int(request.path_params["number"])
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Refusals with a sentence as the page reads them; nothing else is here."""
+    assert isinstance(error, HTTPException)
+    if error.status_code in (413, 503):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    del request
+    known = error.status_code == 404 and error.detail != "Not Found"
+    sentence = error.detail if known else "There is nothing here."
+    return PlainTextResponse(f"{sentence}\n", 404)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    del request, error
+    return Response(status_code=408)  # nobody reads it
+
+
+def _sentence_of(error: Exception) -> str:
+    """What the page says of an unforeseen error: its kind alone.
+
+    A traceback may quote what was uploaded or written, so it goes nowhere unasked.
+    """
+    if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    return f"internal error ({type(error).__name__}); please report it."
+
+
+def _png(answers: Answers, row: int) -> bytes | None:
+    """An image of the index; None where there is none."""
+    from PIL import Image
+
+    pixels = answers.prepared_image(row)
+    if pixels is None:
+        return None
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _colours(name: str) -> list[list[int]]:
+    """The 256 colours of a map, as red, green and blue."""
+    from matplotlib import colormaps
+
+    colours: list[list[int]] = colormaps[name](range(256), bytes=True)[:, :3].tolist()
+    return colours
