@@ -7,39 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
 from medclip_debias.config import json_hash
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.text.claims.check import checked_claim
 from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
 from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
-from medclip_debias.data.text.claims.server import CACHE, ServerParser, ServerSettings
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.files import atomic_file
 
 FILE = "claims.parquet"
 COLUMNS = ("sentence", "finding", *FIELDS)
 _META = b"medclip_debias"
 _REMEDY = "run 'claims' again"
-
-
-class Parser(Protocol):
-    """What reads claims: the rules, or a language model."""
-
-    name: str
-    lexicon: Lexicon
-
-    def parse(self, text: str) -> Parsed:
-        """Return what a sentence claims."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +52,7 @@ def sentence_hash(text: str) -> str:
 
 def write_claims(
     prepared: PreparedSet,
-    parser: Parser,
+    parser: RuleParser,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Read the claims of every distinct sentence and store them beside the set, atomically.
@@ -82,7 +70,6 @@ def write_claims(
         found.append(parsed.claims)
         corrected += parsed.corrected
     counts = _counts(texts, found) | {"corrected_words": corrected}
-    counts |= dict(getattr(parser, "counts", {}))
     return _store(prepared, texts, found, parser.lexicon, parser.name, counts)
 
 
@@ -120,7 +107,7 @@ def import_claims(
                 f"{where}: names a sentence that is not in {prepared.folder}; write the table for"
                 " this set ('sentence' is the start of a SHA-256, see docs/claims.md)."
             )
-        claim = checked_claim(where, values, lexicon)
+        claim = _checked_claim(where, values, lexicon)
         repeated += claim in found[number]
         found[number].add(claim)
     claims = [tuple(sorted(c)) for c in found]
@@ -159,7 +146,7 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
         if row[0] not in places:
             raise UserError(f"{path}, row {number}: names no sentence of the set; {_REMEDY}.")
         values = dict(zip(COLUMNS, row, strict=True))
-        found[places[row[0]]].add(checked_claim(f"{path}, row {number}", values, lexicon))
+        found[places[row[0]]].add(_checked_claim(f"{path}, row {number}", values, lexicon))
     return ClaimTable([tuple(sorted(claims)) for claims in found], meta, lexicon)
 
 
@@ -182,29 +169,23 @@ def claim_set(
     folder: Path,
     lexicon: Path | str | None = None,
     table: Path | None = None,
-    server: ServerSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """What the verb does: read the claims of a set by rules, or by a language model, or a table.
+    """What the verb does: read the claims of a set by rules, or take those of a table.
 
     Args:
         folder: the prepared set.
         lexicon: see `load_lexicon`.
         table: claims that another program read.
-        server: a language model on this machine that reads them.
         progress: called with how many sentences are done, and how many there are.
 
     Raises:
-        UserError: both a table and a server are given, or one of them does not fit.
+        UserError: the lexicon or the table does not fit.
     """
     prepared = PreparedSet.open(folder)
     words = load_lexicon(lexicon)
-    if table is not None and server is not None:
-        raise UserError("Claims come from --table or from --server; give one of them.")
     if table is not None:
         return import_claims(prepared, table, words)
-    if server is not None:
-        return write_claims(prepared, ServerParser(words, server, folder / CACHE), progress)
     return write_claims(prepared, RuleParser(words), progress)
 
 
@@ -258,3 +239,22 @@ def _rows(found: Sequence[Sequence[Claim]], texts: Sequence[str]) -> list[tuple[
 
 def _hash(rows: Sequence[Sequence[str]], lexicon: Lexicon) -> str:
     return json_hash([[list(row) for row in rows], lexicon.hash])
+
+
+def _checked_claim(where: str, values: Mapping[Any, Any], lexicon: Lexicon) -> Claim:
+    """Make a claim of a row that another program wrote; ``where`` is file and row."""
+    finding = str(values["finding"])
+    named = lexicon.named(finding)
+    if named not in lexicon.ancestors:
+        raise UserError(
+            f"{where}: the lexicon '{lexicon.name}' has no finding of that name"
+            f"{did_you_mean(finding, lexicon.names)}; rename it, or add it with --lexicon."
+        )
+    fields: dict[str, str] = {}
+    for column, allowed in FIELDS.items():
+        value = str(values.get(column) or ("certain" if column == "certainty" else ""))
+        if value not in allowed:
+            shown = ", ".join(v or "blank" for v in allowed)
+            raise UserError(f"{where}: column '{column}' must be one of: {shown}.")
+        fields[column] = value
+    return Claim(named, **fields)
