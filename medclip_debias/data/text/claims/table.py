@@ -18,7 +18,7 @@ import pandas as pd
 from medclip_debias.config import json_hash
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
+from medclip_debias.data.text.claims.claim import FIELDS, Claim
 from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.errors import UserError, did_you_mean
