@@ -155,7 +155,7 @@ def prepare(
     ] = None,
     language: Annotated[
         str,
-        typer.Option(help="Language of the reports: en, es, fr, pt, de, or auto for the source's."),
+        typer.Option(help="Language of the reports: en, es, or auto for the source's."),
     ] = "auto",
     labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
     split_seed: Annotated[

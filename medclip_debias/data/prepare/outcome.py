@@ -13,7 +13,7 @@ from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.prepare.journal import Journal, journals
 from medclip_debias.data.prepare.select import TRAINING
-from medclip_debias.data.text.languages import LANGUAGES, language
+from medclip_debias.data.text.languages import language
 
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
 """What became of a study's report."""
@@ -25,7 +25,6 @@ _UNUSED = {
     EMPTY: "the report is empty",
     READ: "the report has no usable section with a sentence",
 }
-_UNSUPPORTED = "the report looks like {}, which is not supported"
 
 
 class Image(NamedTuple):
@@ -58,27 +57,18 @@ class Part(NamedTuple):
 
 
 def told_languages(reports: Mapping[str, int]) -> list[str]:
-    """Return sentences on the languages of reports, if they are not all English.
+    """Return a sentence on the languages of reports, if they are not all English.
 
     Args:
-        reports: how many, by code, or by name for a language that is not supported.
+        reports: how many, by code.
 
-    >>> told_languages({"en": 3, "Italian": 2})[0]
-    '2 reports look like Italian, which is not supported; they are left aside.'
+    >>> told_languages({"en": 3, "es": 2})
+    ['Reports by language: 3 English, 2 Spanish.']
     """
-    said = []
-    known = {language(code).name: n for code, n in sorted(reports.items()) if code in LANGUAGES}
-    for name, count in sorted(reports.items()):
-        if name not in LANGUAGES:
-            looks, they = ("looks", "it is") if count == 1 else ("look", "they are")
-            said.append(
-                f"{count} report{'s' * (count != 1)} {looks} like {name}, which is not supported;"
-                f" {they} left aside."
-            )
-    if said or set(known) - {"English"}:
-        each = ", ".join(f"{count:,} {name}" for name, count in known.items())
-        said.append(f"Reports by language: {each or 'none in a supported one'}.")
-    return said
+    if not set(reports) - {"en"}:
+        return []
+    each = ", ".join(f"{n:,} {language(code).name}" for code, n in sorted(reports.items()))
+    return [f"Reports by language: {each}."]
 
 
 class Heads:
@@ -200,7 +190,7 @@ class Results:
     @property
     def unused(self) -> list[tuple[str, str]]:
         """``(study_id, reason)`` of every study whose report gave no sentence."""
-        return [(s.study_id, _why(s)) for s in self.studies if not s.sentences]
+        return [(s.study_id, _UNUSED[s.report]) for s in self.studies if not s.sentences]
 
     @property
     def languages(self) -> dict[str, int]:
@@ -221,10 +211,6 @@ class Results:
         left = step(left, "study has a report", lambda s: s.report != MISSING)
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
-        others = [name for name in self.languages if name not in LANGUAGES]
-        if others:
-            name = f"report is in a supported language (others: {', '.join(others)})"
-            left = step(left, name, lambda s: s.words.get("language", "en") in LANGUAGES)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
         # An archive without any report still has images with labels or boxes to evaluate on.
         silent = all(study.report == MISSING for study in self.studies)
@@ -312,12 +298,6 @@ class _Steps:
 
     def stop_if_empty(self, count: int) -> None:
         self.funnel.stop_if_empty(count, self.example, self.start)
-
-
-def _why(study: Study) -> str:
-    """Say why the report of a study gave no sentence."""
-    spoken = study.words.get("language", "en")
-    return _UNUSED[study.report] if spoken in LANGUAGES else _UNSUPPORTED.format(spoken)
 
 
 def _blamed(head: dict[str, Any], study: Study) -> list[tuple[int, str, str]]:

@@ -78,10 +78,6 @@ class Repairs:
         continues: words that start no sentence in lower case.
         sure_starts: words that start one in lower case, in notes without capitals.
         titles: what may stand before a full stop without a blank behind it ("Dr.Roe").
-        attributes: abbreviations that go on before any capital but a start, for a language that
-            writes nouns with one ("im re. Unterlappen").
-        final: abbreviations, as they are written, that end a sentence before a capital ("o.B.").
-        numbers: a full stop behind a number ends a sentence before a start ("BWK 12. Kein").
         unstopped: sentences may start without a full stop before them.
         upper: the capitals, as in a character class.
         lower: the small letters.
@@ -98,9 +94,6 @@ class Repairs:
         continues: Iterable[str],
         sure_starts: Iterable[str],
         titles: Iterable[str],
-        attributes: Iterable[str] = (),
-        final: Iterable[str] = (),
-        numbers: bool = False,
         unstopped: bool = False,
         upper: str = "A-Z",
         lower: str = "a-z",
@@ -114,8 +107,6 @@ class Repairs:
         self._sometimes = re.compile(
             rf"\b(?:(?i:{_either(sometimes)})|(?:[{word}]\.)+[{word}]|[{word}])\.$"
         )
-        self._attributes = re.compile(rf"\b(?i:{_either(attributes)})\.$")
-        self._begins = re.compile(rf"(?:{begins})\b")
         self._lone = re.compile(rf"^(?:{_either(lone)})\.$")
         # "normal.The", "cm.Heart", "___.No", "clear).The", "RLL.The", "T12.No".
         self._glued = re.compile(
@@ -132,8 +123,6 @@ class Repairs:
             rf"|(?<=\.[{up}]\.)\s+(?=(?:{begins})\b)"
             rf"|(?<=[{low}]{{2}}\.\.)\s+(?=[{up}])"
             rf"|(?<=[{low}]{{4}}\.)\s+(?=(?:{begins}) )"
-            + "".join(rf"|(?<=\b{re.escape(word)}\.)\s+(?=[{up}])" for word in final)
-            + (rf"|(?<=\d\.)\s+(?=(?:{begins})\b)" if numbers else "")
         )
 
     def repaired(self, pieces: Iterable[str]) -> list[str]:
@@ -185,8 +174,6 @@ class Repairs:
         end = last[-16:]
         if self._always.search(end) or self._lone.match(last) or _TIME.match(last):
             return True
-        if self._attributes.search(end):
-            return not self._begins.match(part)
         if _NUMBER.search(end):
             return bool(_COUNTED.match(part))
         if part[0] in "/,;)":

@@ -23,7 +23,6 @@ from pydantic import Field, field_validator, model_validator
 from medclip_debias.config import Settings
 from medclip_debias.data.text.headings import SPELLINGS, STRUCTURE, Headings
 from medclip_debias.data.text.languages import ENGLISH, LANGUAGES, Language, language
-from medclip_debias.data.text.languages.guess import guess_language
 from medclip_debias.data.text.patterns import patterns
 from medclip_debias.data.text.sentences import deidentified_share, split_sentences
 
@@ -35,9 +34,6 @@ FALLBACK = ("last_paragraph", NOTE, "comparison")
 
 OTHER = "other heading"
 """Counts what stands below headings that are in no list; a heading may hold what is private."""
-
-UNSUPPORTED = "report in another language"
-"""Counts the words of reports in a language that is not supported."""
 
 # Ends a section without naming the next one. A full-width line of underscores, not "___".
 _SEPARATOR = re.compile(r"^[ \t]*(?:_{10,}|FINAL REPORT)[ \t]*$", re.MULTILINE)
@@ -142,8 +138,7 @@ class ReportSettings(Settings):
     drops those of whose words a larger share is such a mark.
 
     ``language`` is one of `LANGUAGES`, or ``auto``: the one that the source states (English where
-    it states none), unless a report clearly is in another one. Such a report is cut by the rules of
-    its own language, or left aside where that is none of `LANGUAGES`.
+    it states none).
     """
 
     sections: tuple[str, ...] = Field(("findings", "impression"), min_length=1)
@@ -153,7 +148,7 @@ class ReportSettings(Settings):
     max_words: int | None = Field(None, ge=1)
     drop_repeated: bool = False
     max_deidentified: float = Field(1.0, ge=0, le=1)
-    language: Literal["auto", "en", "es", "fr", "pt", "de"] = "auto"
+    language: Literal["auto", "en", "es"] = "auto"
 
     @field_validator("sections", "fallback")
     @classmethod
@@ -196,8 +191,7 @@ class Cut(NamedTuple):
             (`medclip_debias.data.text.sentences.DROPPED`).
         used: words of the sections that were cut into sentences.
         aside: words of the sections that were left aside, by section.
-        language: whose rules cut it; the name of a language that is not supported (``Italian``)
-            when the report was left aside for it.
+        language: whose rules cut it.
     """
 
     sentences: list[tuple[str, str]]
@@ -217,11 +211,7 @@ def report_sentences_counted(
         settings: sections, sentences and language.
         declared: language of `LANGUAGES` that the source states, for ``auto``.
     """
-    code: str = settings.language
-    if code == "auto":
-        code = guess_language(text) or declared
-    if code not in LANGUAGES:
-        return Cut([], Counter(), 0, Counter({UNSUPPORTED: words_in(text)}), code)
+    code = declared if settings.language == "auto" else settings.language
     spoken = language(code)
     found, aside = sections_counted(text, (*settings.sections, *settings.fallback), spoken)
     wanted = [name for name in found if name in settings.sections]

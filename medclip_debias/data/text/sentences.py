@@ -78,14 +78,12 @@ class _Marks(NamedTuple):
             no full stop precedes.
         signature: who signed the report.
         rough_end: ends a sentence where PySBD is not asked.
-        ordinal: a number that begins no item of a list.
         spaced_stop: a full stop between blanks, which ends a sentence of PadChest's stems.
     """
 
     list_line: re.Pattern[str]
     signature: re.Pattern[str]
     rough_end: re.Pattern[str]
-    ordinal: re.Pattern[str]
     spaced_stop: re.Pattern[str]
 
 
@@ -93,7 +91,6 @@ class _Marks(NamedTuple):
 def _marks(spoken: Language) -> _Marks:
     up, low = spoken.headings.upper, spoken.headings.lower
     signed = spoken.signatures or _SIGNED
-    ordinals = "|".join(sorted(spoken.ordinals)) or "(?!)"
     return _Marks(
         list_line=re.compile(
             rf"\n[ \t]*(?=(?:\(?\d{{1,2}}[.)]|[-*•])[ \t]+\S|\d{{1,2}}[.)][{up}][{low}]"
@@ -101,7 +98,6 @@ def _marks(spoken: Language) -> _Marks:
         ),
         signature=re.compile(signed),
         rough_end=re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])"),
-        ordinal=re.compile(rf"\(?\d{{1,2}}\. (?:{ordinals})\b"),
         spaced_stop=re.compile(r"(?!)" if spoken.code == "en" else r" \.(?: |$)"),
     )
 
@@ -128,8 +124,8 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
     for paragraph in _BLANK_LINE.split(text.replace("\r\n", "\n")):
         for block in marks.list_line.split("\n" + paragraph):
             signed = False
-            for item in _list_items(marks.spaced_stop.sub(_STOP, " ".join(block.split())), marks):
-                for sentence in _item_sentences(item, code, marks):
+            for item in _list_items(marks.spaced_stop.sub(_STOP, " ".join(block.split()))):
+                for sentence in _item_sentences(item, code):
                     signed = _signs(sentence, signed, marks)
                     reason = "signature" if signed else _wordless(sentence)
                     if reason:
@@ -139,10 +135,10 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
     return found, dropped
 
 
-def _item_sentences(item: str, code: str, marks: _Marks) -> Iterator[str]:
+def _item_sentences(item: str, code: str) -> Iterator[str]:
     for part in item.split(_STOP.lstrip(".")):
         for sentence in _segment(part, code):
-            yield _without_mark(sentence, marks)
+            yield _without_mark(sentence)
 
 
 def deidentified_share(sentence: str) -> float:
@@ -162,18 +158,17 @@ def _signs(sentence: str, before: bool, marks: _Marks) -> bool:
     return before and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
 
 
-def _without_mark(sentence: str, marks: _Marks) -> str:
-    return sentence if marks.ordinal.match(sentence) else _LIST_PREFIX.sub("", sentence)
+def _without_mark(sentence: str) -> str:
+    return _LIST_PREFIX.sub("", sentence)
 
 
-def _list_items(text: str, marks: _Marks) -> list[str]:
+def _list_items(text: str) -> list[str]:
     """Cut ``1. A. 2. B.`` before each number that continues the list.
 
     A number without a full stop before it ("1. Cardiomegaly 2. Edema") has to go on with a list,
     begin one that goes on, or stand behind a title ("Left knee 1. No fracture.").
     """
-    every = _LIST_NUMBER.finditer(text)
-    matches = [match for match in every if not marks.ordinal.match(text, match.start())]
+    matches = list(_LIST_NUMBER.finditer(text))
     cuts, expected = [0], None
     for place, match in enumerate(matches):
         number = int(match[1] or match[2])
@@ -209,7 +204,7 @@ def _segment(text: str, code: str = "en") -> tuple[str, ...]:
     """Cut one item; hospital text repeats itself, so the slow segmenter is asked once."""
     spoken = language(code)
     repairs, marks = spoken.repairs, _marks(spoken)
-    bare = _without_mark(text, marks).strip()
+    bare = _without_mark(text).strip()
     if not _has_word(bare):
         return (bare,)
     plain = _plain_pieces(bare) if code == "en" else None

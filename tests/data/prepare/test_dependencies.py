@@ -26,7 +26,7 @@ OF_NO_INFLUENCE = [
 ]
 OF_INFLUENCE = [
     *("data/text/reports.py", "data/text/repairs.py", "data/text/headings.py"),
-    *("data/text/patterns.py", "data/text/languages/guess.py", "data/text/languages/es.yaml"),
+    *("data/text/patterns.py", "data/text/languages/es.yaml"),
     *("data/images/dicom.py", "data/images/raster.py", "data/images/radiograph.py"),
     *("data/images/square.py", "data/geometry.py", "data/boxes.py", "data/labels.py"),
     *("data/sources/manifest.py", "data/sources/ids.py", "data/sources/ms_cxr.py"),

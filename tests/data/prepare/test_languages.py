@@ -1,4 +1,4 @@
-"""Sets of reports in several languages: chosen by source, option or report, and counted."""
+"""Sets of reports in another language than English: chosen by source or option, and counted."""
 
 import csv
 import json
@@ -11,7 +11,6 @@ from medclip_debias.data.prepare.outcome import told_languages
 from medclip_debias.data.records import stated_language
 from medclip_debias.data.sources.manifest import ManifestSource
 from medclip_debias.data.text.reports import ReportSettings
-from medclip_debias.errors import UserError
 
 SMALL = PrepareSettings(size=16)
 ENGLISH = "FINDINGS: There is a scar of the left lung. No effusion.\nIMPRESSION: Normal."
@@ -19,7 +18,6 @@ SPANISH = (
     "Hallazgos: No se observa derrame en el hemitórax izq. ni infiltrados.\nConclusión: Sin"
     " hallazgos."
 )
-ITALIAN = "Il cuore è nei limiti. Non si osservano lesioni della pleura e dei polmoni."
 SHORT = "Hallazgos: Rx. previa normal.\nConclusión: Cardiomegalia."
 
 
@@ -48,25 +46,8 @@ def _steps(prepared):
     return {row["step"]: (row["kept"], row["dropped"]) for row in prepared.funnel}
 
 
-def test_each_report_that_is_clearly_in_another_language_is_cut_by_its_rules(make):
-    said = []
-    prepared = make([ENGLISH, SPANISH, ITALIAN], say=said.append)
-    texts = [sentence.text for sentence in prepared.sentences.itertuples()]
-    assert "No se observa derrame en el hemitórax izq. ni infiltrados." in texts
-    assert "Normal." in texts
-    assert prepared.meta["languages"] == {"Italian": 1, "en": 1, "es": 1}
-    step = "report is in a supported language (others: Italian)"
-    assert _steps(prepared)[step] == (2, 1)
-    assert _steps(prepared)["left aside: section 'report in another language'"][1] == 14
-    assert "1 report looks like Italian, which is not supported; it is left aside." in said
-    assert "Reports by language: 1 English, 1 Spanish." in said
-    with (prepared.folder / "unused_reports.csv").open(encoding="utf-8", newline="") as file:
-        reasons = {row["study_id"]: row["reason"] for row in csv.DictReader(file)}
-    assert reasons == {"s2": "the report looks like Italian, which is not supported"}
-
-
 def test_an_option_says_the_language_of_all_reports(make):
-    prepared = make([SHORT, ITALIAN], {"language": "es"})
+    prepared = make([SHORT, "Rx normal."], {"language": "es"})
     assert set(prepared.sentences["section"]) == {"findings", "impression", "note"}
     assert prepared.meta["languages"] == {"es": 2}
     assert prepared.meta["options"]["reports"]["language"] == "es"
@@ -74,10 +55,16 @@ def test_an_option_says_the_language_of_all_reports(make):
 
 def test_a_source_may_state_its_language(make, monkeypatch):
     monkeypatch.setattr(ManifestSource, "language", "es", raising=False)
-    prepared = make([SHORT, ENGLISH])
+    said = []
+    prepared = make([SHORT, SPANISH], say=said.append)
     assert list(prepared.sentences["text"])[:2] == ["Rx. previa normal.", "Cardiomegalia."]
-    assert prepared.meta["languages"] == {"en": 1, "es": 1}
+    assert prepared.meta["languages"] == {"es": 2}
+    assert "Reports by language: 2 Spanish." in said
     assert stated_language(object()) == "en"
+    again = make([SHORT, SPANISH, SHORT], update=True)
+    fresh = make([SHORT, SPANISH, SHORT], name="fresh")
+    assert again.meta["languages"] == fresh.meta["languages"] == {"es": 3}
+    assert again.content_hash == fresh.content_hash
 
 
 def test_an_english_set_says_nothing_new_and_has_no_new_option(make):
@@ -87,20 +74,6 @@ def test_an_english_set_says_nothing_new_and_has_no_new_option(make):
     assert "language" not in prepared.meta["options"]["reports"]
     assert not [step for step in _steps(prepared) if "language" in step]
     assert told_languages({"en": 3}) == []
-
-
-def test_when_only_unsupported_reports_are_there_the_message_names_the_step(make):
-    with pytest.raises(UserError, match=r"supported language .others: Italian.' dropped 1 of 1"):
-        make([ITALIAN])
-
-
-def test_a_set_is_updated_without_losing_its_languages(make):
-    first = make([SPANISH, ITALIAN])
-    again = make([SPANISH, ITALIAN, ENGLISH], update=True)
-    fresh = make([SPANISH, ITALIAN, ENGLISH], name="fresh")
-    assert first.meta["languages"] == {"Italian": 1, "es": 1}
-    assert again.meta["languages"] == fresh.meta["languages"]
-    assert again.content_hash == fresh.content_hash
 
 
 def test_mostly_deidentified_sentences_are_dropped_by_an_option_and_counted(make):

@@ -108,9 +108,6 @@ case(AREA, "an empty report", "counted", shows="report is (not )?empty")(_cells(
 case(AREA, "a report of 5 million letters", "read", "counted", "refused", shows="(?i)long")(
     _cells(report="FINDINGS: " + "The heart is large. " * 250_000)
 )
-case(AREA, "a report in Italian, which is not supported", "counted", shows="supported language")(
-    _cells(report="Il cuore è nei limiti. Non si osservano lesioni della pleura e dei polmoni.")
-)
 case(AREA, "a language that is not supported (--language it)", "refused")(
     lambda world: world.prepare(world.manifest(), "--language", "it")
 )

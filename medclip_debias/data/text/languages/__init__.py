@@ -1,8 +1,7 @@
-"""The languages of reports: what their headings, abbreviations and negations are, as YAML.
+"""The languages of reports: what their headings and abbreviations are.
 
-English headings and abbreviations are code (`medclip_debias.data.text.headings`, `...repairs`),
-because the public MIMIC-CXR parser's list is; ``es.yaml``, ``fr.yaml``, ``pt.yaml`` and ``de.yaml``
-hold those of the others, ``negations.yaml`` the words that deny a finding in all of them.
+English ones are code (`medclip_debias.data.text.headings`, `...repairs`), because the public
+MIMIC-CXR parser's list is; ``es.yaml`` holds the Spanish ones.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from medclip_debias.data.text.repairs import Repairs
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.settings_files import load_yaml
 
-LANGUAGES = ("en", "es", "fr", "pt", "de")
+LANGUAGES = ("en", "es")
 """Languages whose reports are read, by their ISO 639-1 codes."""
 
 _FOLDER = Path(__file__).parent
-_GERMAN = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,6 @@ class Language:
         segmenter: language whose rules PySBD is asked for.
         signatures: how a line starts that says who signed the report; ``None`` for English, whose
             pattern is in `medclip_debias.data.text.sentences`.
-        ordinals: words before which a number with a full stop is no list number ("5. Rippe").
     """
 
     code: str
@@ -51,7 +48,6 @@ class Language:
     repairs: Repairs
     segmenter: str
     signatures: str | None = None
-    ordinals: frozenset[str] = frozenset()
 
 
 ENGLISH = Language("en", "English", headings.ENGLISH, repairs.ENGLISH, "en")
@@ -62,8 +58,6 @@ class _Abbreviations(Settings):
     exact: tuple[str, ...]
     sometimes: tuple[str, ...]
     lone: tuple[str, ...]
-    attributes: tuple[str, ...] = ()
-    final: tuple[str, ...] = ()
 
 
 class _Vocabulary(Settings):
@@ -87,8 +81,6 @@ class _Vocabulary(Settings):
     continues: tuple[str, ...]
     sure_starts: tuple[str, ...]
     signatures: tuple[str, ...]
-    numbers: bool = False
-    ordinals: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=16)
@@ -138,31 +130,27 @@ def language(code: str) -> Language:
             exact=short.exact,
             sometimes=short.sometimes,
             lone=short.lone,
-            attributes=short.attributes,
-            final=short.final,
             starts=words.starts,
             continues=words.continues,
             sure_starts=words.sure_starts,
             titles=words.honorifics,
-            numbers=words.numbers,
             upper=words.upper,
             lower=words.lower,
         ),
         segmenter=words.segmenter,
         signatures=_signed(words.signatures, words.upper),
-        ordinals=frozenset(words.ordinals),
     )
 
 
 def spellings(heading: str) -> list[str]:
-    """Return a heading as it is written, without its accents, and with ``ae`` for ``ä``.
+    """Return a heading as it is written, and without its accents.
 
-    >>> spellings("conclusión"), spellings("größe")
-    (['conclusión', 'conclusion'], ['größe', 'große', 'groesse'])
+    >>> spellings("conclusión")
+    ['conclusión', 'conclusion']
     """
     parted = unicodedata.normalize("NFD", heading)
-    bare = "".join(c for c in parted if not unicodedata.combining(c)).replace("œ", "oe")
-    return list(dict.fromkeys((heading, bare, heading.translate(_GERMAN))))
+    bare = "".join(c for c in parted if not unicodedata.combining(c))
+    return list(dict.fromkeys((heading, bare)))
 
 
 def _loud(written: Iterable[str]) -> list[str]:
@@ -175,36 +163,4 @@ def _signed(phrases: Iterable[str], upper: str) -> str:
     """A signature is one of the phrases before a colon, or before a name or a title."""
     known = "|".join(sorted(map(re.escape, phrases), key=len, reverse=True))
     name = rf"(?:Drs?|Dra|Prof|M|Mme|[{upper}]\w+,? [{upper}]|_|X{{3}})"
-    return (
-        rf"(?i:(?:{known}))(?:\s*:|(?<= por)(?= {name})|(?<= par)(?= {name})|(?<= von)(?= {name}))"
-    )
-
-
-class Negations(Settings):
-    """Words that deny a finding, in lower case.
-
-    Attributes:
-        before: stand before what they deny ("no evidence of").
-        after: stand behind it ("is excluded").
-        not_negations: hold such a word and deny nothing ("no change", "cannot be excluded").
-    """
-
-    before: tuple[str, ...] = Field(min_length=1)
-    after: tuple[str, ...] = Field(min_length=1)
-    not_negations: tuple[str, ...] = Field(min_length=1)
-
-
-@lru_cache(maxsize=16)
-def negations(code: str) -> Negations:
-    """Return the words that deny a finding in a language, longest first.
-
-    Raises:
-        UserError: it is none of `LANGUAGES`.
-
-    >>> "sin" in negations("es").before
-    True
-    """
-    language(code)
-    content = load_yaml(_FOLDER / "negations.yaml")[code]
-    ordered = {name: sorted(words, key=lambda w: (-len(w), w)) for name, words in content.items()}
-    return validate(Negations, ordered, f"negations.yaml: {code}")
+    return rf"(?i:(?:{known}))(?:\s*:|(?<= por)(?= {name}))"
