@@ -135,18 +135,14 @@ class SelectionSettings(LaterSettings):
     one is a frontal view where there is one. Studies with boxes keep all their images.
     ``without_sentence`` decides on images whose study has no usable sentence: ``drop`` them,
     ``keep_for_evaluation`` those outside training whose study has labels or which have boxes, or
-    ``keep`` those in training, too. ``earlier_studies: keep`` names, for each study, the one of
-    the same patient before it.
+    ``keep`` those in training, too.
     """
-
-    _later: ClassVar = ("earlier_studies",)
 
     views: tuple[str, ...] = FRONTAL_VIEWS
     blank_view: Literal["exclude", "include"] = "exclude"
     multi_view: Literal["all", "one_at_random", "pa_first"] = "all"
     without_sentence: Literal["drop", "keep_for_evaluation", "keep"] = "keep_for_evaluation"
     seed: int = Field(0, ge=0)
-    earlier_studies: Literal["drop", "keep"] = "drop"
 
     @field_validator("views")
     @classmethod

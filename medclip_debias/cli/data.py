@@ -92,7 +92,7 @@ def _list_sources(asked: bool) -> None:
     example="prepare data/phantom data/prepared --size 128",
     panels={
         "Pixels": "for_model size clip equalize window fit resample levels",
-        "Which images": "views blank_view multi_view without_sentence earlier_studies seed",
+        "Which images": "views blank_view multi_view without_sentence seed",
         "Reports and labels": "reports report_settings language labels phrases",
         "Splits": "split_seed split_file all_test",
         "The source, and how to work": "_sources kind tables text_only shard workers update"
@@ -142,9 +142,6 @@ def prepare(
     without_sentence: Annotated[
         str, typer.Option(help="Studies without a sentence: keep_for_evaluation, keep or drop.")
     ] = "keep_for_evaluation",
-    earlier_studies: Annotated[
-        str, typer.Option(help="Name each study's earlier one of its patient: drop or keep.")
-    ] = "drop",
     seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
     reports: Annotated[
         Path | None, typer.Option(help="Folder or archive of reports that lie elsewhere.")
@@ -211,7 +208,7 @@ def prepare(
     rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
     rows |= {"fit": fit, "resample": resample, "levels": levels}
     chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
-    chosen |= {"without_sentence": without_sentence, "earlier_studies": earlier_studies}
+    chosen |= {"without_sentence": without_sentence}
     chosen |= given(views=words(views))
     spoken = {} if language == "auto" else {"language": language}
     validate(ReportSettings, spoken, "--language")

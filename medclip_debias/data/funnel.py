@@ -10,7 +10,7 @@ from medclip_debias.errors import UserError
 ASIDE = (
     *("label rows", "label cells", "rows", "test studies", "reports", "boxes", "projection rows"),
     *("index entries", "locations", "cells", "image files", "studies of the split"),
-    *("earlier studies", "images by view", "patients of test"),
+    *("images by view", "patients of test"),
 )
 """Units of steps that drop no image and no study."""
 

@@ -19,8 +19,6 @@ FORMAT_VERSION = 1
 
 IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height", "width")
 STUDY_COLUMNS = ("study_id", "patient_id", "split")
-PREVIOUS_STUDY = "previous_study_id"
-"""Column behind `STUDY_COLUMNS` in sets that keep earlier studies; ``""`` for none."""
 SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
 PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
 MASK_COLUMN = "mask"

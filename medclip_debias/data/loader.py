@@ -25,7 +25,7 @@ from medclip_debias.data.workers import ahead
 from medclip_debias.errors import UserError
 
 # First words of the seed sequences, so that no two uses share a stream.
-_ORDER, _CHOICE, _EARLIER = 1, 2, 3
+_ORDER, _CHOICE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,6 @@ class TrainingStudies:
         occurrences: ``[len(texts)]`` how many studies say each sentence.
         frontal: per study, those of its rows that are frontal; all of them where none is. None
             for studies whose images are all frontal.
-        earlier: per study, rows of the study of the same patient before it (frontal ones, if it
-            has any), empty where there is none; None for a set that does not keep them.
     """
 
     texts: list[str]
@@ -48,7 +46,6 @@ class TrainingStudies:
     sentences: list[NDArray[np.int64]]
     occurrences: NDArray[np.int64]
     frontal: list[NDArray[np.int64]] | None = None
-    earlier: list[NDArray[np.int64]] | None = None
 
     @classmethod
     def of(
@@ -91,7 +88,7 @@ class TrainingStudies:
         counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
         found = [np.array(rows[s]) for s in studies]
         frontal = [_frontal_or_all(of_study, prepared.frontal) for of_study in found]
-        return cls(texts, found, chosen, counts, frontal, _earlier_rows(prepared, studies))
+        return cls(texts, found, chosen, counts, frontal)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -100,53 +97,6 @@ class TrainingStudies:
 def _frontal_or_all(rows: NDArray[np.int64], frontal: NDArray[np.bool_]) -> NDArray[np.int64]:
     chosen = rows[frontal[rows]]
     return chosen if len(chosen) else rows
-
-
-def _earlier_rows(prepared: PreparedSet, studies: list[str]) -> list[NDArray[np.int64]] | None:
-    """Rows of the study before each of ``studies``, frontal ones if there are any."""
-    previous = prepared.previous_study
-    if previous is None:
-        return None
-    wanted = {previous[study] for study in studies if study in previous}
-    rows: dict[str, list[int]] = {}
-    for row, study in enumerate(prepared.images["study_id"]):
-        if study in wanted:
-            rows.setdefault(study, []).append(row)
-    found = [np.array(rows.get(previous.get(s, ""), ()), dtype=np.int64) for s in studies]
-    return [_frontal_or_all(of_study, prepared.frontal) for of_study in found]
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """The earlier study's image beside each image of a batch, for tasks that compare the two.
-
-    Attributes:
-        images: uint8 ``[I, C, C]``, cropped and augmented on their own; ``[I, S, S]`` with
-            ``draws``. Images of one study have the same one beside them.
-        there: ``[I]`` bool, whether the study has an earlier one; its image is 0 if not.
-        draws: the augmentation that is still to be done, on the device; None when it is done.
-    """
-
-    images: Tensor
-    there: Tensor
-    draws: Draws | None = None
-
-    def images_on(self, device: torch.device) -> Tensor:
-        """Augmented images on ``device``: uint8 ``[I, C, C]``, 0 where there is none."""
-        images = self.images.to(device, non_blocking=True)
-        if self.draws is not None:
-            images = augment_on_device(images, self.draws)
-        return images * self.there.to(device)[:, None, None]
-
-    def pin_memory(self) -> Earlier:
-        """A copy in page-locked memory."""
-        draws = None if self.draws is None else self.draws.pin_memory()
-        return Earlier(self.images.pin_memory(), self.there.pin_memory(), draws)
-
-    def part(self, images: Tensor) -> Earlier:
-        """What lies beside the images at these places."""
-        draws = None if self.draws is None else self.draws.part(images)
-        return Earlier(self.images[images], self.there[images], draws)
 
 
 @dataclass(frozen=True)
@@ -163,7 +113,6 @@ class Batch:
         draws: the augmentation that is still to be done, on the device; None when it is done.
         two_view: I = 2n rows are two augmentations of n images, first all the first ones, then
             all the second ones; there are no sentences.
-        earlier: the earlier study's image beside each image, where it was asked for.
     """
 
     images: Tensor
@@ -172,7 +121,6 @@ class Batch:
     studies: Tensor
     draws: Draws | None = None
     two_view: bool = False
-    earlier: Earlier | None = None
 
     def images_on(self, device: torch.device) -> Tensor:
         """Augmented images on ``device``, uint8 ``[I, C, C]``, or their stored features."""
@@ -188,7 +136,6 @@ class Batch:
             self.studies.pin_memory(),
             None if self.draws is None else self.draws.pin_memory(),
             self.two_view,
-            None if self.earlier is None else self.earlier.pin_memory(),
         )
 
     def split(self, parts: int) -> list[Batch]:
@@ -222,7 +169,6 @@ class Batch:
             self.studies[images],
             None if self.draws is None else self.draws.part(images),
             self.two_view,
-            None if self.earlier is None else self.earlier.part(images),
         )
 
 
@@ -250,8 +196,6 @@ class StepBatches(Dataset[Batch]):
         two_view: instead two augmentations of one image of each study, and no sentences.
         rank: this process, counted from 0.
         world: number of processes, each with ``batch_size / world`` studies.
-        earlier: also give an image of the earlier study beside each image (`Earlier`); the rest
-            of the batch is the same with and without.
         augmentations: how many augmentations of each image there are, one of which (for two views,
             two) is taken at random; 0 augments anew in every step.
 
@@ -260,8 +204,7 @@ class StepBatches(Dataset[Batch]):
             the batch is the same with and without.
 
     Raises:
-        UserError: the set does not keep earlier studies, too few studies, or a batch that the
-            processes cannot share evenly.
+        UserError: too few studies, or a batch that the processes cannot share evenly.
     """
 
     def __init__(
@@ -278,7 +221,6 @@ class StepBatches(Dataset[Batch]):
         two_view: bool = False,
         rank: int = 0,
         world: int = 1,
-        earlier: bool = False,
         augmentations: int = 0,
     ) -> None:
         if batch_size > len(studies):
@@ -298,11 +240,6 @@ class StepBatches(Dataset[Batch]):
                 f"setting 'train.views_per_study' is {views_per_study}, but two augmented views "
                 "are of one image; set it to 1."
             )
-        if earlier and studies.earlier is None:
-            raise UserError(
-                "the prepared set does not keep earlier studies; prepare it with --earlier-studies"
-                " keep."
-            )
         self.pixels = pixels
         self.studies = studies
         self.batch_size = batch_size
@@ -320,7 +257,6 @@ class StepBatches(Dataset[Batch]):
         self._share = range(rank * share, (rank + 1) * share)
         self._rows = Ragged(studies.rows)
         self._frontal = self._rows if studies.frontal is None else Ragged(studies.frontal)
-        self._earlier = Ragged(studies.earlier) if earlier and studies.earlier else None
         self._sentences = Ragged(studies.sentences)
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
@@ -334,7 +270,7 @@ class StepBatches(Dataset[Batch]):
         """Bytes of the pixels of one item, at one image a study (two with two views)."""
         side = self.input_size if self.augment.where == "cpu" else self.pixels.shape[1]
         image = side**2 if self.features is None else self.features.item_bytes
-        images = (2 if self.two_view else 1) * (1 if self._earlier is None else 2)
+        images = 2 if self.two_view else 1
         return len(self._share) * images * image
 
     def members(self, step: int) -> NDArray[np.int64]:
@@ -368,26 +304,7 @@ class StepBatches(Dataset[Batch]):
             draws,
             images,
             None if copies is None else copies[images],
-            None if self._earlier is None else self._before(self._earlier, step, places, images),
         )
-
-    def _before(
-        self,
-        earlier: Ragged,
-        step: int,
-        places: NDArray[np.int64],
-        images: NDArray[np.int64],
-    ) -> Earlier:
-        """What lies beside the images of the share; ``places`` are those of the whole batch."""
-        rng = np.random.default_rng([_EARLIER, self.seed, step])  # the other draws stay as they are
-        members = self.members(step)
-        there = earlier.counts[members] > 0
-        rows = np.zeros(len(members), dtype=np.int64)
-        rows[there] = earlier.one(members[there], rng)
-        draws = draw(rng, self.augment, len(places), self.pixels.shape[1], self.input_size)
-        pixels, left = self._pixels(rows[places[images]], draws, images)
-        beside = torch.from_numpy(there[places[images]])
-        return Earlier(torch.from_numpy(pixels) * beside[:, None, None], beside, left)
 
     def _images(
         self, members: NDArray[np.int64], rng: np.random.Generator
@@ -433,7 +350,6 @@ class StepBatches(Dataset[Batch]):
         draws: Draws,
         images: NDArray[np.int64],
         copies: NDArray[np.int64] | None,
-        earlier: Earlier | None,
     ) -> Batch:
         """Read the pixels of ``rows``, whose draws are those at ``images``, or their features."""
         left = None
@@ -449,7 +365,6 @@ class StepBatches(Dataset[Batch]):
             torch.from_numpy(studies),
             left,
             self.two_view,
-            earlier,
         )
 
     def _pixels(

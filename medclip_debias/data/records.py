@@ -6,10 +6,10 @@ everything after it (`medclip_debias.data.prepare`) knows nothing about layouts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 Box = tuple[float, float, float, float]
 """``x, y, width, height`` in pixels (see docs/architecture.md, Coordinates)."""
@@ -197,32 +197,6 @@ class Source(Protocol):
     def describe(self) -> list[str]:
         """Return sentences on what was found and what is missing, by file name."""
         return []
-
-
-class StudyMoment(NamedTuple):
-    """Whose a study is, and when it was made.
-
-    Attributes:
-        patient_id: its patient.
-        moment: compared with the patient's others: ``(day, second of the day)``, the day alone,
-            or a running number; ``None`` when it is not known.
-    """
-
-    patient_id: str
-    moment: tuple[float, ...] | None
-
-
-@runtime_checkable
-class HasStudyOrder(Protocol):
-    """A source that knows in which order the studies of a patient were made."""
-
-    def study_order(self) -> Mapping[str, StudyMoment]:
-        """Return the moment of every study by its id, also of those without images.
-
-        Raises:
-            UserError: this copy of the source lacks what tells the order.
-        """
-        ...
 
 
 def stated_language(source: Source) -> str:

@@ -22,7 +22,6 @@ from medclip_debias.data.layout import (
     PHRASE_BOX_COLUMNS,
     PHRASE_BOXES,
     PHRASE_COLUMNS,
-    PREVIOUS_STUDY,
     SENTENCE_COLUMNS,
     STUDY_COLUMNS,
     TABLES,
@@ -117,19 +116,7 @@ class PreparedSet:
     @cached_property
     def studies(self) -> pd.DataFrame:
         """One row per study: `STUDY_COLUMNS`, then one float column per label."""
-        return self._table("studies").drop(columns=PREVIOUS_STUDY, errors="ignore")
-
-    @cached_property
-    def previous_study(self) -> dict[str, str] | None:
-        """The study of the same patient before each study, of those that have one in the set.
-
-        ``None`` for a set that was not prepared with ``--earlier-studies keep``.
-        """
-        table = self._table("studies")
-        if PREVIOUS_STUDY not in table.columns:
-            return None
-        pairs = zip(table["study_id"], table[PREVIOUS_STUDY], strict=True)
-        return {str(study): str(previous) for study, previous in pairs if previous}
+        return self._table("studies")
 
     @cached_property
     def frontal(self) -> NDArray[np.bool_]:

@@ -35,7 +35,6 @@ class PrepareOptions(TypedDict, total=False):
     blank_view: str
     multi_view: str
     without_sentence: str
-    earlier_studies: str
     seed: int
     kind: str
     phrases: Path | str | None

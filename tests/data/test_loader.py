@@ -371,74 +371,6 @@ class TestViews:
         assert counts.sum() == 600
 
 
-class TestEarlier:
-    """Study 0 has none before it; the earlier study of s is s - 1, by all of its images."""
-
-    def data(self):
-        plain = studies()
-        none = np.empty(0, dtype=np.int64)
-        return replace(plain, earlier=[none, *plain.rows[:-1]])
-
-    def made(self, data=None, **changes):
-        options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3, "batch_size": 12}
-        options |= {"augment": AugmentSettings(), "earlier": True} | changes
-        return StepBatches(PIXELS, data or self.data(), **options)
-
-    def test_beside_each_image_lies_one_of_the_study_before(self):
-        off = AugmentSettings(crop=False, brightness=0, contrast=0)
-        made = self.made(augment=off, views_per_study=2)
-        inner = PIXELS[:, 4 : 4 + SIDE, 4 : 4 + SIDE]
-        data, seen = self.data(), {study: set() for study in range(12)}
-        for step in range(60):
-            batch = made[step]
-            beside = batch.earlier.images_on(torch.device("cpu")).numpy()
-            assert beside.shape == batch.images.shape
-            for study in range(12):
-                mine = batch.studies.numpy() == study
-                assert (batch.earlier.there.numpy()[mine] == (study > 0)).all()
-                image = beside[mine][0]
-                assert (beside[mine] == image).all()  # one for all images of the study
-                if study == 0:
-                    assert not image.any()
-                    continue
-                rows = data.earlier[study]
-                (match,) = np.flatnonzero((inner[rows] == image).all(axis=(1, 2)))
-                seen[study].add(int(rows[match]))
-        assert all(seen[study] == set(data.earlier[study].tolist()) for study in range(12))
-
-    @pytest.mark.parametrize("views", [1, 2])
-    def test_the_rest_of_the_batch_is_the_same_without(self, views):
-        for step in range(5):
-            a = self.made(views_per_study=views)[step]
-            b = self.made(views_per_study=views, earlier=False)[step]
-            assert same(a, b)
-            assert b.earlier is None
-
-    @pytest.mark.parametrize("where", ["cpu", "device"])
-    @pytest.mark.parametrize("world", [1, 3])
-    def test_shares_and_parts_and_the_device_give_the_bytes_of_one(self, where, world):
-        whole = self.made(views_per_study=2)[4].earlier
-        here = AugmentSettings(where=where)
-        shares = [
-            part.earlier
-            for rank in range(world)
-            for part in self.made(views_per_study=2, augment=here, rank=rank, world=world)[4].split(
-                2
-            )
-        ]
-        cpu = torch.device("cpu")
-        assert torch.equal(torch.cat([part.images_on(cpu) for part in shares]), whole.images)
-        assert torch.equal(torch.cat([part.there for part in shares]), whole.there)
-
-    def test_workers_hand_it_over(self):
-        (alone,), (helped,) = (list(iterate(self.made(), 2, 3, workers=n)) for n in (0, 1))
-        assert torch.equal(alone.earlier.images, helped.earlier.images)
-
-    def test_a_set_without_them_is_refused(self):
-        with pytest.raises(UserError, match="prepare it with --earlier-studies keep"):
-            self.made(studies())
-
-
 class TestTwoViews:
     def test_they_are_two_draws_of_the_same_image(self):
         off = AugmentSettings(crop=False, brightness=0, contrast=0)
@@ -500,13 +432,11 @@ class TestStudies:
             sentences=sentences,
             folder=Path("set"),
             frontal=np.array([True, False, True, False, True]),
-            previous_study={"b": "a", "a": "elsewhere"},
         )
         spoken, all_ = (TrainingStudies.of(prepared, text=text) for text in (True, False))
         assert [rows.tolist() for rows in spoken.rows] == [[0], [1, 2]]
         assert [rows.tolist() for rows in all_.rows] == [[0], [1, 2], [3]]
         assert [rows.tolist() for rows in all_.frontal] == [[0], [2], [3]]
-        assert [rows.tolist() for rows in all_.earlier] == [[], [0], []]
         assert spoken.texts == all_.texts == ["x", "y"]
         assert [said.tolist() for said in all_.sentences] == [[0, 1], [1], []]
         prepared.sentences = sentences.iloc[:0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from medclip_debias.data.prepare.annotations import (
     kept_annotations,
     write_annotations,
 )
-from medclip_debias.data.prepare.earlier import in_the_set
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
 from medclip_debias.data.records import Annotations, Mask, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
@@ -144,14 +143,9 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
         _copy_rows(folder / "images.bin", parts, results.rows, about.settings.size**2)
     images = _image_table(studies, results.rows)
     fitted = _fit(about.phrases, images)
-    previous = None
-    if about.selection.earlier_studies == "keep":
-        earlier = {study.study_id: study.previous for study in studies if study.previous}
-        members = {study.study_id: (study.patient_id, study.split) for study in studies}
-        previous = in_the_set(earlier, members, funnel)
     tables = {
         "images": images,
-        "studies": _study_table(studies, results.labels, previous),
+        "studies": _study_table(studies, results.labels),
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
@@ -253,14 +247,10 @@ def _image_table(studies: Sequence[Study], rows: Sequence[Row]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(("height", "width"), np.int64))
 
 
-def _study_table(
-    studies: Sequence[Study], labels: Sequence[str], previous: Mapping[str, str] | None
-) -> pd.DataFrame:
+def _study_table(studies: Sequence[Study], labels: Sequence[str]) -> pd.DataFrame:
     table = pd.DataFrame(
         [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(layout.STUDY_COLUMNS)
     )
-    if previous is not None:
-        table[layout.PREVIOUS_STUDY] = [previous.get(study.study_id, "") for study in studies]
     for place, name in sorted(enumerate(labels), key=lambda label: label[1]):
         values = [s.labels[place] if place < len(s.labels) else None for s in studies]
         table[name] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)

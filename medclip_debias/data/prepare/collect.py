@@ -191,10 +191,7 @@ class Preparation:
     def _report_job(
         self, study: StudyRecord, at: int, split: str, images: list[Image], earlier: Previous | None
     ) -> Job:
-        head, text = _report_job(study, at, split, images, earlier)
-        previous = self.plan.earlier.get(study.study_id)
-        # Without earlier studies the journal, and so the stamp of the source, stays as it was.
-        return (head if previous is None else head | {"previous": previous}), text
+        return _report_job(study, at, split, images, earlier)
 
     def _split_studies(self) -> Iterator[StudyRecord]:
         for study in self.source.studies():

@@ -104,7 +104,6 @@ class Study(NamedTuple):
     labels: tuple[float | None, ...]
     dropped: dict[str, int]
     words: dict[str, Any]
-    previous: str = ""
 
 
 class Row(NamedTuple):
@@ -279,7 +278,6 @@ class Results:
             labels=tuple(head["labels"].get(name) for name in self.labels),
             dropped=entry["dropped"],
             words=entry["words"],
-            previous=head.get("previous", ""),
         )
 
 

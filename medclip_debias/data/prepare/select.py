@@ -12,7 +12,6 @@ from typing import Any
 from medclip_debias.config import ALL_VIEWS, SelectionSettings, json_hash, plain_view
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.prepare.earlier import earlier_studies
 from medclip_debias.data.prepare.views import ReadViews, read_views
 from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
 from medclip_debias.data.sources.registry import formats
@@ -38,7 +37,6 @@ class Plan:
         held_out: patients who must leave training, for the studies of a source without images.
         missing: ``(image_id, path)`` of files that the source lists and that are not there.
         annotations: the archive's other tables.
-        earlier: the study before each study, of those that have one; empty if nobody asked.
     """
 
     images: list[ImageRecord]
@@ -50,7 +48,6 @@ class Plan:
     held_out: frozenset[str] = frozenset()
     missing: list[tuple[str, str]] = field(default_factory=list)
     annotations: list[Annotations] = field(default_factory=list)
-    earlier: dict[str, str] = field(default_factory=dict)
 
     def listing(self) -> str:
         """Return a hash of what was selected; equal on two copies of the same source.
@@ -101,11 +98,6 @@ def select(
         funnel.step(
             f"study is in the split {split.name}", "studies of the split", len(split.studies)
         )
-    earlier: dict[str, str] = {}
-    if settings.earlier_studies == "keep":
-        earlier, steps = earlier_studies(source)
-        for counted in steps:
-            funnel.step(*counted)
     if all_test and listed:
         _count_moved(listed, funnel)
         listed = [replace(image, split="test") for image in listed]
@@ -113,7 +105,7 @@ def select(
     if not listed:
         held_out = source.held_out_patients()
         plan = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
-        return replace(plan, annotations=others, earlier=earlier)
+        return replace(plan, annotations=others)
     check_leak(listed)
     keep = _Keeper(funnel)
     rejected: list[tuple[str, str]] = []
@@ -148,7 +140,7 @@ def select(
     images = _hold_out(images, source.held_out_patients(), funnel)
     kept = [stamps[image.image_id] for image in images]
     plan = Plan(images, kept, phrases, funnel, rejected, missing=missing)
-    return replace(plan, annotations=others, earlier=earlier)
+    return replace(plan, annotations=others)
 
 
 def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import Labels, label_columns
-from medclip_debias.data.records import ImageRecord, StudyMoment, file_stem
+from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
@@ -23,7 +23,7 @@ from medclip_debias.data.sources.archive import (
     without_repeats,
 )
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.stanford import named_rows, order_by_number, study_of, view_of
+from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
@@ -95,10 +95,6 @@ class CheXpertSource(ArchiveSource):
     def open(cls, path: Path, given: Given) -> CheXpertSource:
         """Open a folder."""
         return cls(path, given.split_seed)
-
-    def study_order(self) -> dict[str, StudyMoment]:
-        """Return the number of each study, which its folder has."""
-        return order_by_number(self.image_records)
 
     def _read(self, path: Path, split: str, seed: int | None) -> dict[str, Labels]:
         """Read one table: add its images, return their labels."""

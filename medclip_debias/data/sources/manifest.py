@@ -1,9 +1,8 @@
 """Any hospital: a table of image files and reports.
 
 Columns ``image`` and ``report`` (or ``text``) are needed; ``patient_id``, ``study_id``, ``view``,
-``split`` and any of the CheXpert labels are read when there, ``study_date`` and ``study_time``
-when earlier studies are asked for. Without ``patient_id`` every study
-is its own patient, without ``study_id`` every image its own study, without ``view`` every image
+``split`` and any of the CheXpert labels are read when there. Without ``patient_id`` every study is
+its own patient, without ``study_id`` every image its own study, without ``view`` every image
 counts as frontal, and without ``split`` patients are split by `seeded_split`.
 """
 
@@ -20,12 +19,10 @@ from medclip_debias.data.records import (
     PhraseRecord,
     Source,
     Step,
-    StudyMoment,
     StudyRecord,
     file_stem,
 )
 from medclip_debias.data.sources import ms_cxr
-from medclip_debias.data.sources.dates import study_moment
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import columns_there, read_table
@@ -36,8 +33,7 @@ from medclip_debias.errors import MissingFiles, UserError
 
 MANIFESTS = ("manifest.csv", "manifest.csv.gz", "manifest.parquet")
 _TABLES = (".csv", ".csv.gz", ".parquet")
-_DATES = ("study_date", "study_time")
-_COLUMNS = ("image", "patient_id", "study_id", "view", "split", *_DATES)
+_COLUMNS = ("image", "patient_id", "study_id", "view", "split")
 _SHOWN = 10
 
 
@@ -46,7 +42,7 @@ _SHOWN = 10
     looks=f"a {MANIFESTS[0]}",
     give="`manifest.csv`, `.csv.gz`, `.parquet`, or its folder",
     needs="columns `image` and `report` (or `text`); optional `patient_id`, `study_id`, `view`,"
-    " `split`, `study_date`, `study_time`, CheXpert labels",
+    " `split`, CheXpert labels",
     takes=("phrases", "split_seed", "text_only"),
     instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
 )
@@ -155,30 +151,6 @@ class ManifestSource(Source):
         named = ms_cxr.patients(self.phrases_path, self._images, self.path.parent)
         found = named & {patient for patient, _ in studies}
         return found | ms_cxr.mimic_patients(self.phrases_path, studies)
-
-    def study_order(self) -> dict[str, StudyMoment]:
-        """Return the moment of each study, from the columns ``study_date`` and ``study_time``.
-
-        Raises:
-            UserError: there are no dates or no patients, or two rows of a study disagree.
-        """
-        for column in ("study_date", "patient_id"):
-            if column not in self._columns:
-                raise UserError(
-                    f"{self.path}: column '{column}' is missing, so it is not known which study of"
-                    " a patient came first; add it, or leave out --earlier-studies."
-                )
-        order: dict[str, StudyMoment] = {}
-        blank = [""] * len(self._rows)
-        cells = (self._columns.get(name, blank) for name in _DATES)
-        for image, day, time in zip(self._images, *cells, strict=True):
-            found = StudyMoment(image.patient_id, study_moment(day, time))
-            if order.setdefault(image.study_id, found) != found:
-                raise UserError(
-                    f"{image.origin}: its study has another date in a row above; a study was made"
-                    " once."
-                )
-        return order
 
     def steps(self) -> list[Step]:
         """Return how many rows have labels, and what had to be mended in the reports."""

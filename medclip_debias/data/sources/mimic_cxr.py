@@ -24,11 +24,9 @@ from medclip_debias.data.records import (
     PhraseRecord,
     Source,
     Step,
-    StudyMoment,
     StudyRecord,
 )
 from medclip_debias.data.sources import ms_cxr, progression
-from medclip_debias.data.sources.dates import study_moment
 from medclip_debias.data.sources.ids import (
     PATIENT,
     STUDY,
@@ -182,32 +180,6 @@ class MimicCxrSource(Source):
         if self.phrases_path is None:
             return frozenset()
         return ms_cxr.patients(self.phrases_path, self._images, self.root)
-
-    def study_order(self) -> dict[str, StudyMoment]:
-        """Return the moment of each study: ``StudyDate`` and ``StudyTime`` of its first image.
-
-        Raises:
-            UserError: the table of metadata, or one of the two columns, is missing.
-        """
-        path = self.tables["metadata"]
-        if path is None:
-            raise UserError(
-                f"{self.root}: the table {PATTERNS['metadata']} is missing (it holds the dates of"
-                " the studies); it comes with MIMIC-CXR-JPG: name its folder with --tables, or"
-                " leave out --earlier-studies."
-            )
-        needed = ("subject_id", "study_id", "StudyDate", "StudyTime")
-        table = read_table(path, required=needed, columns=needed)
-        patients, studies = (read_ids(path, table, name, _LETTERS[name]).ids for name in needed[:2])
-        order: dict[str, StudyMoment] = {}
-        cells = zip(patients, studies, table["StudyDate"], table["StudyTime"], strict=True)
-        for patient, study, day, time in cells:
-            moment = study_moment(day, time)
-            known = order.get(study, StudyMoment(patient, None)).moment
-            if moment is None or (known is not None and known <= moment):
-                moment = known
-            order[study] = StudyMoment(patient, moment)
-        return order
 
     def annotations(self) -> list[Annotations]:
         """Return the progressions of MS-CXR-T."""

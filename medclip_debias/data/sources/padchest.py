@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from medclip_debias.data.records import (
     Annotations,
     ImageRecord,
-    StudyMoment,
     StudyRecord,
     file_stem,
 )
@@ -27,7 +26,6 @@ from medclip_debias.data.sources.archive import (
     find_table,
     without_repeats,
 )
-from medclip_debias.data.sources.dates import study_moment
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import PADCHEST, PADCHEST_SILENT, LabelColumns
 from medclip_debias.data.sources.list_cells import read_list, read_strings
@@ -49,7 +47,6 @@ _NEEDED = ("ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Labels"
 _READ = (*_NEEDED, "Report", "MethodLabel", "LabelsLocalizationsBySentence", "Pediatric")
 _VIEWS = {"AP_HORIZONTAL": "AP Supine", "L": "LATERAL", "UNK": ""}
 _FOLDERS = ("images", "Images", "PadChest", "padchest", "images-224")
-_DATE = "StudyDate_DICOM"
 _PHYSICIAN = "Physician"  # the others are RNN_model
 _PER_STUDY = ("Labels", "Report", "MethodLabel", "LabelsLocalizationsBySentence")
 
@@ -152,22 +149,6 @@ class PadChestSource(ArchiveSource):
         read = [(name, study.method.lower()) for name, study in self._studies.items()]
         methods = (("study_id", "text"), ("method", "text"))
         return [found, Annotations(METHODS, "label rows", methods, read, study="study_id")]
-
-    def study_order(self) -> dict[str, StudyMoment]:
-        """Return the day of each study, ``StudyDate_DICOM`` of its first row that has one.
-
-        Raises:
-            UserError: the column is missing.
-        """
-        needed = ("ImageID", "StudyID", "PatientID", _DATE)
-        table = read_table(self.path, required=needed, columns=needed)
-        table = table[~table["ImageID"].map(is_blank)]
-        ids = (read_ids(self.path, table, name).ids for name in needed[1:3])
-        order: dict[str, StudyMoment] = {}
-        for study, patient, day in zip(*ids, table[_DATE], strict=True):
-            if order.get(study, StudyMoment(patient, None)).moment is None:
-                order[study] = StudyMoment(patient, study_moment(day))
-        return order
 
     # --------------------------------------------------------------------------- the table
 

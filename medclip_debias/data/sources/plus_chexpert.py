@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import CHEXPERT_LABELS, Labels
-from medclip_debias.data.records import ImageRecord, StudyMoment, file_stem
+from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
@@ -28,7 +28,7 @@ from medclip_debias.data.sources.archive import (
 )
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.stanford import named_rows, order_by_number, study_of, view_of
+from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.splits import seeded_split, split_name
@@ -109,24 +109,6 @@ class CheXpertPlusSource(ArchiveSource):
     def open(cls, path: Path, given: Given) -> CheXpertPlusSource:
         """Open a folder."""
         return cls(path, given.split_seed, given.text_only)
-
-    def study_order(self) -> dict[str, StudyMoment]:
-        """Return ``patient_report_date_order`` of each study, or the number that its folder has."""
-        path = _table(self.root)
-        assert path is not None  # it was read when the source was opened
-        table = read_table(path, required=_NEEDED, columns=(*_NEEDED, _ORDER))
-        order = order_by_number(self.image_records)
-        if _ORDER not in table:
-            return order
-        known: dict[str, tuple[float, ...]] = {}
-        table = named_rows(path, table, "path_to_image", [])
-        for name, cell in zip(table["path_to_image"], table[_ORDER], strict=True):
-            number = cell.strip().removesuffix(".0")
-            if number.isascii() and number.isdigit():
-                known.setdefault(_study(name), (float(number),))
-        return {
-            study: StudyMoment(told.patient_id, known.get(study)) for study, told in order.items()
-        }
 
     def _add_images(self, path: Path, table: pd.DataFrame, seed: int | None) -> None:
         names = table["path_to_image"].tolist()

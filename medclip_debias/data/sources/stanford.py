@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medclip_debias.data.records import ImageRecord, Step, StudyMoment, file_stem
+from medclip_debias.data.records import Step, file_stem
 from medclip_debias.data.sources.ids import is_blank
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _PATH = re.compile(r"([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)$", re.IGNORECASE)
-
-
-_NUMBER = re.compile(r"study(\d{1,9})$", re.IGNORECASE)
 
 
 def named_rows(path: Path, table: pd.DataFrame, column: str, counted: list[Step]) -> pd.DataFrame:
@@ -39,16 +35,6 @@ def study_of(name: str) -> tuple[str, str]:
     if found is None:
         raise ValueError("rows without such a path are left aside by named_rows")
     return found[1], found[2]
-
-
-def order_by_number(images: Iterable[ImageRecord]) -> dict[str, StudyMoment]:
-    """Return the order of studies ``patient1/study2``: their numbers count up for each patient."""
-    order = {}
-    for image in images:
-        number = _NUMBER.search(image.study_id)
-        moment = None if number is None else (float(number[1]),)
-        order[image.study_id] = StudyMoment(image.patient_id, moment)
-    return order
 
 
 def view_of(side: str, way: str, name: str) -> str:

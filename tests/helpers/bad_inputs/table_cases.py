@@ -68,25 +68,6 @@ for what, cells in {
     case(AREA, what, "refused")(_cells(**cells))
 
 
-def _earlier(**cells: str) -> Callable[[World], list[str]]:
-    """A manifest whose studies have dates, and earlier studies asked for."""
-
-    def build(world: World) -> list[str]:
-        rows = [row | {"study_date": f"2020010{n + 1}"} for n, row in enumerate(world.rows())]
-        return world.prepare(world.manifest(rows, **cells), "--earlier-studies", "keep")
-
-    return build
-
-
-case(AREA, "a study's date that is none, earlier studies asked for", "counted", shows="known date")(
-    _earlier(study_date="Quackenbush")
-)
-case(AREA, "two dates of one study, earlier studies asked for", "refused")(
-    _earlier(study_id=str(int(STUDY) + 2), patient_id=str(int(PATIENT) + 2), report="")
-)
-case(AREA, "earlier studies asked for, no dates", "refused")(
-    lambda world: world.prepare(world.manifest(), "--earlier-studies", "keep")
-)
 case(AREA, "--views of a view that no image has", "refused")(
     lambda world: world.prepare(world.manifest(), "--views", "Zebulon")
 )
