@@ -1,6 +1,7 @@
 """Choose the prompts of a class, of a list of candidates, by how many training reports say them.
 
-    python scripts/choose_prompts.py runs/openi/prepared scripts/prompts/openi_candidates.yaml
+    medclip-debias prepare DATA REPORTS --text-only
+    python scripts/choose_prompts.py REPORTS scripts/prompts/openi_candidates.yaml
 
 prints every candidate with the number of training studies that say it, and the prompt set that is
 left: of each side the first candidates, at most 3 (of No Finding's negative side 8), that at least

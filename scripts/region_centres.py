@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import EXIT_CODE, UserError
-from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.catalogue import METRICS, value_at
+from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
 
@@ -51,9 +52,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def metrics(model: Path, prepared: Path, split: str) -> dict[str, Any]:
-    """The headline of an evaluation that leaves nothing behind."""
+    """The main metrics of an evaluation that leaves nothing behind, and what was skipped."""
     with tempfile.TemporaryDirectory() as out:
-        return headline(evaluate(model, prepared, Path(out), split=split, bootstrap=0, heatmaps=0))
+        results = evaluate(model, prepared, Path(out), split=split, bootstrap=0, heatmaps=0)
+    shown = {
+        f"{metric.protocol}.{metric.name}": value_at(results, metric.key)
+        for metric in METRICS
+        if metric.terminal and metric.protocol in results
+    }
+    return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
 
 @contextmanager

@@ -125,6 +125,7 @@ def ground(
     from medclip_debias.grounding.find import find_images
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
     from medclip_debias.grounding.suppression import read_rule
+    from medclip_debias.grounding.validation import maps_warning
     from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
@@ -149,10 +150,13 @@ def ground(
         note(line)
     with progress("Images") as advance:
         drawn: dict[str, Any] = {"boxes": boxes, "progress": advance}
+        drawn["maps_warning"] = maps_warning(model, encoder.content_hash)
         result = ground_files(
             encoder, files, texts, out, options, rule=rule, deliver=deliver, **drawn
         )
     warn(result["warning"])
+    if result["maps"]:
+        note(result["maps"])
     for entry in result["rejected"]:
         note(f"left out: {entry['reason']}")
     for line in result["boxes_left_aside"]:

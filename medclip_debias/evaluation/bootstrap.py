@@ -163,6 +163,12 @@ def weighted_mean(values: ArrayLike, weights: Floats) -> Floats:
         return np.asarray((weights @ np.asarray(values, dtype=np.float64)) / weights.sum(axis=1))
 
 
+def mean_where_known(values: Floats, weights: Floats) -> Floats:
+    """`weighted_mean` of the values that are not NaN; NaN where all are."""
+    known = ~np.isnan(values)
+    return weighted_mean(values[known], weights[:, known])
+
+
 def mean_of_defined(values: Sequence[Floats]) -> Floats:
     """Mean over the first axis of what is not NaN; NaN where nothing is defined."""
     stacked = np.stack(list(values))

@@ -31,6 +31,7 @@ __all__ = [
     "PaperColumn",
     "Unit",
     "find",
+    "floors",
     "of_protocol",
     "page",
     "value_at",
@@ -243,6 +244,19 @@ METRICS = (
         digits=2,
         item="cnr_signed",
         chance=0.0,
+        terminal=True,
+    ),
+    Metric(
+        "grounding",
+        "cnr_above_others",
+        "CNR, signed, above others' boxes",
+        "Signed contrast-to-noise ratio with a sentence's own boxes less that with the boxes of "
+        "other images of its class; 0 for maps that show where the finding mostly is.",
+        "ratio",
+        digits=2,
+        item="cnr_above_others",
+        chance=0.0,
+        terminal=True,
     ),
     Metric(
         "grounding",
@@ -334,6 +348,17 @@ METRICS = (
         _triplets(f"original_above_{other}", f"above {other}", f"{other}; a tie is half", 0.5)
         for other in ("negated", "omitted")
     ),
+    Metric(
+        "laterality",
+        "right_side",
+        "Right side",
+        "Share of sentences naming one side that score higher with their own image than the same "
+        "sentence with left and right exchanged; a tie is half.",
+        "share",
+        item="right_side",
+        chance=0.5,
+        terminal=True,
+    ),
     *SEGMENTATION,
     *PROGRESSION,
 )
@@ -391,6 +416,7 @@ PROTOCOL_TITLES = {
     "retrieval": "Retrieval of boxes and sentences",
     "study_retrieval": "Retrieval of whole studies",
     "triplets": "Report triplets (--triplets)",
+    "laterality": "Sentences against their mirror images",
     "segmentation": "Segmentation (archives with masks)",
     "progression": "Progression (MS-CXR-T beside MIMIC-CXR)",
     "validation": "On the way of a training run (validation.csv)",
@@ -440,6 +466,24 @@ def find(protocol: str, name: str) -> Metric:
         if (metric.protocol, metric.name) == (protocol, name):
             return metric
     raise KeyError(f"{protocol}.{name}")
+
+
+def floors(results: Mapping[str, Any], metric: Metric) -> dict[str, float]:
+    """What stands beside a metric, by what it is called: what is had without looking at the image.
+
+    Chance where the metric has one; of grounding what the boxes of other images get, and the mean
+    of the boxes of the class as a map.
+    """
+    beside = {
+        "chance": metric.chance,
+        "other images' boxes": f"floors.other_boxes.{metric.name}",
+        "place prior": f"floors.place_prior.{metric.name}",
+    }
+    values = {
+        title: value_at(results, f"{metric.protocol}.{place}") if isinstance(place, str) else place
+        for title, place in beside.items()
+    }
+    return {title: float(value) for title, value in values.items() if value is not None}
 
 
 def of_protocol(protocol: str) -> tuple[Metric, ...]:

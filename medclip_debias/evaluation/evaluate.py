@@ -14,7 +14,7 @@ from medclip_debias.data.records import SPLITS
 from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
-from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol, value_at
+from medclip_debias.evaluation.catalogue import PROTOCOLS, Metric, floors, of_protocol, value_at
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
@@ -44,6 +44,7 @@ from medclip_debias.evaluation.provenance import (
 )
 from medclip_debias.files import code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
+from medclip_debias.grounding.validation import describe_maps
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.synthetic import synthetic_warning
@@ -70,7 +71,7 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
         if protocol not in results:
             continue
         shown |= {
-            f"{protocol}.{metric.name}": value_at(results, metric.key)
+            f"{protocol}.{metric.name}": _beside_floors(results, metric)
             for metric in of_protocol(protocol)
             if metric.terminal
         }
@@ -88,8 +89,17 @@ def headline(results: Mapping[str, Any]) -> dict[str, Any]:
         shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
     for name, preset in (results.get("presets") or {}).items():
         shown |= {f"presets.{name}.{part}": line for part, line in preset_lines(preset).items()}
+    sentence = (results.get("maps") or {}).get("sentence")
+    if sentence and "grounding" in results:
+        shown["maps"] = sentence
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
+
+
+def _beside_floors(results: Mapping[str, Any], metric: Metric) -> Any:
+    value = value_at(results, metric.key)
+    beside = ", ".join(f"{name} {floor:.3g}" for name, floor in floors(results, metric).items())
+    return value if value is None or not beside else f"{value:.4g} ({beside})"
 
 
 def evaluate(
@@ -307,6 +317,7 @@ def measure(
         "split": request.split,
         **found,
         **_presets(chosen_presets(options.preset), measured),
+        "maps": describe_maps(found.get("grounding"), bool(data.meta.get("synthetic", False))),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),

@@ -15,6 +15,7 @@ import pandas as pd
 from medclip_debias.evaluation.bootstrap import (
     Floats,
     Statistics,
+    mean_where_known,
     weighted_mean,
     weighted_median,
 )
@@ -22,6 +23,7 @@ from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.class_statistics import class_statistics
 from medclip_debias.evaluation.prompt_scores import SideScores
 from medclip_debias.evaluation.protocol import Protocol
+from medclip_debias.evaluation.protocols.laterality import LateralityProtocol, side_statistics
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.protocols.progression import (
     ProgressionProtocol,
@@ -102,7 +104,7 @@ def phrase_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statis
         if metric.compared and metric.item in table.columns
     }
     return lambda weights: {
-        name: weighted_mean(found, weights[:, yes]) for name, found in values.items()
+        name: mean_where_known(found, weights[:, yes]) for name, found in values.items()
     }
 
 
@@ -132,6 +134,12 @@ def triplet_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Stati
     """The shares of ``items/triplets.parquet``."""
     del results
     return share_statistics({name: table[name].to_numpy(dtype=np.float64) for name in SHARES})
+
+
+def laterality_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
+    """The share of ``items/laterality.parquet``."""
+    del results
+    return side_statistics(table["right_side"].to_numpy(dtype=np.float64))
 
 
 def segmentation_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:
@@ -182,6 +190,7 @@ ITEMS = {
         Items(BoxRetrieval, rank_statistics),
         Items(StudyRetrieval, rank_statistics),
         Items(ReportTriplets, triplet_statistics),
+        Items(LateralityProtocol, laterality_statistics),
         Items(Segmentation, segmentation_statistics, ("area",)),
         Items(ProgressionProtocol, change_statistics, ("state",)),
     )

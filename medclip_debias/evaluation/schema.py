@@ -18,6 +18,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.record.part import Part
 from medclip_debias.evaluation.record.tasks import (
     Grounding,
+    Laterality,
     Progression,
     Retrieval,
     Segmentation,
@@ -71,6 +72,16 @@ class Archives(Part):
     )
 
 
+class MapsValidation(Part):
+    """Whether maps were held against boxes of real radiographs."""
+
+    validated: bool = Field(description="They score higher inside the right boxes than others'.")
+    real: bool = Field(description="Whether boxes on real radiographs were measured.")
+    phrases: int = Field(description="Phrases measured on real radiographs.")
+    boxes: int = Field(description="Their boxes.")
+    sentence: str | None = Field(description="What to say beside every map; null if validated.")
+
+
 class PresetResults(Part):
     """The same predictions as a published protocol counts them (docs/protocols.md)."""
 
@@ -96,8 +107,10 @@ class Results(Part):
     retrieval: Retrieval | None = Field(None, description="Box-sentence retrieval.")
     study_retrieval: StudyRetrieval | None = Field(None, description="Whole-study retrieval.")
     triplets: Triplets | None = Field(None, description="Report triplets.")
+    laterality: Laterality | None = Field(None, description="Sentences against their mirrors.")
     segmentation: Segmentation | None = Field(None, description="Maps against masks.")
     progression: Progression | None = Field(None, description="Findings over time.")
+    maps: MapsValidation | None = Field(None, description="Whether maps were shown to be right.")
     presets: dict[str, PresetResults] = Field({}, description="By preset, beside our own.")
     skipped: dict[str, str] = Field({}, description="Protocols left out, and why.")
     notes: list[str] = Field([], description="What a reader must know, in sentences.")

@@ -108,6 +108,7 @@ def ground_files(
     boxes: Path | None = None,
     deliver: DeliverTo | None = None,
     rule: SuppressionRule | None = None,
+    maps_warning: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Write a picture and a map for each image and sentence, and ``groundings.json``.
@@ -126,6 +127,8 @@ def ground_files(
         boxes: MS-CXR or COCO file of reference boxes to draw.
         deliver: where the results of each image are written for other systems, too.
         rule: by which sentences that are not in an image get no box; None for no such question.
+        maps_warning: what `medclip_debias.grounding.validation.maps_warning` says of the model's
+            maps; it stands under every picture.
         progress: called with images done and images in total.
 
     Returns:
@@ -135,7 +138,8 @@ def ground_files(
         reference score of its colours), ``rejected``, ``delivered`` (how many files of each kind,
         and what was left out, with its reason; None without ``deliver``), ``boxes_left_aside``:
         sentences on reference boxes that could not be used, and ``warning``: a sentence where the
-        model was trained on synthetic images and these are not a phantom's, else None.
+        model was trained on synthetic images and these are not a phantom's, else None; ``maps``:
+        ``maps_warning``.
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,
@@ -150,6 +154,7 @@ def ground_files(
     reader = _Reader(model, images)
     found = []
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
+    under_pictures = " ".join(filter(None, (warning, maps_warning)))
     delivery = None
     if deliver is not None:
         delivery = Delivery(deliver, model, warning or "")
@@ -166,7 +171,7 @@ def ground_files(
         path, image = reader.held.popleft()
         grey = image.stretched(model.preprocessing.prepare)
         rows = write_groundings(
-            folders[path], grey, groundings, options, path, references, warning or ""
+            folders[path], grey, groundings, options, path, references, under_pictures
         )
         height, width = image.shape
         absent = groundings[0].absent
@@ -191,6 +196,7 @@ def ground_files(
         "format": FORMAT,
         "notice": NOTICE,
         "warning": warning,
+        "maps": maps_warning,
         "model_hash": model.content_hash,
         "scores": model.map_kind,
         "options": options.model_dump(mode="json"),

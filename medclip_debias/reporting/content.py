@@ -13,6 +13,7 @@ from medclip_debias.evaluation.catalogue import (
     PAPER_TABLE_1,
     PROTOCOL_TITLES,
     Metric,
+    floors,
 )
 from medclip_debias.evaluation.catalogue import value_at as dig
 
@@ -123,9 +124,9 @@ def metric_rows(results: Mapping[str, Any]) -> list[tuple[str, bool, list[dict[s
         if value is None:
             continue
         digits = metric.digits
-        chance = metric.chance
-        if isinstance(chance, str):
-            chance = dig(results, f"{metric.protocol}.{chance}")
+        beside = floors(results, metric)
+        chance = beside.pop("chance", None)
+        others = "".join(f"; {name} {number(floor, digits)}" for name, floor in beside.items())
         rows, in_paper = groups.setdefault(metric.protocol, ([], []))
         in_paper.append(metric.paper is not None)
         rows.append(
@@ -134,7 +135,7 @@ def metric_rows(results: Mapping[str, Any]) -> list[tuple[str, bool, list[dict[s
                 "definition": metric.definition,
                 "value": number(value, digits),
                 "interval": interval(dig(results, metric.interval_key), digits),
-                "chance": number(chance, digits),
+                "chance": number(chance, digits) + others,
                 "base": _paper(metric, PAPER_BASE),
                 "best": _paper(metric, PAPER_BEST),
             }

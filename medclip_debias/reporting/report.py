@@ -98,6 +98,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
         split=results.get("split", "test"),
         skipped=results.get("skipped", {}),
         heatmaps=parts["heatmaps"] or {"items": [], "cases": []},
+        maps_warning=content.dig(results, "maps.sentence"),
         cases=cases(parts["heatmaps"]),
         retrieval_examples=parts["retrieval"],
         funnel=content.funnel_rows(results),

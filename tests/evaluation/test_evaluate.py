@@ -153,7 +153,7 @@ def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
     assert found["counts"] == {
         **{"images": 24, "labelled_images": 12, "phrases": 48},
         # With the fixture's few word pieces, some prompts have more tokens than the model reads.
-        **{"sentences": 29, "cut_sentences": 7, "asked_sentences": 110},
+        **{"sentences": 30, "cut_sentences": 7, "asked_sentences": 110},
     }
     assert found["data"]["funnel"] == small_prepared.funnel
     assert found["timing"]["evaluate"] > 0
@@ -308,7 +308,7 @@ def test_items_can_be_paired_and_name_nobody(results, small_prepared):
     found, out = results
     tables = {path.stem: pd.read_parquet(path) for path in (out / "items").iterdir()}
     files = {"zero_shot", "phrases", "retrieval", "study_retrieval", "masks", "progression"}
-    files |= {"sentence_boxes"}
+    files |= {"sentence_boxes", "laterality"}
     assert set(tables) == files
     images = small_prepared.images
     test = images[images["split"] == "test"]

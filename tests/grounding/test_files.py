@@ -18,6 +18,7 @@ from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.find import find_images
 from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.settings import SuppressionRule
+from medclip_debias.grounding.validation import NOT_MEASURED
 from medclip_debias.models.synthetic import WARNING
 
 PLAIN = GroundOptions(style={"legend": False})
@@ -377,7 +378,8 @@ def test_a_model_of_synthetic_images_says_so_before_images_that_are_no_phantoms(
     words = ["ground", tmp_path / "model", path, "--text", "Left lung.", "--out", tmp_path / "out"]
     assert run([str(word) for word in words]) == 0
     assert WARNING in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "groundings.json").read_text())["warning"] == WARNING
+    found = json.loads((tmp_path / "out" / "groundings.json").read_text())
+    assert (found["warning"], found["maps"]) == (WARNING, NOT_MEASURED)
     truth = path.parent / "truth" / "meta.json"
     truth.parent.mkdir()
     truth.write_text('{"settings_hash": "x", "classes": []}')

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals, mean_where_known
 from medclip_debias.evaluation.catalogue import of_protocol
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
@@ -22,6 +22,7 @@ from medclip_debias.evaluation.phrase_selection import (
     validation_phrases,
 )
 from medclip_debias.evaluation.pictures import write_heatmaps
+from medclip_debias.evaluation.place_floors import OTHERS, moved_boxes, others_of, place_prior
 from medclip_debias.evaluation.presets import Preset
 from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
@@ -44,6 +45,9 @@ DICE_SHARES = tuple(k / 20 for k in range(2, 19))
 BOX_LEVELS = (0.1, 0.3, 0.5)
 BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
 METRICS = tuple(metric.name for metric in of_protocol("grounding"))
+ABOVE_OTHERS = "cnr_above_others"
+FLOORS = tuple(name for name in METRICS if name != ABOVE_OTHERS)
+"""Metrics that other images' boxes and the place prior have, too."""
 
 
 def score_phrase(
@@ -66,7 +70,7 @@ def score_phrase(
         rule: where the map is cut to give boxes.
 
     Returns:
-        `METRICS` but the Dice coefficients, and ``area``: the truth's share of the image.
+        `FLOORS` but the Dice coefficients, and ``area``: the truth's share of the image.
         ``box_recall_L`` is the share of the phrase's boxes that some box cut from the map overlaps
         with an IoU of at least L.
     """
@@ -145,11 +149,11 @@ def summarise_phrases(
         groups["sentence_frequency"] = {n: names == n for n in order if (names == n).any()}
 
     def statistics(weights: Floats) -> dict[str, Floats]:
-        result = {metric: weighted_mean(values[metric], weights) for metric in METRICS}
+        result = {metric: mean_where_known(values[metric], weights) for metric in METRICS}
         for division, parts in groups.items():
             for name, members in parts.items():
                 for metric in METRICS:
-                    result[f"{division}/{name}/{metric}"] = weighted_mean(
+                    result[f"{division}/{name}/{metric}"] = mean_where_known(
                         values[metric][members], weights[:, members]
                     )
         return result
@@ -158,7 +162,7 @@ def summarise_phrases(
 
     def metrics(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
         return {
-            **{metric: float(values[metric][members].mean()) for metric in METRICS},
+            **{metric: _mean(values[metric][members]) for metric in METRICS},
             "interval": {metric: intervals[f"{prefix}{metric}"] for metric in METRICS},
             "phrases": int(members.sum()),
             "area": float(area[members].mean()),
@@ -177,6 +181,11 @@ def summarise_phrases(
             for division, parts in groups.items()
         },
     }
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[float]]:
@@ -220,6 +229,7 @@ class PhraseGrounding(Protocol):
         self.curves: dict[int, Floats] = {}
         self.grids: dict[int, NDArray[np.float32]] = {}
         self.metrics: dict[int, dict[str, float]] = {}
+        self.floors: dict[int, dict[str, dict[str, float]]] = {}
         self._smoothing, self._rule = options.smoothing, options.boxes
         self._of_image = phrases_of_images(self._all)
 
@@ -244,20 +254,22 @@ class PhraseGrounding(Protocol):
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
-        grid = self._model.grid
         for row, own in zip(rows, features, strict=True):
             numbers = self._of_image[row]
             columns = [self._place[self._all[number].text] for number in numbers]
             vectors = self._vectors[columns]
             maps = self._sharpener.maps(self._model, own, columns, vectors, self._further)[0]
             for number, scores in zip(numbers, maps, strict=True):
-                phrase = self._all[number]
-                shown = (scores.reshape(grid.shape), phrase.geometry, grid)
-                heatmap = Upsampled(*shown, phrase.boxes, smoothing=self._smoothing)
-                self.curves[number] = heatmap.dice(DICE_SHARES)
-                if number < len(self.selected.phrases):
-                    self.grids[number] = shown[0]
-                    self.metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._rule)
+                self.take(number, scores.reshape(self._model.grid.shape), self._model.grid)
+
+    def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
+        """Take the map ``[rows, columns]`` of a phrase, by its number."""
+        phrase, self._grid = self._all[number], grid
+        heatmap = Upsampled(scores, phrase.geometry, grid, phrase.boxes, smoothing=self._smoothing)
+        self.curves[number] = heatmap.dice(DICE_SHARES)
+        if number < len(self.selected.phrases):
+            self.grids[number] = scores
+            self.metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._rule)
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`; phrases that cannot be grounded stand apart."""
@@ -270,7 +282,10 @@ class PhraseGrounding(Protocol):
                 "absent or normal."
             )
         chosen = self._cut(yes)
+        floors = self._floors(yes, chosen["share_of_range"])
         results = self._summary(yes, draw) | self.selected.counts
+        results["boxes"] = sum(len(phrases[number].boxes) for number in yes)
+        results["floors"] = floors
         results["dice"] = chosen
         results["source"] = self.selected.source
         results["unseen_boxes"] = sum(
@@ -301,7 +316,7 @@ class PhraseGrounding(Protocol):
                 self.grids[kept[place][0]],
                 boxes,
                 kept[place][1].geometry,
-                self._model.grid,
+                self._grid,
                 smoothing=self._smoothing,
                 scale=self._model.learned_scale,
             )
@@ -323,7 +338,7 @@ class PhraseGrounding(Protocol):
             self.grids,
             self.metrics,
             count,
-            self._model.grid,
+            self._grid,
             smoothing=self._smoothing,
         )
 
@@ -345,6 +360,53 @@ class PhraseGrounding(Protocol):
         if isinstance(self._validation, str):
             found["reason"] = self._validation
         return found
+
+    def _floors(self, yes: Sequence[int], cuts: Mapping[str, float | None]) -> dict[str, Any]:
+        """Means of every metric with other images' boxes and of the place prior.
+
+        Adds to each phrase how far its signed CNR lies above that with others' boxes.
+        """
+        phrases = [self.selected.phrases[number] for number in yes]
+        rows: dict[str, list[dict[str, float]]] = {"other_boxes": [], "place_prior": []}
+        for number, phrase, places in zip(yes, phrases, others_of(phrases), strict=True):
+            self.metrics[number][ABOVE_OTHERS] = float("nan")
+            if not places:
+                continue
+            others = [phrases[place] for place in places]
+            geometry = phrase.geometry
+            laid = [
+                self._metrics_of(
+                    self.grids[number], geometry, moved_boxes(o.boxes, o.geometry, geometry), cuts
+                )
+                for o in others[:OTHERS]
+            ]
+            mean = {name: float(np.mean([each[name] for each in laid])) for name in laid[0]}
+            prior = place_prior(others, geometry, self._grid)
+            rows["other_boxes"].append(mean)
+            rows["place_prior"].append(self._metrics_of(prior, geometry, phrase.boxes, cuts))
+            contrast = self.metrics[number]["cnr_signed"] - mean["cnr_signed"]
+            self.metrics[number][ABOVE_OTHERS] = contrast
+        means = {
+            kind: {name: float(np.mean([row[name] for row in found])) for name in found[0]}
+            for kind, found in rows.items()
+            if found
+        }
+        return {"phrases": len(rows["place_prior"]), "images_tried": OTHERS, **means}
+
+    def _metrics_of(
+        self,
+        scores: NDArray[np.floating],
+        geometry: SquareGeometry,
+        boxes: ArrayLike,
+        cuts: Mapping[str, float | None],
+    ) -> dict[str, float]:
+        """`FLOORS` of one map and some boxes."""
+        heatmap = Upsampled(scores, geometry, self._grid, boxes, smoothing=self._smoothing)
+        found = phrase_metrics(heatmap, boxes, self._rule)
+        for rule, share in cuts.items():
+            if share is not None:
+                found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
+        return {name: found[name] for name in FLOORS if name in found}
 
     def _best(self, numbers: Sequence[int]) -> int | None:
         """The place in `DICE_SHARES` of the highest mean Dice; the first of equals."""

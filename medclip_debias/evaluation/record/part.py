@@ -64,6 +64,9 @@ if TYPE_CHECKING:  # their fields are known when the program runs
     class TripletMetrics(Part):
         """Metrics of report triplets."""
 
+    class LateralityMetrics(Part):
+        """Metrics of sentences against their mirrors."""
+
     class MaskMetrics(Part):
         """Metrics of segmentation."""
 
@@ -77,5 +80,6 @@ else:
     SentenceBoxMetrics = _with_metrics("sentence_boxes")
     RetrievalMetrics = _with_metrics("retrieval")
     TripletMetrics = _with_metrics("triplets")
+    LateralityMetrics = _with_metrics("laterality")
     MaskMetrics = _with_metrics("segmentation")
     ProgressionMetrics = _with_metrics("progression")

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from medclip_debias.evaluation.record.part import (
     Intervals,
+    LateralityMetrics,
     MaskMetrics,
     Part,
     PhraseMetrics,
@@ -43,6 +44,10 @@ class Grounding(PhraseFigures):
     not_groundable: Any = Field(None, description="The same for phrases that deny a finding.")
     source: Any = Field(None, description="Where the phrases come from.")
     unseen_boxes: int | None = Field(None, description="Phrases outside the model's view.")
+    boxes: int | None = Field(None, description="Boxes of the groundable phrases.")
+    floors: Any = Field(
+        None, description="The metrics with boxes of other images, and of the mean of the boxes."
+    )
     dice: Any = Field(None, description="At which share of its range each rule cuts a map.")
 
 
@@ -101,6 +106,17 @@ class Triplets(TripletMetrics):
     patients: int | None = Field(None, description="Their patients.")
     distinct_texts: int | None = Field(None, description="Distinct sentences or reports scored.")
     source: Any = Field(None, description="The file, and what of it was left aside.")
+
+
+class Laterality(LateralityMetrics):
+    """Sentences that name a side, each against its mirror on the same image."""
+
+    interval: Intervals = Field({}, description="95% intervals.")
+    sentences: int = Field(description="Sentences asked, each of one image.")
+    distinct_sentences: int = Field(description="Of them, distinct.")
+    images: int = Field(description="Their images.")
+    patients: int = Field(description="Their patients.")
+    left_aside: dict[str, int] = Field({}, description="Sentences with a side not asked, by why.")
 
 
 # --------------------------------------------------------------------- masks and progression

@@ -1,0 +1,149 @@
+"""Laterality: does an image score higher with "left effusion" or with "right effusion"?
+
+Every sentence of a report that affirms something of one side is asked of its own image beside the
+same sentence with left and right exchanged. A model that reads no sides wins half of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.evaluation.bootstrap import Statistics, bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Request,
+    Skipped,
+    patients_of,
+    rows_of_split,
+)
+from medclip_debias.grounding.denials import is_groundable
+from medclip_debias.models.finite import finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.data.views import Views
+    from medclip_debias.models.features import ImageFeatures
+    from medclip_debias.models.interface import ImageTextModel
+
+Floats = NDArray[np.float64]
+_SIDE = re.compile(r"\b(?:left|right)(?=\b|sided)", re.IGNORECASE)
+
+
+def mirrored(sentence: str) -> str:
+    """``sentence`` with left and right exchanged, in the same letter case.
+
+    >>> mirrored("Right-sided port; left lung clear.")
+    'Left-sided port; right lung clear.'
+    """
+    return _SIDE.sub(_other_side, sentence)
+
+
+def sides_of(sentence: str) -> set[str]:
+    """The sides that a sentence names.
+
+    >>> sides_of("Left effusion."), sides_of("Nothing is left out, right?") == {"left", "right"}
+    ({'left'}, True)
+    """
+    return {found.group().lower() for found in _SIDE.finditer(sentence)}
+
+
+def _other_side(found: re.Match[str]) -> str:
+    word = found.group()
+    other = "right" if word.lower() == "left" else "left"
+    return other.upper() if word.isupper() else other.capitalize() if word[0].isupper() else other
+
+
+class LateralityProtocol(Protocol):
+    """The protocol on the sentences of the reports of some images.
+
+    Args:
+        data: the prepared set.
+        split: whose images.
+        views: which of them.
+
+    Raises:
+        Skipped: no sentence affirms something of one side.
+    """
+
+    name: ClassVar[str] = "laterality"
+    items_name: ClassVar[str] = "laterality"
+    reads_regions: ClassVar[bool] = False
+
+    def __init__(self, data: PreparedSet, split: str, views: Views = "frontal") -> None:
+        rows = rows_of_split(data, split, views)
+        rows_of_study: dict[str, list[int]] = {}
+        for row in rows:
+            rows_of_study.setdefault(str(data.images["study_id"].iloc[row]), []).append(row)
+        self._left_aside: Counter[str] = Counter()
+        asked: dict[tuple[int, str], None] = {}
+        table = data.sentences[data.sentences["study_id"].isin(rows_of_study)]
+        for study, text in zip(table["study_id"], table["text"], strict=True):
+            sides = sides_of(text)
+            if len(sides) == 1 and is_groundable(text, ""):
+                asked |= dict.fromkeys((row, text) for row in rows_of_study[study])
+            elif sides:
+                self._left_aside["both_sides" if len(sides) == 2 else "denials"] += 1
+        self.asked = list(asked)
+        if not self.asked:
+            raise Skipped(f"No report of the split '{split}' affirms something of one side.")
+        texts = [text for _, text in self.asked]
+        self.texts = list(dict.fromkeys([*texts, *map(mirrored, texts)]))
+        self.rows = frozenset(row for row, _ in self.asked)
+        place = {text: number for number, text in enumerate(self.texts)}
+        self._columns = [(place[text], place[mirrored(text)]) for text in texts]
+        self._patients = patients_of(data, [row for row, _ in self.asked])
+        names = data.images["image_id"]
+        self._ids = [f"{names.iloc[row]}:{text}" for row, text in self.asked]
+        self._of_row: dict[int, list[int]] = {}
+        for number, (row, _) in enumerate(self.asked):
+            self._of_row.setdefault(row, []).append(number)
+
+    @classmethod
+    def plan(cls, request: Request) -> Self:
+        """See `Protocol.plan`."""
+        return cls(request.data, request.split, request.options.views)
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        """See `Protocol.begin`."""
+        self._model, self._vectors = model, vectors
+        self._scores = np.full((len(self.asked), 2), np.nan)
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """See `Protocol.see`."""
+        scores = finite(self._model.score(features, self._vectors), self.name)
+        for row, own in zip(rows, scores, strict=True):
+            for number in self._of_row[row]:
+                self._scores[number] = own[list(self._columns[number])]
+
+    def measure(self, draw: Draw) -> Measured:
+        """See `Protocol.measure`."""
+        own, mirror = self._scores.T
+        hits = (own > mirror) + 0.5 * (own == mirror)
+        statistics = side_statistics(hits)
+        results: dict[str, Any] = {
+            "right_side": float(hits.mean()),
+            "interval": bootstrap_intervals(statistics, self._patients, **draw.keywords),
+            "sentences": len(self.asked),
+            "distinct_sentences": len({text for _, text in self.asked}),
+            "images": len(self.rows),
+            "patients": len(set(self._patients)),
+            "left_aside": dict(self._left_aside),
+        }
+        columns = {"id": self._ids, "patient": self._patients, "right_side": hits}
+        return Measured(results, pd.DataFrame(columns | {"score": own, "score_mirror": mirror}))
+
+
+def side_statistics(hits: Floats) -> Statistics:
+    """The share of sentences that beat their mirror, under any weights of them."""
+    return lambda weights: {"right_side": weighted_mean(hits, weights)}

@@ -1,0 +1,69 @@
+"""Sentences against their mirror images, counted by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.evaluation.protocols.laterality import LateralityProtocol, mirrored, sides_of
+from medclip_debias.models.load import load_model
+from tests.evaluation.conftest import measuring_only
+
+WORDS = ["left", "Right", "LEFT", "right-sided", "leftsided", "lung", "bright", "cleft", "upright,"]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join))
+def test_a_mirror_exchanges_the_sides_alone_and_twice_is_the_sentence(sentence):
+    assert mirrored(mirrored(sentence)) == sentence
+    swap = {"left": "right", "right": "left"}
+    assert sides_of(mirrored(sentence)) == {swap[side] for side in sides_of(sentence)}
+    others = ("lung", "bright", "cleft", "upright,")
+    kept = [word for word in sentence.split() if word in others]
+    assert [word for word in mirrored(sentence).split() if word in others] == kept
+
+
+def test_the_true_side_is_counted_for_each_image_and_sentence(
+    small_prepared, small_model, tmp_path
+):
+    with measuring_only("laterality"):
+        results = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=200, heatmaps=0)
+    model = load_model(small_model, torch.device("cpu"))
+    images, hits = small_prepared.images, []
+    for row in np.flatnonzero(images["split"] == "test"):
+        of_study = small_prepared.sentences["study_id"] == images["study_id"].iloc[row]
+        (text,) = small_prepared.sentences.loc[of_study, "text"]
+        if "eft" not in text and "ight" not in text:
+            continue
+        other = text.replace("Left", "Right") if "Left" in text else text.replace("Right", "Left")
+        with torch.inference_mode():
+            pixels = torch.from_numpy(np.asarray(small_prepared.pixels[[row]]))
+            features = model.encode_images(pixels)
+            own, mirror = model.score(features, model.encode_sentences([text, other]))[0]
+        hits.append(float(own > mirror))
+    found = results["laterality"]
+    assert 0 < len(hits) == found["sentences"] == found["images"]
+    assert found["right_side"] == pytest.approx(np.mean(hits))
+    low, high = found["interval"]["right_side"]
+    assert low <= found["right_side"] <= high
+    items = pd.read_parquet(tmp_path / "items" / "laterality.parquet")
+    assert items["right_side"].tolist() == hits
+    assert "lung" not in json.dumps(items["item"].tolist())
+    assert headline(results)["laterality.right_side"].endswith("(chance 0.5)")
+
+
+def test_a_set_whose_reports_name_no_side_is_skipped(small_prepared):
+    class Nothing:
+        images = small_prepared.images
+        sentences = small_prepared.sentences.query("text == 'Pulmonary edema'")
+        frontal = small_prepared.frontal
+
+    with pytest.raises(Skipped, match="No report of the split 'test' affirms"):
+        LateralityProtocol(Nothing(), "test")

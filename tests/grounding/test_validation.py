@@ -1,0 +1,50 @@
+"""What is said beside maps: from results of the model, or of none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from medclip_debias.grounding.validation import NOT_MEASURED, describe_maps, maps_warning
+
+GROUNDING = {"phrases": 40, "boxes": 49, "cnr_above_others": 0.3}
+
+
+def grounding(*bounds):
+    return GROUNDING | {"interval": {"cnr_above_others": bounds or None}}
+
+
+def test_maps_are_validated_on_real_boxes_above_those_of_other_images():
+    found = describe_maps(grounding(0.1, 0.5), synthetic=False)
+    assert found == {
+        "validated": True,
+        "real": True,
+        "phrases": 40,
+        "boxes": 49,
+        "sentence": None,
+    }
+    unsure = describe_maps(grounding(-0.1, 0.5), synthetic=False)
+    assert not unsure["validated"]
+    assert "On 49 boxes of real radiographs" in unsure["sentence"]
+    assert "0.30 [-0.10, 0.50]" in unsure["sentence"]
+    assert not describe_maps(grounding(), synthetic=False)["validated"]
+    for other in (describe_maps(grounding(0.1, 0.5), True), describe_maps(None, False)):
+        assert other["sentence"] == NOT_MEASURED
+        assert not other["validated"]
+        assert not other["real"]
+
+
+@pytest.mark.parametrize("bounds", [(0.1, 0.5), (-0.1, 0.5)])
+def test_the_sentence_is_that_of_the_results_beside_the_model(tmp_path, bounds):
+    model = tmp_path / "model"
+    model.mkdir()
+    assert maps_warning(model) == NOT_MEASURED
+    maps = describe_maps(grounding(*bounds), synthetic=False)
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"maps": maps, "model_hash": "a"}))
+    assert maps_warning(model) == maps["sentence"] == maps_warning(model, "a")
+    assert maps_warning(model, "b") == NOT_MEASURED
+    for damaged in ("{", "[]", "{}", '{"maps": {}}', '{"maps": 3}'):
+        path.write_text(damaged)
+        assert maps_warning(model, "a") == NOT_MEASURED
