@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 FILE, FORMAT = "golden.json", 1
+_LARGEST = 16 << 20
 IMAGES = 2
 LARGEST_SIDE = 160
 """Images are cut to this side, so that a model of large inputs does not load slowly."""
@@ -249,7 +250,7 @@ def _read(path: Path, side: int) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        content = read_json_or_none(path)
+        content = read_json_or_none(path, limit=_LARGEST)
         if content["format"] != FORMAT:
             return None
         whole = tuple(content["sentences"]) == SENTENCES

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import ReportedWarning, UserError, explained
-from medclip_debias.files import read_json, read_json_value
+from medclip_debias.files import read_json, read_json_value, read_text
 from medclip_debias.models.bert_config import (
     BertFields,
     check_room,
@@ -58,13 +58,15 @@ class SentenceTokenizer:
         vocabulary = tokenizer.get_vocab()
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        sentence = f"{where}: its vocabulary of {len(vocabulary)} tokens reads no text"
+        with explained(sentence, Exception):
+            encoded = tokenizer.encode("x")
         # MPNet's vocabulary holds BERT's special tokens as well: what is put first decides.
-        first = tokenizer.encode("x").tokens[:1]
-        names = _ROBERTA_TOKENS if first == [_ROBERTA_TOKENS[2]] else SPECIAL_TOKENS
+        names = _ROBERTA_TOKENS if encoded.tokens[:1] == [_ROBERTA_TOKENS[2]] else SPECIAL_TOKENS
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = _special(
             vocabulary, where, names
         )
-        if tokenizer.encode("x").ids[:1] != [self.cls_id]:
+        if encoded.ids[:1] != [self.cls_id]:
             raise UserError(f"{where}: this tokenizer adds no [CLS]; use one of a BERT.")
 
     @classmethod
@@ -78,15 +80,10 @@ class SentenceTokenizer:
 
         fast, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
         if fast.is_file():
-            tokenizer = read_tokenizer(fast)
-            with explained(f"{fast}: this is not a tokenizer file", ValueError, RuntimeError):
-                return cls(tokenizer, str(fast))
+            return cls(read_tokenizer(fast), str(fast))
         if vocabulary.is_file():
             lowercase = read_model_json(folder / "tokenizer_config.json").get("do_lower_case", True)
-            if vocabulary.stat().st_size > MAX_BYTES:
-                raise UserError(f"{vocabulary}: is too large for a vocabulary.")
-            with explained(f"{vocabulary}: this is not UTF-8 text", UnicodeDecodeError):
-                words = vocabulary.read_text(encoding="utf-8").splitlines()
+            words = read_text(vocabulary, "copy the folder again", limit=MAX_BYTES).splitlines()
             table = {word: number for number, word in enumerate(words)}
             _special(table, str(vocabulary))
             made = BertWordPieceTokenizer(vocab=table, lowercase=bool(lowercase))
@@ -135,10 +132,7 @@ def _byte_pairs(folder: Path) -> Tokenizer:
 
     path, merges = folder / "vocab.json", folder / "merges.txt"
     table = read_json(path, "this is not a vocabulary", limit=MAX_BYTES)
-    if merges.stat().st_size > MAX_BYTES:
-        raise UserError(f"{merges}: is too large for a list of merges.")
-    with explained(f"{merges}: this is not UTF-8 text", UnicodeDecodeError):
-        lines = merges.read_text(encoding="utf-8").splitlines()
+    lines = read_text(merges, "copy the folder again", limit=MAX_BYTES).splitlines()
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     _special(table, str(path), _ROBERTA_TOKENS)
     sentence = f"{folder}: vocab.json and merges.txt do not belong together"

@@ -1,6 +1,7 @@
 """Model folders from strangers: each is one sentence, at once, and nothing in it is run."""
 
 import json
+import os
 import shutil
 import time
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from medclip_debias.cli import run
 from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.golden import SelfTestWarning
 from medclip_debias.models.load import load_model
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
 from medclip_debias.settings_files import load_yaml
@@ -67,6 +70,29 @@ def refused(folder, words):
 
 def test_the_honest_folder_loads(folder):
     assert load_model(folder).self_test["status"] == "passed"
+
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "golden.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["device", "pipe", "sparse"])
+def test_a_file_that_never_ends_does_not_hold_up(folder, name, kind):
+    (folder / name).unlink()
+    if kind == "device":
+        (folder / name).symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        with (folder / name).open("wb") as file:
+            file.truncate(8 << 30)
+    began = time.perf_counter()
+    if name == "golden.json":  # the weights are whole; the test of this machine says that it is not
+        with pytest.warns(SelfTestWarning, match="is damaged"):
+            assert load_model(folder).self_test["status"] == "damaged"
+    else:
+        refused(folder, "holds no|is larger than|cannot be read as model weights")
+    assert time.perf_counter() - began < 20
 
 
 class TestConfig:
@@ -206,6 +232,17 @@ class TestTokenizer:
     def test_a_part_that_no_bert_has(self, folder, fields, words):
         tokenizer(folder, **fields)
         refused(folder, words)
+
+    def test_an_empty_vocabulary_ends_the_command_with_one_sentence(self, folder, tmp_path, capsys):
+        (folder / "vocab.txt").write_text("")
+        content = json.loads((folder / "tokenizer.json").read_text())
+        for vocabulary in ({}, {"[PAD]": 0}):
+            tokenizer(folder, model=content["model"] | {"vocab": vocabulary}, added_tokens=[])
+            words = ["ground", str(folder), str(tmp_path / "none.png"), "--text", "no"]
+            assert run([*words, "--out", str(tmp_path / "maps")]) == 2
+            message = capsys.readouterr().err
+            assert "tokenizer.json: its vocabulary of" in message
+            assert message.count("\n") == 1
 
     def test_a_file_nested_without_end(self, folder):
         (folder / "tokenizer.json").write_text("[" * 100_000)

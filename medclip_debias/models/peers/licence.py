@@ -12,6 +12,9 @@ from typing import Any
 
 import yaml
 
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_bytes
+
 KNOWN: dict[str, str] = {
     "siglip": (
         "not said in the folder. MedSigLIP: Health AI Developer Foundations terms "
@@ -64,9 +67,11 @@ def licence_line(kind: str, places: Mapping[str, Path | None]) -> str:
 
 def _card(path: Path) -> str | None:
     """``license`` of a model card's front matter: name and link, or the short word."""
-    if not path.is_file() or path.stat().st_size > _LARGEST:
+    try:
+        card = read_bytes(path, "", limit=_LARGEST)
+    except UserError:
         return None
-    head, fence, rest = path.read_text(encoding="utf-8", errors="replace").partition("---\n")
+    head, fence, rest = card.decode("utf-8", errors="replace").partition("---\n")
     front, end, _ = rest.partition("\n---")
     if head.strip() or not fence or not end:
         return None

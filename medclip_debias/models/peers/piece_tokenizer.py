@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import read_json
+from medclip_debias.files import read_bytes, read_json
 from medclip_debias.models.tokenizer_file import (
     MAX_BYTES,
     PUNCTUATION,
@@ -144,12 +144,11 @@ def _unigrams(path: Path) -> Tokenizer:
     """SentencePiece's ``ModelProto`` (sentencepiece_model.proto), as its fast form."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"{path}: is too large for a vocabulary.")
+    content = read_bytes(path, "copy the model folder again", limit=MAX_BYTES)
     vocabulary: list[tuple[str, float]] = []
     unknown, kind, charsmap, prefix = 0, 1, b"", True
     with explained(f"{path}: cannot be read as a SentencePiece model", Exception):
-        for number, value in _fields(path.read_bytes()):
+        for number, value in _fields(content):
             if number == 1:
                 piece = dict(_fields(value))
                 score = struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0]

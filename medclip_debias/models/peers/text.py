@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import html
+import io
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.files import read_bytes
 from medclip_debias.models.bert_config import make_bert_config
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import BertSettings, Kind
-from medclip_debias.models.tokenizer_file import CLIP_WORDS, padded, read_tokenizer
+from medclip_debias.models.tokenizer_file import CLIP_WORDS, MAX_BYTES, padded, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -169,8 +171,10 @@ class ClipTokenizer:
 
         damaged = (OSError, ValueError, EOFError, zlib.error)
         with explained(f"{path}: cannot be read as CLIP's merges file", *damaged):
-            content = path.read_bytes()
-            text = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode()
+            content = read_bytes(path, "give bpe_simple_vocab_16e6.txt.gz", limit=MAX_BYTES)
+            if content[:2] == b"\x1f\x8b":
+                content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BYTES)
+            text = content.decode()
         lines = [line.split() for line in text.split("\n")[1 : MERGES + 1]]
         merges = [(pair[0], pair[1]) for pair in lines if len(pair) == 2]
         if len(merges) < MERGES:
