@@ -15,11 +15,12 @@ class UserError(Exception):
 
     The message is one clear sentence naming the file (and row or key) and what to do.
     The command line prints it without a traceback and exits with code 2. It never holds
-    report text, a patient's identity or a DICOM header: `without_patients` sees to paths.
+    report text, a patient's identity or a DICOM header: `without_patients` sees to paths. What
+    it quotes from a file cannot steer a terminal: see `printable`.
     """
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(without_patients(sentence))
+        super().__init__(printable(without_patients(sentence)))
 
 
 _PATIENT = re.compile(
@@ -44,6 +45,32 @@ def without_patients(text: str) -> str:
     """
     text = _PATIENT.sub(r"\1\2\3*", text)
     return _ARCHIVES.sub(lambda found: f"{found[1] or found[2]}*", text)
+
+
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *(0x200E, 0x200F, 0x2028, 0x2029),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    )
+    if code != 0x09
+}
+
+
+def printable(text: str) -> str:
+    r"""``text`` as one line that is safe to print, whoever wrote the file that it is from.
+
+    Control characters, which can clear a terminal, rename its window or hide what stands before
+    them, line ends, marks that turn the direction of writing, and halves of surrogate pairs are
+    written as their codes.
+
+    >>> print(printable("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()
 
 
 class MissingFiles(UserError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medclip_debias.bench.page import page as cards_page
+from cards_page import page as cards_page
 from medclip_debias.data.label_maps import page as label_maps_page
 from medclip_debias.evaluation.catalogue import page
 from medclip_debias.evaluation.schema import json_schema

@@ -165,7 +165,7 @@ def test_the_shell_completes_verbs_and_options(capsys, monkeypatch):
     monkeypatch.setenv("_MEDCLIP_DEBIAS_COMPLETE", "complete_bash")
     for typed, number, wanted in (
         ("medclip-debias tra", "1", {"train"}),
-        ("medclip-debias bench re", "2", {"rescore"}),
+        ("medclip-debias bench va", "2", {"validate"}),
         ("medclip-debias train x --allow", "3", {"--allow-changed-data"}),
     ):
         monkeypatch.setenv("COMP_WORDS", typed)

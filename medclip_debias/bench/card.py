@@ -7,8 +7,10 @@ differ. What it asks for is done by `medclip_debias.evaluation.evaluate`; a card
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -31,8 +33,9 @@ class ImageList(Settings):
             text file with a name a line, or a JSON object whose keys are the images.
         where: cells that a row of a CSV must have, as ``{split: test}``.
         images: how many the official list has; None where it is not published.
-        hash: `medclip_debias.bench.lists.list_hash` of the official list; None until somebody who
-            has the archive has pinned it (``bench pin``). Lists themselves are never stored.
+        boxes: how many the archive's official box file has; None where it is not published.
+        hash: `medclip_debias.bench.lists.list_hash` of the official list, where it is known.
+            Lists themselves are never stored.
     """
 
     split: Literal["test", "validate", "all"] = "test"
@@ -40,6 +43,7 @@ class ImageList(Settings):
     column: str | None = None
     where: dict[str, str] = Field({})
     images: int | None = Field(None, ge=1)
+    boxes: int | None = Field(None, ge=1)
     hash: str | None = Field(None, pattern="^[0-9a-f]{16}$")
 
 
@@ -150,10 +154,12 @@ class Card(Settings):
         What a card leaves at its default is left out, so that a setting which a later version of
         the program adds does not make every published result one of another card.
         """
-        told = {"title", "about", "published", "differs"}
-        content = self.model_dump(mode="json", exclude=told | {"data"}, exclude_defaults=True)
+        words = {"title", "about", "published", "differs"}
+        content = self.model_dump(mode="json", exclude=words | {"data"}, exclude_defaults=True)
         data = self.data.model_dump(
-            mode="json", exclude={"obtain", "folders"}, exclude_defaults=True
+            mode="json",
+            exclude={"obtain": True, "folders": True, "list": {"boxes": True}},
+            exclude_defaults=True,
         )
         return json_hash(content | {"data": data})
 
@@ -171,15 +177,15 @@ class Card(Settings):
 def packaged_cards() -> dict[str, Card]:
     """Every card of this version by name, sorted."""
     folder = files("medclip_debias.bench") / "cards"
-    found: dict[str, Card] = {}
+    cards: dict[str, Card] = {}
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".yaml"):
             with as_file(entry) as path:
                 card = validate(Card, load_yaml(path), str(path))
-            if card.name in found:
+            if card.name in cards:
                 raise UserError(f"{entry.name}: there is another card '{card.name}'.")
-            found[card.name] = card
-    return dict(sorted(found.items()))
+            cards[card.name] = card
+    return dict(sorted(cards.items()))
 
 
 def find_card(word: str) -> Card:
@@ -201,3 +207,38 @@ def find_card(word: str) -> Card:
             " do not belong into one table."
         )
     return card
+
+
+def cards_of(tasks: str) -> tuple[list[Card], frozenset[str]]:
+    """Cards, and the full names of those that were asked for by name.
+
+    Args:
+        tasks: ``all``, or words with commas: a card's name, with or without ``@version``; a
+            pattern, as ``chestxray14/*``; a YAML file with a card of one's own.
+
+    Raises:
+        UserError: a word names no card, or two cards have one name.
+    """
+    chosen: dict[str, Card] = {}
+    named: set[str] = set()
+    for word in dict.fromkeys(part.strip() for part in tasks.split(",") if part.strip()):
+        if word == "all":
+            cards = list(packaged_cards().values())
+        elif word.endswith((".yaml", ".yml")):
+            cards = [validate(Card, load_yaml(Path(word)), word)]
+        elif set(word) & set("*?["):
+            cards = [card for name, card in packaged_cards().items() if fnmatchcase(name, word)]
+            if not cards:
+                raise UserError(f"No task card fits '{word}'; 'bench list' shows them.")
+        else:
+            cards = [find_card(word)]
+        for card in cards:
+            if chosen.setdefault(card.full_name, card) != card:
+                raise UserError(
+                    f"{word}: there is another card '{card.full_name}'; give it a name of its own."
+                )
+        if len(cards) == 1 and word != "all" and not set(word) & set("*?["):
+            named.add(cards[0].full_name)
+    if not chosen:
+        raise UserError("--tasks names no card; write 'all', or names as 'bench list' shows them.")
+    return list(chosen.values()), frozenset(named)

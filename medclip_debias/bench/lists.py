@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from medclip_debias.bench.card import Card
 from medclip_debias.data.records import file_stem
@@ -20,11 +19,9 @@ from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json_value
+from medclip_debias.files import read_json_value, read_text
 
-INCOMPLETE = 0.01
-"""Share of a card's images; where more are missing, its figures are marked incomplete."""
-
+_LARGEST = 1 << 30
 _JSON = (".json",)
 _TABLES = (".csv", ".csv.gz", ".parquet")
 
@@ -77,11 +74,6 @@ class Found:
     wanted: int
     missing: int
 
-    @property
-    def complete(self) -> bool:
-        """Whether no more than `INCOMPLETE` are missing."""
-        return self.missing <= INCOMPLETE * self.wanted
-
 
 def list_hash(ids: Iterable[str]) -> str:
     """16 hex digits naming a set of ids, whatever their order.
@@ -130,21 +122,6 @@ def check_list(card: Card, folder: Path) -> Listed | None:
     return listed
 
 
-def pin(card: Card, folder: Path) -> dict[str, Any]:
-    """What ``list`` of a card says of the list in a folder: ``images`` and ``hash``.
-
-    Raises:
-        UserError: as `read_list`; or the card has no list.
-    """
-    listed = read_list(card, folder)
-    if listed is None:
-        raise UserError(
-            f"The card {card.full_name} has no list of its own: the tables of its archive say which"
-            " images are judged."
-        )
-    return {"images": len(listed.names), "hash": listed.hash}
-
-
 def plain_name(name: str) -> str:
     """A listed name without the suffix of an image, its folders kept.
 
@@ -186,8 +163,5 @@ def _cells(card: Card, path: Path) -> Collection[str]:
             if all(isinstance(cell, str) for cell in found):
                 return [str(cell) for cell in found]
         raise UserError(f"{path}: is not the list that the card {card.full_name} reads.")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}); get it again.") from None
+    lines = read_text(path, "get it again", limit=_LARGEST, encoding="utf-8-sig").splitlines()
     return [line for line in map(str.strip, lines) if line]

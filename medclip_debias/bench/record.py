@@ -7,16 +7,32 @@ model.json`` (`ModelRecord`) says whose they are. Names and figures only: no id,
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from medclip_debias.config import Settings, validate
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.archives import trained_on
 from medclip_debias.files import read_json, write_json
+from medclip_debias.models.expected_images import expected_images
+from medclip_debias.models.synthetic import trained_on_synthetic
 
-FORMAT = 1
-RECORD, MODEL = "record.json", "model.json"
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+RECORD, MODEL, RESULTS = "record.json", "model.json", "results.json"
+CACHE = "cache"
+"""Folder of the results that holds prepared sets and vectors: it stays on this machine."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
+"""A model's name, which is its folder's."""
+INCOMPLETE = 0.01
+"""Share of a card's images or boxes; where more are missing, its figures are marked incomplete."""
+_LARGEST = 16 << 20
+_AGAIN = "run 'bench' again"
 
 
 class Figure(Settings):
@@ -45,21 +61,43 @@ class Judged(Settings):
         wanted: images that the card's list has; None where nobody has said.
         found: of them, on the disk and readable.
         missing: ``wanted - found``, or what the preparation counted as missing.
+        boxes: boxes that were evaluated; None for a card without boxes.
+        boxes_wanted: boxes that the card has; None where nobody has said.
     """
 
     archive: str
     set_hash: str
     list_hash: str
-    wanted: int | None
-    found: int
-    missing: int = 0
+    wanted: int | None = Field(ge=0)
+    found: int = Field(ge=0)
+    missing: int = Field(0, ge=0)
+    boxes: int | None = Field(None, ge=0)
+    boxes_wanted: int | None = Field(None, ge=0)
+
+    @property
+    def lacks(self) -> str:
+        """More than 1% of the images or boxes that are missing, in words; "" for fewer."""
+        wanted = self.found + self.missing if self.wanted is None else self.wanted
+        if self.missing > INCOMPLETE * wanted:
+            of = "" if self.wanted is None else f" of {self.wanted}"
+            return f"{self.missing}{of} images are missing"
+        if self.boxes is not None and self.boxes_wanted is not None:
+            missing = self.boxes_wanted - self.boxes
+            if missing > INCOMPLETE * self.boxes_wanted:
+                return f"{missing} of {self.boxes_wanted} boxes are missing"
+        return ""
+
+    @property
+    def status(self) -> Literal["complete", "incomplete"]:
+        """Whether (nearly) every image and box of the card was judged."""
+        return "incomplete" if self.lacks else "complete"
 
 
 class Record(Settings):
     """A model on a card.
 
     Attributes:
-        status: ``incomplete`` when more than 1% of the card's images are missing.
+        status: ``incomplete`` when more than 1% of the card's images or boxes are missing.
         metrics: the card's, by key; a metric that could not be measured is in ``reasons``.
         seconds: of ``encode`` and ``score``.
         command: that repeats it.
@@ -100,15 +138,124 @@ class ModelRecord(Settings):
     provenance: dict[str, Any] = Field({})
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path, root: Path | None = None) -> Record:
     """Read ``folder/record.json``.
 
+    Args:
+        folder: of one result.
+        root: folder of all results, out of which no link may lead.
+
     Raises:
-        UserError: it is missing, damaged, or of another format.
+        UserError: it is missing, damaged, refused (`medclip_debias.files.open_guarded`), or of
+            another format.
     """
-    return validate(Record, read_json(folder / RECORD, "run 'bench' again"), str(folder / RECORD))
+    path = folder / RECORD
+    content = read_json(path, _AGAIN, limit=_LARGEST, folder=root or folder)
+    return validate(Record, content, str(path))
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Write ``folder/record.json`` as a whole."""
-    write_json(folder / RECORD, record.model_dump(mode="json"))
+def read_model(folder: Path, root: Path | None = None) -> ModelRecord:
+    """Read ``folder/model.json``; see `read_record`."""
+    path = folder / MODEL
+    content = read_json(path, _AGAIN, limit=_LARGEST, folder=root or folder)
+    return validate(ModelRecord, content, str(path))
+
+
+def named_models(words: Sequence[str]) -> dict[str, Path]:
+    """Folders of models by the names that tables show.
+
+    Args:
+        words: ``FOLDER``, named as the folder (as the run, where it is a run's ``model``), or
+            ``NAME=FOLDER``.
+
+    Raises:
+        UserError: no model folder, a name that cannot be a folder's, or one for two models.
+    """
+    folders: dict[str, Path] = {}
+    for word in words:
+        name, equals, rest = word.partition("=")
+        if Path(word).exists() or not equals:
+            folder = Path(word)
+            place = folder.absolute()
+            name = place.parent.name if place.name == "model" else place.name
+        else:
+            folder = Path(rest)
+        if not folder.is_dir():
+            raise UserError(f"{folder}: there is no such model folder.")
+        expected_images(folder)
+        if not NAME.fullmatch(name) or name == CACHE:
+            raise UserError(
+                f"'{name}' cannot name a model's folder of results; write NAME={folder} with"
+                " letters, digits, dots and dashes."
+            )
+        if name in folders:
+            raise UserError(f"Two models are called '{name}'; write NAME=FOLDER for one of them.")
+        folders[name] = folder
+    return folders
+
+
+def record_of(name: str, model: ImageTextModel) -> ModelRecord:
+    """What is said of a model: no path of this machine among it."""
+    provenance = model.provenance
+    train = provenance.get("train")
+    public: dict[str, Any] = {"trained_on": trained_on(provenance)}
+    if isinstance(train, Mapping):
+        public["train"] = {key: train.get(key) for key in ("seed", "steps", "batch_size")}
+    for key in ("loss", "imported", "studies", "weights", "best_step"):
+        if key in provenance:
+            public[key] = provenance[key]
+    licence = provenance.get("licence", provenance.get("license"))
+    return ModelRecord(
+        name=name,
+        hash=str(model.content_hash),
+        kind=str(getattr(model.settings, "kind", "medclip_debias")),
+        licence=licence if isinstance(licence, str) else None,
+        synthetic=trained_on_synthetic(provenance) is True,
+        provenance=without_places(public, {}),
+    )
+
+
+def check_model(out: Path, record: ModelRecord) -> None:
+    """See that ``OUT/NAME`` is free or the same model's.
+
+    Raises:
+        UserError: another model's results are there.
+    """
+    folder = out / record.name
+    if (folder / MODEL).exists():
+        known = read_model(folder)
+        if known.hash != record.hash:
+            raise UserError(
+                f"{folder}: holds results of another model of that name ({known.hash}, not"
+                f" {record.hash}); write OTHERNAME=FOLDER, or give another --out."
+            )
+
+
+def keep_model(out: Path, record: ModelRecord) -> None:
+    """Write ``OUT/NAME/model.json``, unless it says so already."""
+    folder = out / record.name
+    if not (folder / MODEL).exists() or read_model(folder) != record:
+        write_json(folder / MODEL, record.model_dump(mode="json"))
+
+
+def without_places(value: Any, places: Mapping[str, str]) -> Any:
+    """The same JSON value without paths of this machine.
+
+    Args:
+        value: of JSON.
+        places: absolute folders, and the words that stand for them within sentences. A text that
+            is an absolute path altogether becomes its last part.
+
+    >>> without_places({"a": "/data/me/lm", "b": ["/x/set: is empty."]}, {"/x/set": "SET"})
+    {'a': 'lm', 'b': ['SET: is empty.']}
+    """
+    if isinstance(value, Mapping):
+        return {key: without_places(item, places) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(item, places) for item in value]
+    if isinstance(value, str):
+        for place in sorted(places, key=len, reverse=True):
+            value = value.replace(place, places[place])
+        if value.startswith("/") and " " not in value:
+            return Path(value).name
+    return value

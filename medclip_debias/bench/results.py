@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from medclip_debias.bench.card import Card, packaged_cards
-from medclip_debias.bench.record import MODEL, RECORD, Figure, ModelRecord, Record, read_record
-from medclip_debias.config import validate
+from medclip_debias.bench.record import (
+    CACHE,
+    MODEL,
+    RECORD,
+    RESULTS,
+    ModelRecord,
+    Record,
+    read_model,
+    read_record,
+)
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import METRICS, Metric, value_at
 from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.files import read_json, read_json_or_none
+from medclip_debias.evaluation.item_tables import FOLDER
+from medclip_debias.evaluation.schema import check_results
+from medclip_debias.evaluation.statistics import Replicated, replicates
+from medclip_debias.files import read_json
+from medclip_debias.parquet import read_parquet
 
 KNOWN = {metric.key: metric for metric in METRICS}
+RESAMPLES, SEED = 1000, 0
+"""Of the patients, wherever metrics are computed from items."""
+_LARGEST = 256 << 20
+_MOST_ITEMS = 5_000_000
+_AGAIN = "run 'bench' again"
 
 
 @dataclass(frozen=True)
@@ -23,12 +43,18 @@ class Result:
     """One model on one card.
 
     Attributes:
+        model: its name.
         folder: that holds ``record.json``, ``results.json`` and ``items/``.
         record: what was reached.
+        root: folder of all results.
     """
 
+    model: str
     folder: Path
     record: Record
+    root: Path
+    _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
+    _replicates: dict[str, dict[str, Replicated]] = field(default_factory=dict, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -36,11 +62,81 @@ class Result:
         return self.record.status == "complete"
 
     @cached_property
+    def content(self) -> Mapping[str, Any]:
+        """``results.json``.
+
+        Raises:
+            UserError: it is missing, damaged, refused, or of another format.
+        """
+        path = self.folder / RESULTS
+        content = read_json(path, _AGAIN, limit=_LARGEST, folder=self.root)
+        check_results(content, str(path))
+        return content
+
+    @property
     def trained_there(self) -> bool:
         """Whether the model was trained on the archive that it is judged on, as it says itself."""
-        content = read_json_or_none(self.folder / "results.json")
-        found = value_at(content, "archives.relation") if isinstance(content, dict) else None
-        return found in ("same set", "same archive")
+        return value_at(self.content, "archives.relation") in ("same set", "same archive")
+
+    @property
+    def protocols(self) -> list[str]:
+        """Protocols of its metrics whose items it has."""
+        named = {key.partition(".")[0] for key in self.record.metrics}
+        return [protocol for protocol in ITEMS if protocol in named]
+
+    def item_file(self, protocol: str) -> Path:
+        """The item table of a protocol."""
+        return self.folder / FOLDER / f"{ITEMS[protocol].file}.parquet"
+
+    def items(self, protocol: str) -> pd.DataFrame:
+        """An item table, sorted by item, so that equal sets of items are equal tables.
+
+        Raises:
+            UserError: it is missing, damaged, refused, or no item table.
+        """
+        if protocol not in self._tables:
+            path = self.item_file(protocol)
+            try:
+                table = read_parquet(path, rows=_MOST_ITEMS, folder=self.root)
+            except FileNotFoundError:
+                raise UserError(f"{path}: is missing; {_AGAIN}.") from None
+            except (OSError, ValueError) as error:
+                kind = type(error).__name__
+                raise UserError(f"{path}: cannot be read ({kind}); {_AGAIN}.") from error
+            for column in ("item", "patient"):
+                if column not in table.columns:
+                    raise UserError(f"{path}: has no column '{column}'; {_AGAIN}.")
+            if not len(table) or table["item"].duplicated().any():
+                raise UserError(f"{path}: lists an item twice, or none; {_AGAIN}.")
+            self._tables[protocol] = table.sort_values("item", kind="stable", ignore_index=True)
+        return self._tables[protocol]
+
+    def has_truth(self, protocol: str) -> bool:
+        """Whether what no model decides, as labels, stands in a table, or was never needed."""
+        columns = [str(name) for name in self.items(protocol).columns]
+        return all(any(c.startswith(part) for c in columns) for part in ITEMS[protocol].truth)
+
+    def replicates(self, protocol: str) -> dict[str, Replicated]:
+        """The protocol's metrics on resampled patients by their names; none without labels.
+
+        Raises:
+            UserError: a file is missing or damaged, or its items give no metrics.
+        """
+        if not self.has_truth(protocol):
+            return {}
+        if protocol not in self._replicates:
+            table = self.items(protocol)
+            try:
+                statistics = ITEMS[protocol].statistics(self.content.get(protocol) or {}, table)
+                patients = [str(name) for name in table["patient"]]
+                runs = replicates({"": statistics}, patients, resamples=RESAMPLES, seed=SEED)
+            except (KeyError, ValueError, TypeError, IndexError) as error:
+                raise UserError(
+                    f"{self.item_file(protocol)}: its metrics cannot be computed"
+                    f" ({type(error).__name__}: {error})."
+                ) from error
+            self._replicates[protocol] = runs[""]
+        return self._replicates[protocol]
 
 
 @dataclass(frozen=True)
@@ -65,24 +161,9 @@ class Task:
         return f"{self.name}@{self.version}"
 
     @property
-    def title(self) -> str:
-        """For people."""
-        return self.card.title if self.card else self.full_name
-
-    @property
-    def kind(self) -> str:
-        """Of task."""
-        return self.card.kind if self.card else "unknown"
-
-    @property
-    def archive(self) -> str:
-        """Whose images: what stands before the card's slash, for the phantom has many layouts."""
-        return self.name.partition("/")[0]
-
-    @property
     def generated(self) -> bool:
         """Whether its radiographs are the phantom's."""
-        return self.archive == "phantom"
+        return self.name.startswith("phantom/")
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -92,23 +173,23 @@ class Task:
         every = [key for one in self.results.values() for key in one.record.metrics]
         return tuple(dict.fromkeys(every))
 
-    def figure(self, model: str, metric: str) -> Figure | None:
-        """What a model reached, None where it was not measured."""
-        found = self.results.get(model)
-        return found.record.metrics.get(metric) if found else None
-
 
 @dataclass(frozen=True)
 class Results:
     """Models and tasks of one folder.
 
     Attributes:
-        models: whose results they are, by name, sorted.
+        models: whose results they are, by name, in the order asked for.
         tasks: sorted by name.
     """
 
     models: dict[str, ModelRecord]
     tasks: tuple[Task, ...]
+
+    @property
+    def all(self) -> list[Result]:
+        """Every result."""
+        return [result for task in self.tasks for result in task.results.values()]
 
 
 def metric_of(key: str) -> Metric:
@@ -116,11 +197,13 @@ def metric_of(key: str) -> Metric:
     if key in KNOWN:
         return KNOWN[key]
     protocol, _, name = key.partition(".")
+    if protocol == "presets":
+        protocol = name.split(".")[1] if name.count(".") > 1 else protocol
     # A variant, as study_retrieval.report.lenient.recall, has the direction of what it varies.
     for metric in METRICS:
         if metric.protocol == protocol and name.endswith(f".{metric.name}"):
             return replace(metric, name=name, path="", title=f"{metric.title} ({key})", item="")
-    return Metric(protocol, name, key, "", "share", compared=False)
+    return Metric(protocol, name, key, "", "ratio", compared=False)
 
 
 def can_be_recomputed(key: str) -> bool:
@@ -128,7 +211,7 @@ def can_be_recomputed(key: str) -> bool:
     return key in KNOWN and KNOWN[key].compared and KNOWN[key].protocol in ITEMS
 
 
-def read_results(
+def read_folder(
     folder: Path, *, cards: Sequence[str] | None = None, models: Sequence[str] | None = None
 ) -> Results:
     """Read ``RESULTS/MODEL/CARD@VERSION/record.json`` of every model, or of some.
@@ -143,18 +226,22 @@ def read_results(
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give the --out of 'bench'.")
-    found = [read_model(path.parent) for path in sorted(folder.glob(f"*/{MODEL}"))]
-    names = [model.name for model, _ in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{folder}: two models have the name '{twice}'; rename one in {MODEL}.")
-    if not found:
+    places = sorted(p.parent for p in folder.glob(f"*/{MODEL}") if p.parent.name != CACHE)
+    if not places:
         raise UserError(f"{folder}: holds no model's results (MODEL/{MODEL}); run 'bench' first.")
-    order = _chosen(names, models, "model", folder) if models else sorted(names)
-    by_name = {model.name: (model, results) for model, results in found}
+    by_name: dict[str, tuple[ModelRecord, Path]] = {}
+    for place in places:
+        model = read_model(place, folder)
+        if model.name in by_name:
+            raise UserError(
+                f"{folder}: two models have the name '{model.name}'; rename one in {MODEL}."
+            )
+        by_name[model.name] = model, place
+    order = _chosen(sorted(by_name), models, "model", folder) if models else sorted(by_name)
     tasks: dict[tuple[str, int], dict[str, Result]] = {}
     for name in order:
-        for result in by_name[name][1]:
+        for path in sorted(by_name[name][1].glob(f"*/{RECORD}")):
+            result = Result(name, path.parent, read_record(path.parent, folder), folder)
             card = result.record.card
             tasks.setdefault((card.name, card.version), {})[name] = result
     if cards:
@@ -167,23 +254,11 @@ def read_results(
         }
     if not tasks:
         raise UserError(f"{folder}: these models have no result; run 'bench' first.")
-    _check_versions(list(tasks.items()))
+    _one_task_each(tasks)
     return Results(
         {name: by_name[name][0] for name in order},
         tuple(_task(key, results) for key, results in sorted(tasks.items())),
     )
-
-
-def read_model(folder: Path) -> tuple[ModelRecord, list[Result]]:
-    """A model's own record, and its results.
-
-    Raises:
-        UserError: one of its files is missing or damaged.
-    """
-    path = folder / MODEL
-    model = validate(ModelRecord, read_json(path, "run 'bench' again"), str(path))
-    places = sorted(place.parent for place in folder.glob(f"*/{RECORD}"))
-    return model, [Result(place, read_record(place)) for place in places]
 
 
 def _chosen(known: Sequence[str], wanted: Sequence[str], kind: str, folder: Path) -> list[str]:
@@ -196,13 +271,13 @@ def _chosen(known: Sequence[str], wanted: Sequence[str], kind: str, folder: Path
     return list(dict.fromkeys(wanted))
 
 
-def _check_versions(tasks: Sequence[tuple[tuple[str, int], dict[str, Result]]]) -> None:
+def _one_task_each(tasks: Mapping[tuple[str, int], Mapping[str, Result]]) -> None:
     """One version of each card, one content, one protocol, one list of images."""
-    seen: dict[str, Result] = {}
-    whole: dict[str, Result] = {}
-    for (name, _), results in tasks:
+    first: dict[str, Result] = {}
+    first_complete: dict[str, Result] = {}
+    for (name, _), results in tasks.items():
         for result in results.values():
-            record, other = result.record, seen.setdefault(name, result)
+            record, other = result.record, first.setdefault(name, result)
             pair = f"{result.folder / RECORD} and {other.folder / RECORD}"
             for what, ours, theirs in (
                 ("versions", record.card.version, other.record.card.version),
@@ -217,7 +292,7 @@ def _check_versions(tasks: Sequence[tuple[tuple[str, int], dict[str, Result]]]) 
                     )
             if not result.complete:  # it is marked, and neither ranked nor paired
                 continue
-            other = whole.setdefault(name, result)
+            other = first_complete.setdefault(name, result)
             lists = record.judged.list_hash, other.record.judged.list_hash
             if lists[0] != lists[1]:
                 raise UserError(

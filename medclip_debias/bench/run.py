@@ -7,26 +7,49 @@ run is named with the reason, and the rest goes on.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.bench.card import Card
 from medclip_debias.bench.find import Archives
 from medclip_debias.bench.lists import check_list
-from medclip_debias.bench.models import CACHE, check_model, keep_model, named_models, record_of
-from medclip_debias.bench.record import Record
-from medclip_debias.bench.rescore import keep_state, own
-from medclip_debias.bench.score import Asked, CardRun, finished
-from medclip_debias.bench.sets import Recipe, card_images
+from medclip_debias.bench.record import (
+    CACHE,
+    RECORD,
+    RESULTS,
+    CardName,
+    Figure,
+    Judged,
+    Record,
+    check_model,
+    keep_model,
+    named_models,
+    read_record,
+    record_of,
+    without_places,
+)
+from medclip_debias.bench.sets import PLACES, CardImages, Recipe, card_images
 from medclip_debias.bench.vectors import CachedVectors
-from medclip_debias.config import Preprocessing
-from medclip_debias.errors import UserError
-from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.config import Preprocessing, validate
+from medclip_debias.data.label_maps import LabelMap, load_label_map
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.catalogue import METRICS, PROTOCOLS, value_at
+from medclip_debias.evaluation.evaluate import Planned, measure, plan
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import chosen_presets
+from medclip_debias.evaluation.protocol import Draw, Request
+from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
+from medclip_debias.evaluation.provenance import versions
+from medclip_debias.files import atomic_folder, read_json_or_none, write_json, write_text
 from medclip_debias.models.finite import NotFiniteError
+from medclip_debias.training.lock import holder_of, locked
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -35,6 +58,10 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Bars = Callable[[str], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar for a kind of thing; it is called with how many are done, and of all."""
+
+_BATCH = 64
+"""Images whose vectors are looked at together."""
+_INTERVALS = {metric.key: metric.interval_key for metric in METRICS}
 
 
 def silent(_: str) -> AbstractContextManager[Callable[..., None]]:
@@ -51,6 +78,7 @@ class How:
         device: where models run; ``auto`` takes a GPU when there is one.
         batch_size: images encoded at a time.
         workers: processes that prepare; all processors by default.
+        again: measure anew what is done, too, from the vectors that are kept.
         bars: progress bars.
         say: takes sentences on what happens.
     """
@@ -59,6 +87,7 @@ class How:
     device: str = "auto"
     batch_size: int = 32
     workers: int | None = None
+    again: bool = False
     bars: Bars = silent
     say: Say = lambda _: None
 
@@ -104,7 +133,7 @@ def bench(
         try:
             archive = archives.of(card)
             # What is wrong with a card or its list shall be said before hours of work.
-            Asked.of(card, archive)
+            Inputs.of(card, archive)
             Recipe.of(card, archive, Preprocessing())
             check_list(card, archive)
             places[card.full_name] = archive
@@ -113,11 +142,32 @@ def bench(
     there = [card for card in cards if card.full_name in places]
     if not there:
         return outcome
-    with own(out):
+    with _held(out):
         clock = _Clock(len(folders) * len(there), how.say)
         for name, folder in folders.items():
             _Model(name, folder, out, how, outcome, clock).run(there, places)
     return outcome
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Hold a folder of results; its cache is nothing to publish, and says so to git."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; give a folder for results.")
+    cache = out / CACHE
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(cache))
+        except UserError:
+            holder = holder_of(cache)
+            if holder is None:
+                raise
+            raise UserError(
+                f"{out}: another 'bench' works in this folder ({holder}); wait for it, or give"
+                " another --out."
+            ) from None
+        write_text(cache / ".gitignore", "*\n")
+        yield
 
 
 class _Model:
@@ -174,7 +224,6 @@ class _Model:
         for run in runs:
             with self._naming(run.card):
                 record = run.write(self.out, vectors, self.how.draw, {"encode": seconds})
-                keep_state(self.out, run, recipe)
                 keep_model(self.out, self.record)
                 self._ran(run.card, record, fresh=True)
 
@@ -184,13 +233,13 @@ class _Model:
         """What is still to be done of a card."""
         with self._naming(card):
             images = card_images(card, recipe.archive, recipe, data)
-            folder = self.out / self.name / card.folder
-            asked = Asked.of(card, recipe.archive)
-            draw = self.how.draw
-            known = finished(folder, card, asked, str(model.content_hash), images, draw)
-            if known is None:
-                return CardRun.of(self.name, self.folder, model, card, recipe.archive, images)
-            self._ran(card, known, fresh=False)
+            inputs = Inputs.of(card, recipe.archive)
+            run = CardRun(self.name, self.folder, model, card, recipe.archive, images, inputs)
+            record = None if self.how.again else run.finished(self.out, self.how.draw)
+            if record is None:
+                run.plan()
+                return run
+            self._ran(card, record, fresh=False)
         return None
 
     def _encode(self, vectors: CachedVectors, runs: Sequence[CardRun]) -> float:
@@ -228,9 +277,8 @@ class _Model:
             self.outcome.fresh.add(key)
         metric, figure = next(iter(record.metrics.items()))
         shown = f"{metric} {figure.value:.3f}" + ("" if fresh else ", as it was")
-        missing = record.judged.missing
         if record.status == "incomplete":
-            shown += f"; incomplete, {missing} of {record.judged.wanted} images are missing"
+            shown += f"; incomplete, {record.judged.lacks}"
         self.clock.passed(f"{self.name} on {card.full_name}: {shown}.", worked=fresh)
         for note in record.notes if fresh else ():
             self.how.say(f"    {note}")
@@ -252,6 +300,301 @@ class _Clock:
             each = (time.monotonic() - self._began) / self._worked
             left = f", about {each * (self._total - self._over):.0f} s left"
         self._say(f"[{self._over} of {self._total}{left}] {sentence}")
+
+
+# ------------------------------------------------------------------- one model on one card
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a card gives to the evaluation, read and checked before any work is done.
+
+    Attributes:
+        protocols: that give its metrics.
+        prompts: of the classes that are judged.
+        options: of the evaluation, with the preset.
+        label_map: what the archive's columns mean.
+        files: beside the prepared set, by keyword of the request.
+    """
+
+    protocols: frozenset[str]
+    prompts: PromptSet
+    options: EvaluationOptions
+    label_map: LabelMap | None
+    files: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, card: Card, archive: Path) -> Inputs:
+        """Read what a card names.
+
+        Raises:
+            UserError: this version lacks something of it, or a file is not there.
+        """
+        protocols = frozenset(map(protocol_of, card.metrics))
+        unknown = sorted(protocols - set(PROTOCOLS))
+        if unknown:
+            raise UserError(
+                f"{card.full_name}: this version has no protocol"
+                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
+            )
+        chosen_presets(card.preset)
+        content = {**card.options, "preset": card.preset}
+        return cls(
+            protocols,
+            load_prompts(card.prompts or "chex5").only(card.classes),
+            validate(EvaluationOptions, content, f"card {card.full_name}", "options."),
+            None if card.label_map is None else load_label_map(card.label_map),
+            _files(card, archive),
+        )
+
+
+def _files(card: Card, archive: Path) -> dict[str, Path]:
+    """Files that the evaluation is given beside the set, by keyword."""
+    files = {keyword: archive / name for keyword, name in card.data.files if name is not None}
+    for path in files.values():
+        if not path.is_file():
+            raise UserError(
+                f"{path}: is not there, and {card.full_name} is measured with it; it comes"
+                f" with: {card.data.obtain.rstrip('.')}."
+            )
+    return files
+
+
+@dataclass
+class CardRun:
+    """One model on one card.
+
+    Attributes:
+        name, folder, model: of the model.
+        card: what is measured.
+        archive: where its images are.
+        images: that are judged.
+        inputs: of the evaluation.
+    """
+
+    name: str
+    folder: Path
+    model: ImageTextModel
+    card: Card
+    archive: Path
+    images: CardImages
+    inputs: Inputs
+    planned: Planned = field(init=False)
+
+    def plan(self) -> None:
+        """See what is asked of the model.
+
+        Raises:
+            UserError: the model, the set or this version of the program does not allow it.
+        """
+        grid = self.model.grid
+        if self.card.kind in PLACES and grid.rows * grid.columns < 2:
+            raise UserError(
+                f"{self.name}: gives one vector an image and no regions, and {self.card.full_name}"
+                " asks where in an image a finding is."
+            )
+        request = Request(
+            data=self.images.data,
+            split=self.images.split,
+            model=self.model,
+            prompts=self.inputs.prompts,
+            options=self.inputs.options,
+            model_folder=self.folder,
+            label_map=self.inputs.label_map,
+        )
+        request = replace(request, **self.inputs.files)
+        self.planned = plan(request, self.inputs.protocols)
+
+    @property
+    def reads_regions(self) -> bool:
+        """Whether the regions of its images are looked at."""
+        return any(protocol.reads_regions for protocol in self.planned.protocols)
+
+    def finished(self, out: Path, draw: Draw) -> Record | None:
+        """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
+        folder = out / self.name / self.card.folder
+        results = read_json_or_none(folder / RESULTS)
+        if not isinstance(results, Mapping):
+            return None
+        try:
+            record = read_record(folder)
+        except UserError:  # damaged, or of another format: it is measured again
+            return None
+        label_map = self.inputs.label_map
+        same = (
+            record.card == self._card_name
+            and record.model_hash == self.model.content_hash
+            and record.judged.set_hash == self.images.data.content_hash
+            and record.judged.list_hash == self.images.list_hash
+            and record.judged.missing == self.images.missing
+            and value_at(results, "options.bootstrap.resamples") == draw.resamples
+            and results.get("seed") == draw.seed
+            and results.get("prompts") == self.inputs.prompts.model_dump(mode="json")
+            and value_at(results, "options.label_map")
+            == (None if label_map is None else [label_map.name, label_map.digest])
+            and all(
+                path.stat().st_mtime <= (folder / RECORD).stat().st_mtime
+                for path in self.inputs.files.values()
+            )
+            and (folder / "items").is_dir()
+        )
+        return record if same else None
+
+    @property
+    def _card_name(self) -> CardName:
+        card = self.card
+        return CardName(name=card.name, version=card.version, hash=card.content_hash)
+
+    def write(
+        self, out: Path, vectors: CachedVectors, draw: Draw, seconds: Mapping[str, float]
+    ) -> Record:
+        """Measure, and write ``OUT/MODEL/CARD@VERSION`` as a whole.
+
+        Raises:
+            UserError: none of the card's metrics can be measured.
+        """
+        began = time.perf_counter()
+        card, images = self.card, self.images
+        target = out / self.name / card.folder
+        with _without_empty(target.parent), atomic_folder(target) as temporary:
+            results = measure(
+                self.planned,
+                temporary,
+                draw,
+                images.names,
+                vectors=vectors.read(regions=self.reads_regions),
+                batch_size=_BATCH,
+            )
+            places = {
+                str(self.archive): "ARCHIVE",
+                str(self.folder): "MODEL",
+                str(images.data.folder): "SET",
+                str(out): "RESULTS",
+            }
+            results = without_places(results, places)
+            write_json(temporary / RESULTS, results)
+            refused = _refused_classes(card, self.inputs.label_map, results)
+            metrics, reasons = figures(card, results)
+            if not metrics:
+                why = " ".join(dict.fromkeys(reasons.values()))
+                raise UserError(f"{card.full_name}: none of its metrics can be measured. {why}")
+            judged = self._judged()
+            record = Record(
+                card=self._card_name,
+                model_hash=str(self.model.content_hash),
+                preset=card.preset,
+                judged=judged,
+                status=judged.status,
+                metrics=metrics,
+                reasons=reasons,
+                notes=(*_lacking(judged, results), *refused, *results["notes"]),
+                seconds={**seconds, "score": time.perf_counter() - began},
+                versions=versions(),
+                command=self._command(draw),
+            )
+            write_json(temporary / RECORD, record.model_dump(mode="json"))
+        return record
+
+    def _judged(self) -> Judged:
+        images = self.images
+        phrases = [
+            phrase
+            for protocol in self.planned.protocols
+            if isinstance(protocol, PhraseGrounding)
+            for phrase in protocol.selected.phrases
+        ]
+        return Judged(
+            archive=self.card.data.archive,
+            set_hash=images.data.content_hash,
+            list_hash=images.list_hash,
+            wanted=len(images.listed),
+            found=len(images.found),
+            missing=images.missing,
+            boxes=sum(len(phrase.boxes) for phrase in phrases) if phrases else None,
+            boxes_wanted=self.card.data.list.boxes if phrases else None,
+        )
+
+    def _command(self, draw: Draw) -> str:
+        words = ["medclip-debias", "bench", f"{self.name}=MODEL", "--tasks", self.card.full_name]
+        words += ["--data", "ROOT", "--out", "RESULTS"]
+        words += [] if draw.resamples == Draw().resamples else ["--bootstrap", str(draw.resamples)]
+        words += [] if draw.seed == Draw().seed else ["--seed", str(draw.seed)]
+        return shlex.join(words)
+
+
+@contextmanager
+def _without_empty(folder: Path) -> Iterator[None]:
+    """Leave no empty folder of a model behind when its card fails."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it holds results
+            folder.rmdir()
+
+
+def figures(card: Card, results: Mapping[str, Any]) -> tuple[dict[str, Figure], dict[str, str]]:
+    """The card's metrics with their intervals, and why others have no value."""
+    metrics: dict[str, Figure] = {}
+    reasons: dict[str, str] = {}
+    for key in card.metrics:
+        value = value_at(results, key)
+        if not isinstance(value, int | float):
+            why = results["skipped"].get(protocol_of(key), "these images allow no such metric.")
+            reasons[key] = str(why)
+            continue
+        parent, _, last = key.rpartition(".")
+        interval = value_at(results, _INTERVALS.get(key, f"{parent}.interval.{last}"))
+        low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
+        metrics[key] = Figure(value=value, low=low, high=high)
+    return metrics, reasons
+
+
+def protocol_of(metric: str) -> str:
+    """The protocol that gives a metric, by its key in ``results.json``.
+
+    >>> protocol_of("grounding.miou"), protocol_of("presets.afloc.grounding.miou")
+    ('grounding', 'grounding')
+    """
+    parts = metric.split(".")
+    return parts[2] if parts[0] == "presets" and len(parts) > 2 else parts[0]
+
+
+def _lacking(judged: Judged, results: Mapping[str, Any]) -> Iterator[str]:
+    """What of the card's images, labels and boxes no figure is of, a sentence each."""
+    if judged.missing:
+        yield (
+            f"{judged.missing} of the {judged.wanted} images of the card's list are not on the"
+            " disk, or cannot be read."
+        )
+    labelled = value_at(results, "zero_shot.images")
+    if isinstance(labelled, int) and labelled < judged.found:
+        yield (
+            f"{judged.found - labelled} of the {judged.found} judged images have no label, and"
+            " are in no figure of zero-shot classification."
+        )
+    if judged.boxes_wanted is not None and judged.boxes != judged.boxes_wanted:
+        yield f"{judged.boxes} of the card's {judged.boxes_wanted} boxes are in this archive."
+
+
+def _refused_classes(
+    card: Card, label_map: LabelMap | None, results: Mapping[str, Any]
+) -> list[str]:
+    """Classes that no mean is over, in a sentence.
+
+    Raises:
+        UserError: the labels lack the column of one: they are of another version.
+    """
+    refused = (results.get("zero_shot") or {}).get("refused") or {}
+    left_out = {} if label_map is None else label_map.reasons
+    lacking = [n for n, r in refused.items() if r["reason"] != ONE_VALUE and n not in left_out]
+    if lacking:
+        raise UserError(
+            f"{card.full_name}: the archive's labels have no column for {', '.join(lacking)}, so"
+            " they are of another version than the card's; get the release that it names:"
+            f" {card.data.obtain.rstrip('.')}."
+        )
+    each = [f"{name} ({why['reason'].rstrip('.')})" for name, why in refused.items()]
+    return [f"Not judged, and in no mean: {', '.join(each)}."] if each else []
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

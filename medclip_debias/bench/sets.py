@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.lists import INCOMPLETE, check_list, list_hash
+from medclip_debias.bench.lists import check_list, list_hash
 from medclip_debias.config import Preprocessing, SelectionSettings, json_hash, validate
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.prepare.assemble import MISSING_IMAGES
@@ -100,7 +100,6 @@ class CardImages:
         listed: all that the card's list has, as it names them; equal on every machine.
         found: ids of those in the set.
         missing: how many of the listed are not in the set.
-        official: whether a list beside the archive's tables says so.
     """
 
     data: PreparedSet
@@ -108,12 +107,6 @@ class CardImages:
     listed: frozenset[str]
     found: frozenset[str]
     missing: int
-    official: bool
-
-    @property
-    def complete(self) -> bool:
-        """Whether no more than 1% are missing."""
-        return self.missing <= INCOMPLETE * len(self.listed)
 
     @property
     def list_hash(self) -> str:
@@ -148,12 +141,12 @@ def card_images(card: Card, archive: Path, recipe: Recipe, data: PreparedSet) ->
                 f" {len(images)} of {archive}; the list and the images are of two releases."
             )
         names = frozenset(listed.names), frozenset(among.image_ids)
-        return CardImages(only_listed(data, names[1], split), split, *names, among.missing, True)
+        return CardImages(only_listed(data, names[1], split), split, *names, among.missing)
     judged = {split, HELD_OUT} if card.kind in HELD else {split}
     there = images.loc[images["split"].isin(judged), "image_id"]
     found = frozenset(map(str, there))
     lost = _lost(data, recipe, judged) - found
-    return CardImages(data, split, found | lost, found, len(lost), False)
+    return CardImages(data, split, found | lost, found, len(lost))
 
 
 def only_listed(data: PreparedSet, found: Collection[str], split: str) -> PreparedSet:

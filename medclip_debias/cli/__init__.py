@@ -20,7 +20,6 @@ from medclip_debias import __version__
 from medclip_debias.cli import demo, data, claims, training, ops  # isort: skip  # noqa: F401
 from medclip_debias.cli import evaluation, calibration, compare, bench  # isort: skip  # noqa: F401
 from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
-from medclip_debias.cli import results  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
 from medclip_debias.cli import hub  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import PROGRAM, app

@@ -1,4 +1,4 @@
-"""The verb that runs the benchmark, and those around it: bench, bench list, show, rescore, pin."""
+"""The verb that runs the benchmark, and those around it: bench list, show, table, validate."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from medclip_debias.cli.common import (
     app,
     must_know,
     note,
+    printable_lines,
     progress,
     show,
+    words,
 )
 from medclip_debias.cli.help import SETTINGS, Group
-from medclip_debias.errors import EXIT_CODE, UserError, did_you_mean
+from medclip_debias.errors import UserError, did_you_mean, printable
 
 RUN = "run"
 
@@ -61,14 +63,17 @@ def run(
     bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
     batch_size: Annotated[int, typer.Option(help="Images encoded at a time.", min=1)] = 32,
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure what is done anew, from the kept vectors.")
+    ] = False,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Run every card whose archive is there; what was done before is not done again."""
+    from medclip_debias.bench.card import cards_of
     from medclip_debias.bench.run import How, silent, summary
     from medclip_debias.bench.run import bench as run_all
-    from medclip_debias.bench.tasks import cards_of
     from medclip_debias.evaluation.protocol import Draw
 
     cards, named = cards_of(tasks)
@@ -77,6 +82,7 @@ def run(
         device,
         batch_size,
         workers,
+        again,
         bars=silent if as_json else progress,
         say=(lambda _: None) if as_json else note,
     )
@@ -138,7 +144,7 @@ def show_card(
     as_json: AsJson = False,
 ) -> None:
     """Show one card: data, prompts, protocol, metrics, and what others published."""
-    from medclip_debias.bench.tasks import cards_of
+    from medclip_debias.bench.card import cards_of
 
     for found in cards_of(card)[0]:
         show(
@@ -147,42 +153,55 @@ def show_card(
         )
 
 
-@bench.command(example="bench rescore results --bootstrap 2000")
-def rescore(
-    results: Annotated[Path, typer.Argument(help="Folder of results, with its cache.")],
-    bootstrap: Annotated[
-        int | None, typer.Option(help="Resamples; default as many as before.", min=0)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Default the same.", min=0)] = None,
-    device: Device = "auto",
+Folder = Annotated[Path, typer.Argument(help="Results of 'bench'.")]
+Cards = Annotated[str | None, typer.Option(help="Cards, as 'openi/zero-shot,phantom/retrieval'.")]
+Models = Annotated[str | None, typer.Option(help="Names of models, in the order wanted.")]
+Baseline = Annotated[str | None, typer.Option(help="Model to compare with; default the first.")]
+
+
+@bench.command(example="bench table results --format latex --out table.tex")
+def table(
+    results: Folder,
+    cards: Cards = None,
+    models: Models = None,
+    baseline: Baseline = None,
+    form: Annotated[str, typer.Option("--format", help="md, latex, html or csv.")] = "md",
+    out: Annotated[Path | None, typer.Option("--out", help="File; default the terminal.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure all results again from the vectors on disk: no image is encoded."""
-    from medclip_debias.bench.rescore import rescore as again
+    """Check results, then models x cards: intervals, ranks, differences, published figures."""
+    from medclip_debias.bench.table import FORMATS, read_board
+    from medclip_debias.files import write_text
 
-    records, reasons = again(
-        results,
-        device=device,
-        resamples=bootstrap,
-        seed=seed,
-        say=None if as_json else note,
-    )
-    failed = {f"{model} {card}": reason for (model, card), reason in reasons.items()}
-    show({"measured": len(records), "not_measured": failed}, as_json)
-    if failed:
-        raise typer.Exit(EXIT_CODE)
+    if form not in FORMATS:
+        raise UserError(
+            f"--format {form}: there is no such format{did_you_mean(form, FORMATS)}; it is one of "
+            f"{', '.join(FORMATS)}."
+        )
+    board = read_board(results, cards=words(cards), models=words(models), baseline=baseline)
+    text = FORMATS[form](board)
+    if out is not None:
+        write_text(out, text)
+    if as_json:
+        show({"format": form, "table": text if out is None else str(out)}, as_json)
+    elif out is None:
+        typer.echo(printable_lines(text), nl=False)
+    else:
+        note(f"{out}")
 
 
-@bench.command(example="bench pin openi/zero-shot --data archives")
-def pin(
-    card: Annotated[str, typer.Argument(help="Name of a card with an official list.")],
-    root: Root,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a card's 'list' says of the official list that is below a folder."""
-    from medclip_debias.bench.find import Archives
-    from medclip_debias.bench.lists import pin as pinned
-    from medclip_debias.bench.tasks import cards_of
+@bench.command(example="bench validate results")
+def validate(results: Folder, as_json: AsJson = False) -> None:
+    """Check results that others handed in; every fault is one sentence, exit code 2."""
+    from medclip_debias.bench.check import validate_folder
 
-    for found in cards_of(card)[0]:
-        show({"card": found.full_name, **pinned(found, Archives(root).of(found))}, as_json)
+    report = validate_folder(results)
+    if as_json:
+        show({"faults": report.faults, "says": report.sentences}, as_json)
+    else:
+        for fault in report.faults:
+            must_know(printable(fault))
+    if report.faults:
+        raise UserError(f"{results}: {len(report.faults)} faults.")
+    if not as_json:
+        typer.echo("\n".join(report.sentences))

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 
 from medclip_debias.cli.help import SETTINGS, Group, Verb
-from medclip_debias.errors import without_patients
+from medclip_debias.errors import printable, without_patients
 from medclip_debias.training.pace import clock
 
 PROGRAM = "medclip-debias"
@@ -152,10 +152,15 @@ LabelMap = Annotated[
 ]
 
 
+def printable_lines(text: str) -> str:
+    """Lines of which none can steer a terminal (`medclip_debias.errors.printable`)."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def note(sentence: str, *, always: bool = False) -> None:
     """Say something on standard error while a verb works; with --quiet only what is ``always``."""
     if always or not _quiet.get():
-        typer.echo(without_patients(sentence), err=True)
+        typer.echo(printable_lines(without_patients(sentence)), err=True)
 
 
 def must_know(sentence: str) -> None:
@@ -170,7 +175,7 @@ def warn(sentence: str | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    text = Text(without_patients(sentence), style="bold red")
+    text = Text(printable_lines(without_patients(sentence)), style="bold red")
     Console(stderr=True).print(text, soft_wrap=True)
 
 
@@ -294,12 +299,12 @@ def show(values: dict[str, Any], as_json: bool, funnel: list[dict[str, Any]] | N
 
 def _lines(name: str, value: Any) -> Iterator[str]:
     if isinstance(value, float):
-        yield f"{name}: {value:.4g}"
+        yield printable(f"{name}: {value:.4g}")
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _lines(f"{name}.{key}", item)
     elif isinstance(value, list):
         for item in value:
-            yield f"{name}: {item}"
+            yield printable(f"{name}: {item}")
     else:
-        yield f"{name}: {value}"
+        yield printable(f"{name}: {value}")

@@ -232,6 +232,7 @@ METRICS = (
         item="cnr",
         paper="CNR",
         terminal=True,
+        lowest=0.0,
         seeds_needed=10,
     ),
     Metric(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["share", "ratio", "rank", "error"]
 """``share``: from 0 to 1. ``ratio``: of two quantities of one kind, without bound. ``rank``: place
 in a list, from 1. ``error``: a difference of shares, from 0 to 1, 0 best."""
+
+_BOUNDS: dict[Unit, tuple[float, float]] = {
+    "share": (0.0, 1.0),
+    "error": (0.0, 1.0),
+    "rank": (1.0, math.inf),
+    "ratio": (-math.inf, math.inf),
+}
 
 PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
 """A column of Table 1 of Wang et al. 2023."""
@@ -36,6 +44,7 @@ class Metric:
         terminal: whether ``evaluate`` prints it.
         required: whether every results file that has the protocol has it, also of format 1.
         compared: whether `compare` computes it again from the item tables.
+        lowest: value that it cannot fall below, where that is not its unit's.
         seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,
             because it varies from seed to seed more than from method to method.
     """
@@ -55,7 +64,18 @@ class Metric:
     terminal: bool = False
     required: bool = False
     compared: bool = True
+    lowest: float | None = None
     seeds_needed: int = 0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest value that it can have, of one item as of the mean.
+
+        >>> Metric("a", "recall", "", "", "share").bounds
+        (0.0, 1.0)
+        """
+        low, high = _BOUNDS[self.unit]
+        return low if self.lowest is None else self.lowest, high
 
     @property
     def place(self) -> str:

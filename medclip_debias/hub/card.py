@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from medclip_debias import __version__
-from medclip_debias.bench.models import named_models
+from medclip_debias.bench.record import named_models
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.schema import read_results

@@ -1,4 +1,4 @@
-"""Time the benchmark: a first run beside encoding alone, and rescoring from the vectors on disk.
+"""Time the benchmark: a first run beside encoding alone, and measuring again from kept vectors.
 
     python scripts/bench/bench_time.py [--studies 1500] [--arch resnet18] [--cards 20] [--size 224]
 
@@ -21,8 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import torch
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.models import CACHE
-from medclip_debias.bench.rescore import rescore
+from medclip_debias.bench.record import CACHE
 from medclip_debias.bench.run import How, bench
 from medclip_debias.bench.sets import Recipe
 from medclip_debias.config import (
@@ -152,9 +151,9 @@ def main() -> None:
         rest = watch.stop()
         print(f"the other {len(everything.fresh)} cards {shown(rest)}")
         watch = Stopwatch()
-        records, reasons = rescore(root / "out", device="cpu")
+        outcome = bench(words, asked, root / "data", root / "out", How(device="cpu", again=True))
         again = watch.stop()
-        print(f"rescoring {len(records)} card runs {shown(again)}, {len(reasons)} failed")
+        print(f"{len(outcome.fresh)} card runs again {shown(again)}, {len(outcome.not_run)} failed")
 
 
 def ratio(first: tuple[float, float], alone: tuple[float, float]) -> str:

@@ -13,12 +13,12 @@ import pytest
 import torch
 import yaml
 
-from cards import main
+from cards import FIVE, five_by_count, main, single_box
+from cards_page import page
 from medclip_debias.bench.card import Card, find_card, packaged_cards
-from medclip_debias.bench.lists import check_list, list_hash, pin, plain_name, read_list
-from medclip_debias.bench.page import page
-from medclip_debias.bench.score import protocol_of
-from medclip_debias.bench.selections import FIVE, five_by_count, single_box
+from medclip_debias.bench.lists import check_list, list_hash, plain_name, read_list
+from medclip_debias.bench.record import Judged
+from medclip_debias.bench.run import protocol_of
 from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
@@ -289,9 +289,8 @@ def test_a_list_is_named_by_its_ids_in_any_order(listed):
     card = with_list(images=None)
     found = read_list(card, listed)
     assert found.names == ("b/2", "1")
-    assert pin(card, listed) == {"images": 2, "hash": list_hash(["1", "b/2"])}
-    pinned = with_list(**pin(card, listed))
-    assert check_list(pinned, listed) == found
+    known = with_list(images=2, hash=list_hash(["1", "b/2"]))
+    assert check_list(known, listed) == found
 
 
 def test_a_list_of_another_release_is_refused_in_one_sentence(listed):
@@ -310,18 +309,19 @@ def test_a_list_that_is_missing_or_empty_is_said(tmp_path):
     (tmp_path / "test_list.txt").write_text("\n \n")
     with pytest.raises(UserError, match="names no image"):
         check_list(card, tmp_path)
-    with pytest.raises(UserError, match="has no list of its own"):
-        pin(find_card("phantom/zero-shot"), tmp_path)
+
+
+@pytest.mark.parametrize(("missing", "status"), [(2, "complete"), (3, "incomplete")])
+def test_more_than_one_percent_missing_is_incomplete(missing, status):
+    base = {"archive": "a", "set_hash": "", "list_hash": ""}
+    assert Judged(**base, wanted=200, found=200 - missing, missing=missing).status == status
+    boxes = Judged(**base, wanted=9, found=9, boxes=200 - missing, boxes_wanted=200)
+    assert boxes.status == status
 
 
 def test_listed_images_that_a_set_lacks_are_counted(listed):
     found = read_list(with_list(), listed).among(["x/b/2", "3"])
     assert (found.image_ids, found.wanted, found.missing) == (("x/b/2",), 2, 1)
-    assert not found.complete
-    (listed / "test_list.txt").write_text("".join(f"{n}\n" for n in range(200)))
-    most = read_list(with_list(), listed)
-    assert most.among([str(n) for n in range(198)]).complete
-    assert not most.among([str(n) for n in range(197)]).complete
 
 
 def test_rows_of_a_table_and_entries_of_a_json_are_names(tmp_path):

@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 
-from medclip_debias.bench.card import Card
+from medclip_debias.bench.card import Card, cards_of
 from medclip_debias.bench.find import Archives
-from medclip_debias.bench.tasks import cards_of
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
 from medclip_debias.phantom import PhantomSettings, generate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import yaml
 
 from medclip_debias.bench.card import Card, find_card
 from medclip_debias.bench.record import read_record
-from medclip_debias.bench.rescore import rescore
 from medclip_debias.bench.run import How, bench
 from medclip_debias.cli import run as command
 from medclip_debias.config import (
@@ -26,6 +26,7 @@ from medclip_debias.config import (
     TextEncoderSettings,
 )
 from medclip_debias.data.prompts import default_prompts
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.protocol import Draw
@@ -112,15 +113,6 @@ def encoded(monkeypatch):
 
     monkeypatch.setattr(DualEncoder, "encode_images", counting)
     return seen
-
-
-@pytest.fixture
-def no_network(monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("a network was asked")
-
-    for name in ("encode_images", "encode_sentences", "encode_ids", "encode_tokens"):
-        monkeypatch.setattr(DualEncoder, name, refuse)
 
 
 @pytest.fixture
@@ -264,18 +256,20 @@ class TestOnce:
         there = done[1].records["one", ZERO_SHOT.full_name].metrics["zero_shot.mean_auc"]
         assert here["zero_shot.mean_auc"].value == pytest.approx(there.value, abs=1e-6)
 
-    def test_rescoring_asks_no_network_and_finds_the_same(self, done, tmp_path, no_network):
+    def test_measuring_again_encodes_nothing_and_finds_the_same(
+        self, done, models, data, tmp_path, encoded
+    ):
         out = tmp_path / "results"
         shutil.copytree(done[0], out)
-        records, reasons = rescore(out, device="cpu")
-        assert not reasons
-        assert len(records) == 6
-        for (model, _), record in records.items():
-            before = done[1].records[model, f"{record.card.name}@{record.card.version}"]
-            assert record.metrics == before.metrics
-            assert record.judged == before.judged
-        wider, _ = rescore(out, device="cpu", resamples=0)
-        assert all(f.low is None for r in wider.values() for f in r.metrics.values())
+        words = list(map(str, models))
+        again = bench(words, CARDS, data, out, replace(HOW, again=True))
+        assert sum(encoded) == 2 * 2, "the golden samples alone, which test the machine"
+        assert again.fresh == set(done[1].records)
+        for key, record in again.records.items():
+            assert record.metrics == done[1].records[key].metrics
+            assert record.judged == done[1].records[key].judged
+        wider = bench(words, CARDS, data, out, replace(HOW, draw=Draw(resamples=0)))
+        assert all(f.low is None for r in wider.records.values() for f in r.metrics.values())
 
     def test_items_pair_between_machines(self, done, models, tree, tmp_path):
         """Another copy of the archive, in another place, prepared anew, with its own secret."""
@@ -289,9 +283,7 @@ class TestOnce:
 
 
 class TestDamage:
-    def test_damaged_vectors_are_refused_by_rescore_and_mended_by_a_run(
-        self, done, models, data, tmp_path
-    ):
+    def test_damaged_vectors_are_encoded_again(self, done, models, data, tmp_path):
         out = tmp_path / "results"
         shutil.copytree(done[0], out)
         (file,) = (out / "cache" / "features").glob(
@@ -299,10 +291,6 @@ class TestDamage:
         )
         with file.open("rb+") as stream:
             stream.write(np.full(file.stat().st_size // 4, 0.5, np.float32).tobytes())
-        records, reasons = rescore(out, device="cpu")
-        assert {key for key, _ in reasons} == {"one"}
-        assert all("damaged" in reason for reason in reasons.values())
-        assert len(records) == 3
         shutil.rmtree(out / "one" / ZERO_SHOT.folder)
         mended = bench([str(models[0])], [ZERO_SHOT], data, out, HOW)
         key = "one", ZERO_SHOT.full_name
@@ -370,6 +358,24 @@ class TestWhatCannotBeRun:
         assert record.judged.wanted == before.wanted
         assert record.judged.list_hash != before.list_hash
         assert "3 of the" in record.notes[0]
+
+    def test_a_fragment_of_an_archive_s_boxes_is_incomplete(self, models, data, done, tmp_path):
+        """Every image of a small copy is there, and the box file that came with it was cut."""
+        judged = done[1].records["one", GROUNDING.full_name].judged
+        phrases = PreparedSet.open(prepared_of(done[0])[0]).phrases
+        rows = pd.read_parquet(done[0] / "one" / GROUNDING.folder / "items" / "phrases.parquet")
+        assert judged.boxes == sum(len(boxes) for boxes in phrases["boxes"]) >= len(rows)
+        out = with_sets(done, tmp_path)
+        for wanted, status in ((judged.boxes, "complete"), (20 * judged.boxes, "incomplete")):
+            lists = {"list": {"boxes": wanted}}
+            asked = card("phantom/boxes", "grounding", ["grounding.cnr"], data=lists)
+            plain = card("phantom/boxes", "grounding", ["grounding.cnr"])
+            assert asked.content_hash == plain.content_hash, "no figure depends on it"
+            outcome = bench([str(models[0])], [asked], data, out, replace(HOW, again=True))
+            record = outcome.records["one", GROUNDING.full_name]
+            assert (record.status, record.judged.boxes_wanted) == (status, wanted)
+        assert f"{judged.boxes} of the card's {wanted} boxes are in this archive." in record.notes
+        assert f"{19 * judged.boxes} of {wanted} boxes are missing" in record.judged.lacks
 
     def test_the_list_of_another_release_is_refused(self, models, data, done, tmp_path):
         names = pd.read_parquet(prepared_of(done[0])[0] / "images.parquet")["image_id"][:20]
@@ -461,9 +467,6 @@ def test_the_verbs_around_it(data, capsys):
     assert "phantom/zero-shot@1" in capsys.readouterr().out
     assert command(["bench", "show", "phantom/zero-shot", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prompts"] == "chex5"
-    assert command(["bench", "pin", "phantom/zero-shot", "--data", str(data)]) == 2
-    assert command(["bench", "rescore", str(data)]) == 2
-    assert "--out of 'bench'" in capsys.readouterr().err
 
 
 def with_sets(done, tmp_path: Path) -> Path:

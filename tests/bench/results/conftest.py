@@ -16,7 +16,6 @@ from medclip_debias.bench.record import (
     Judged,
     ModelRecord,
     Record,
-    write_record,
 )
 from medclip_debias.files import write_json
 
@@ -60,6 +59,10 @@ SCORES = {
     "b": [0.9, 0.8, 0.7, 0.6, 0.4, 0.2, 0.1, 0.0],
     "c": [0.5] * 8,
 }
+# Shares of scores above 0 with and without the finding.
+RIGHT = {"a": 5 / 8, "b": 5 / 8, "c": 0.5}
+# An interval of eight patients is wide; where nothing varies it has no width.
+INTERVALS = {"a": [0.6, 1.0], "b": [1.0, 1.0], "c": [0.5, 0.5]}
 AUCS = {"a": 15 / 16, "b": 1.0, "c": 0.5}
 RANKS = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [2, 4, 6, 8, 10, 12, 14, 16], "c": [1] * 8}
 MEDIANS = {"a": 4.5, "b": 9.0, "c": 1.0}
@@ -71,7 +74,7 @@ HASHES = {name: letter * 16 for name, letter in zip("abc", "123", strict=True)}
 def board_cards(monkeypatch):
     """The two cards in place of the packaged ones."""
     found = {card.name: card for card in (FOUND, ZERO)}
-    for module in ("results", "repository"):
+    for module in ("results", "check"):
         monkeypatch.setattr(f"medclip_debias.bench.{module}.packaged_cards", lambda: found)
     return found
 
@@ -106,7 +109,7 @@ def write_result(root, name, card, metrics, results, tables, **changes):
         "metrics": metrics,
         "command": f"medclip-debias bench {name}=MODEL --data ROOT --out RESULTS",
     }
-    write_record(folder, Record(**(record | changes)))
+    write_json(folder / "record.json", Record(**(record | changes)).model_dump(mode="json"))
     return folder
 
 
@@ -120,15 +123,17 @@ def write_zero(root, name, **changes):
         }
     )
     auc = AUCS[name]
+    right = {"accuracy": RIGHT[name], "balanced_accuracy": RIGHT[name]}
     counts = {"positive": 4, "negative": 4, "left_out": 0}
     part = {
         "mean_auc": auc,
-        "accuracy": 0.5,
-        "balanced_accuracy": 0.5,
-        "interval": {"mean_auc": [auc - 0.1, auc]},
-        "classes": {"Edema": {"auc": auc, "accuracy": 0.5, "balanced_accuracy": 0.5, **counts}},
+        **right,
+        "images": 8,
+        "interval": {"mean_auc": INTERVALS[name]},
+        "classes": {"Edema": {"auc": auc, **right, **counts}},
     }
-    metrics = {"zero_shot.mean_auc": Figure(value=auc, low=auc - 0.1, high=auc)}
+    low, high = INTERVALS[name]
+    metrics = {"zero_shot.mean_auc": Figure(value=auc, low=low, high=high)}
     return write_result(
         root, name, ZERO, metrics, {"zero_shot": part}, {"zero_shot": table}, **changes
     )
@@ -145,6 +150,7 @@ def write_retrieval(root, name, **changes):
         "study_retrieval.report.recall": Figure(value=RECALLS[name]),
     }
     part = {"study_retrieval": {"report": found, "images": 8}}
+    part["options"] = {"bootstrap": {"resamples": 0}}
     return write_result(root, name, FOUND, metrics, part, {"study_retrieval": table}, **changes)
 
 

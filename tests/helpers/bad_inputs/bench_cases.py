@@ -159,9 +159,3 @@ def _no_root(world: World) -> list[str]:
 def _no_model(world: World) -> list[str]:
     words = _bench(world, _root(world), _card())
     return [words[0], str(world.here / "tree"), *words[2:]]
-
-
-@case(BENCH, "to measure results again that have no cache", "refused")
-def _no_cache(world: World) -> list[str]:
-    world.out.mkdir()
-    return ["bench", "rescore", str(world.out)]

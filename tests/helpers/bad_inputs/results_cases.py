@@ -1,4 +1,4 @@
-"""Results of the benchmark (`bench table`, `pack`, `validate`, `site`): the sample, damaged."""
+"""Results of the benchmark (`bench table`, `bench validate`): the sample, damaged."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Damage = Callable[[Path], object]
 
 
 def _sample(damage: Damage, *words: str) -> Callable[[World], list[str]]:
-    """A verb on a damaged copy of the sample; OUT stands for where it is to write."""
+    """A verb on a damaged copy of the sample."""
 
     def build(world: World) -> list[str]:
-        folder = world.here / "repository"
+        folder = world.here / "results"
         shutil.copytree(SAMPLE, folder)
         damage(folder)
-        verb, *rest = (str(world.out) if word == "OUT" else word for word in words)
+        verb, *rest = words
         return ["bench", verb, str(folder), *rest]
 
     return build
@@ -89,9 +89,3 @@ for what, damage in {
     "a picture": lambda folder: (folder / RESULT / "map.png").write_bytes(b"x"),
 }.items():
     case(RESULTS, f"validate: {what}", "refused")(_sample(damage, "validate"))
-    case(RESULTS, f"site: {what}", "refused")(_sample(damage, "site", "--out", "OUT"))
-case(RESULTS, "pack: no licence", "refused")(
-    _sample(
-        _json("openi-debiased/model.json", lambda m: m.update(licence=None)), "pack", "--out", "OUT"
-    )
-)

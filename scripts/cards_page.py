@@ -26,7 +26,7 @@ versions never stand in one table.
 - **Images.** The number of the official list, where it is published; the card's notes say where.
   A list is read from your own copy, never stored here; one with another number of images or
   another hash is refused as that of another release. Hashes are open until somebody who has the
-  archive pins them: `medclip-debias bench pin CARD --data ROOT`.
+  archive adds them to a card.
 - **Published figures** were not reproduced here. They stand beside ours with where they are from
   and how they differ.
 - **Lists by a rule** (5x200, MS-CXR's single boxes) are made of your copy by `python

@@ -1,0 +1,565 @@
+"""Checks of benchmark results before they are believed.
+
+`faults_of` holds figures against what they follow from: the ranges of the catalogue, the counts of
+the record, the items of the same folder, and the other models' results on the same images.
+`validate_folder` also refuses what must not be shared: raw ids, report text, paths, other files.
+Links are named and never opened. What no check can see stands in docs/benchmark_results.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from medclip_debias.bench.card import packaged_cards
+from medclip_debias.bench.record import (
+    CACHE,
+    MODEL,
+    NAME,
+    RECORD,
+    RESULTS,
+    Figure,
+    ModelRecord,
+    Record,
+    read_model,
+    read_record,
+)
+from medclip_debias.bench.results import RESAMPLES, Result, can_be_recomputed, metric_of
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.bootstrap import expanded_interval
+from medclip_debias.evaluation.catalogue import METRICS, of_protocol, value_at
+from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import FOLDER
+from medclip_debias.evaluation.statistics import Replicated
+
+TOLERANCE = 1e-6
+"""How far a figure may lie from the one that its items give."""
+BESIDE = re.compile(r"README(\.md)?|LICEN[CS]E.*|\.git.*|CONTRIBUTING\.md")
+"""What may lie beside the models."""
+_SAME = 1e-3
+"""Scores of two models that differ less, in standard deviations, are one model's."""
+_FEW = 8
+"""Fewer distinct rows of scores can be equal by chance, as ranks of perfect models are."""
+_WORDS = ("category", "finding", "kind", "state")
+"""Columns of items that hold names of findings, and the longest such name."""
+_LONGEST_NAME = 100
+_COUNTED = {
+    "zero_shot": ("images",),
+    "grounding": ("phrases", "not_groundable.phrases"),
+    "study_retrieval": ("studies",),
+    "retrieval": ("phrases",),
+}
+"""Numbers in a protocol's part of ``results.json`` that are those of its items together."""
+_OF_THE_IMAGES = ("zero_shot", "study_retrieval", "triplets", "progression")
+"""Protocols whose items are the same for every model that judged the same images."""
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_HASH = re.compile(r"[0-9a-f]{16,64}")
+_PATH = re.compile(r"""(?:^|[\s"'=(,])(?:/[\w.-]+|~[/\\]|[A-Za-z]:[\\/]|\\\\|file:)""")
+_LONGEST = 600
+"""Letters of a text that is no report: the longest note of this program is shorter."""
+
+
+@dataclass
+class Report:
+    """What a check found.
+
+    Attributes:
+        faults: one sentence each, with the file.
+        models, results: how many were looked at.
+        recomputed: figures that were computed again from the items.
+        taken: figures that could not be, by the reason.
+    """
+
+    faults: list[str] = field(default_factory=list)
+    models: int = 0
+    results: int = 0
+    recomputed: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The outcome in sentences."""
+        return [
+            f"{self.models} models with {self.results} results: {len(self.faults)} faults. "
+            f"{self.recomputed} figures were computed again from their items and agree.",
+            *(f"{count} figures stand as given: {why}." for why, count in self.taken.items()),
+        ]
+
+
+def validate_folder(folder: Path) -> Report:
+    """Check every model's folder, as one that others handed in.
+
+    Raises:
+        UserError: there is no such folder, or no model in it.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; give a folder of results.")
+    report = Report()
+    results: list[Result] = []
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink():
+            report.faults.append(_link(entry))
+        elif entry.is_dir() and not entry.name.startswith(".") and entry.name != CACHE:
+            report.models += 1
+            report.faults += _model_faults(entry, results)
+        elif entry.name != CACHE and not BESIDE.fullmatch(entry.name):
+            report.faults.append(
+                f"{entry}: does not belong here; a folder of results has one folder a model, and "
+                "README.md and LICENSE beside them."
+            )
+    if not report.models:
+        raise UserError(f"{folder}: holds no model's folder; 'bench' writes one.")
+    report.results = len(results)
+    report.faults += faults_of(results, report)
+    return report
+
+
+def faults_of(results: Sequence[Result], report: Report | None = None) -> list[str]:
+    """What is wrong with the figures of results, one sentence each.
+
+    Args:
+        results: of any models on any cards.
+        report: counts what was computed again and what could not be.
+    """
+    report = report or Report()
+    faults: list[str] = []
+    sound: list[Result] = []
+    for result in results:
+        try:
+            own = [*_record_faults(result), *_item_faults(result, report)]
+        except UserError as error:
+            own = [str(error)]
+        faults += own
+        sound += [] if own else [result]
+    by_card: dict[tuple[str, str], list[Result]] = {}
+    for result in sound:
+        key = result.record.card.hash, result.record.judged.list_hash
+        by_card.setdefault(key, []).append(result)
+    for same in by_card.values():
+        faults += _faults_between(same)
+    return faults
+
+
+def _link(path: Path) -> str:
+    return f"{path}: is a link, which a folder of results does not have."
+
+
+# ---------------------------------------------------------------------- what may be shared
+
+
+def _model_faults(folder: Path, results: list[Result]) -> Iterator[str]:
+    """Faults of a model's files; what can be read goes into ``results``."""
+    path = folder / MODEL
+    model: ModelRecord | None = None
+    if not path.is_symlink():  # named below
+        try:
+            model = read_model(folder)
+        except UserError as error:
+            yield str(error)
+    if model is not None:
+        if model.name != folder.name or not NAME.fullmatch(model.name):
+            yield (
+                f"{path}: names the model '{model.name[:100]}'; the name must be the folder's, of "
+                "letters, digits, dots and dashes."
+            )
+        if not (model.licence or "").strip():
+            yield (
+                f"{path}: names no licence of the weights; write it into 'licence', as"
+                " 'CC-BY-4.0' or 'weights not published'."
+            )
+        if not _HASH.fullmatch(model.hash):
+            yield f"{path}: its 'hash' is no hash of weights (16 to 64 hex digits)."
+        yield from _text_faults(path, model.model_dump(mode="json"))
+    before = len(results)
+    for entry in sorted(folder.iterdir()):
+        if entry.is_symlink():
+            yield _link(entry)
+        elif entry.is_dir():
+            yield from _result_faults(entry, model, results)
+        elif entry.name != MODEL:
+            yield f"{entry}: is none of a model's files ({MODEL} and a folder a card); remove it."
+    if len(results) == before and not any(path.is_dir() for path in folder.iterdir()):
+        yield f"{folder}: holds no result; a folder a card, as 'bench' writes them."
+
+
+def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result]) -> Iterator[str]:
+    names = {f"{FOLDER}/{items.file}.parquet" for items in ITEMS.values()}
+    linked = False
+    for entry in sorted(folder.rglob("*")):
+        place = entry.relative_to(folder).as_posix()
+        if entry.is_symlink():
+            linked |= place in {RECORD, RESULTS, FOLDER, *names}
+            yield _link(entry)
+        elif place not in {RECORD, RESULTS, FOLDER, *names}:
+            yield (
+                f"{entry}: is none of a result's files ({RECORD}, {RESULTS}, {FOLDER}/); remove it."
+            )
+    if linked:
+        return
+    path = folder / RECORD
+    try:
+        record = read_record(folder)
+        result = Result(folder.parent.name, folder, record, folder.parent.parent)
+        content = result.content
+    except UserError as error:
+        yield str(error)
+        return
+    yield from _card_faults(path, record)
+    if folder.name != f"{record.card.name.replace('/', '.')}@{record.card.version}":
+        named = f"{record.card.name}@{record.card.version}"
+        yield f"{path}: is of {named}, and the folder is another card's."
+    if model is not None and record.model_hash != model.hash:
+        yield f"{path}: is of the model {record.model_hash}, and {MODEL} names {model.hash}."
+    if not record.command.strip():
+        yield f"{path}: has no command; say how the result can be repeated."
+    for name in ("set_hash", "list_hash"):
+        if not _HASH.fullmatch(getattr(record.judged, name)):
+            yield f"{path}: its '{name}' is no hash (16 to 64 hex digits)."
+    yield from _text_faults(path, record.model_dump(mode="json"))
+    yield from _text_faults(folder / RESULTS, content)
+    for protocol in result.protocols:
+        try:
+            table = result.items(protocol)
+        except UserError:  # said by `faults_of`
+            continue
+        yield from _column_faults(result.item_file(protocol), table)
+    results.append(result)
+
+
+def _card_faults(path: Path, record: Record) -> Iterator[str]:
+    named = record.card
+    card = packaged_cards().get(named.name)
+    if card is None:
+        known = did_you_mean(named.name, packaged_cards())
+        yield f"{path}: there is no task card '{named.name}'{known}; 'bench list' shows them."
+    elif named.version != card.version:
+        yield (
+            f"{path}: is of version {named.version} of the card '{named.name}', which is at version"
+            f" {card.version}; run 'bench' again."
+        )
+    elif named.hash != card.content_hash:
+        yield (
+            f"{path}: the card '{card.full_name}' was another there ({named.hash}, not "
+            f"{card.content_hash}); run 'bench' with the card as it is published."
+        )
+    else:
+        if record.preset != card.preset:
+            yield f"{path}: was scored by '{record.preset}', and the card asks for '{card.preset}'."
+        for key in card.metrics:
+            if key not in record.metrics and not record.reasons.get(key):
+                yield f"{path}: has neither '{key}' of the card nor a reason why not."
+        for key in record.metrics:
+            if key not in card.metrics:
+                yield f"{path}: has the metric '{key}', which is none of the card's."
+        for what in ("images", "boxes"):
+            wanted = getattr(card.data.list, what)
+            judged = record.judged.wanted if what == "images" else record.judged.boxes_wanted
+            if wanted is not None and judged != wanted:
+                yield f"{path}: says that the card has {judged} {what}; it has {wanted}."
+
+
+def _text_faults(path: Path, content: Any, place: str = "") -> Iterator[str]:
+    """Paths of somebody's disk, and texts that are too long to be anything but a report's."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            where = f"{place}.{key}" if place else str(key)
+            yield from _text_faults(path, str(key), where)
+            yield from _text_faults(path, value, where)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from _text_faults(path, value, place)
+    elif isinstance(content, str):
+        if _PATH.search(content):
+            yield f"{path}: '{place[:80]}' holds a path of somebody's disk; remove it."
+        if len(content) > _LONGEST:
+            yield f"{path}: '{place[:80]}' is a text of {len(content)} letters; remove it."
+
+
+def _column_faults(path: Path, table: pd.DataFrame) -> Iterator[str]:
+    """Raw ids, and words that are no names of findings."""
+    for name in map(str, table.columns):
+        column = table[name]
+        if name in ("item", "patient"):
+            bad = next((row for row, v in enumerate(column) if not _is_digest(v)), None)
+            if bad is not None:
+                yield (
+                    f"{path}: row {bad} of the column '{name}' is no hashed id (16 hex digits); "
+                    "raw ids must not be shared."
+                )
+        elif len(name) > _LONGEST_NAME or _PATH.search(name):
+            yield f"{path}: the column '{name[:80]}' is named by a text or a path."
+        elif not (is_numeric_dtype(column) or is_bool_dtype(column)):
+            longest = max((len(str(cell)) for cell in column.unique()), default=0)
+            if name not in _WORDS or longest > _LONGEST_NAME:
+                yield f"{path}: the column '{name[:80]}' holds no numbers; remove it."
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+# -------------------------------------------------------------------- figures of one result
+
+
+def _record_faults(result: Result) -> Iterator[str]:
+    """Impossible figures, counts that do not add up, and other figures than ``results.json``."""
+    path, record, judged = result.folder / RECORD, result.record, result.record.judged
+    if judged.wanted is not None and judged.found + judged.missing != judged.wanted:
+        yield (
+            f"{path}: found {judged.found} and missing {judged.missing} do not make"
+            f" {judged.wanted}."
+        )
+    if record.status != judged.status:
+        why = judged.lacks or "no more than 1% missing"
+        yield f"{path}: is called {record.status}, and {why}; more than 1% is incomplete."
+    boxes = value_at(result.content, "grounding.boxes")
+    if boxes is not None and judged.boxes is not None and boxes != judged.boxes:
+        yield f"{path}: says that {judged.boxes} boxes were judged, and {RESULTS} {boxes}."
+    for name, ours in (("model_hash", record.model_hash), ("data_hash", judged.set_hash)):
+        if result.content.get(name) != ours:
+            yield f"{result.folder / RESULTS}: its '{name}' is another than {RECORD} has."
+    for key, figure in record.metrics.items():
+        yield from _bounds_faults(path, key, figure)
+        value = value_at(result.content, key)
+        if not isinstance(value, int | float) or not abs(value - figure.value) <= TOLERANCE:
+            yield (
+                f"{result.folder / RESULTS}: has {value} for '{key}', and {RECORD} {figure.value}."
+            )
+
+
+def _bounds_faults(path: Path, key: str, figure: Figure) -> Iterator[str]:
+    low, high = metric_of(key).bounds
+    ends = [end for end in (figure.low, figure.high) if end is not None]
+    for value in (figure.value, *ends):
+        if not (math.isfinite(value) and low - TOLERANCE <= value <= high + TOLERANCE):
+            yield f"{path}: has {value} for '{key}', which lies between {low:g} and {high:g}."
+            return
+    if len(ends) == 1:
+        yield f"{path}: the interval of '{key}' has one end."
+    elif ends and not ends[0] - TOLERANCE <= figure.value <= ends[1] + TOLERANCE:
+        yield f"{path}: the interval of '{key}', {ends[0]} to {ends[1]}, is not around its value."
+
+
+def _item_faults(result: Result, report: Report) -> Iterator[str]:
+    """Figures that do not follow from the items, and items that cannot be."""
+    follows = {key for key in result.record.metrics if can_be_recomputed(key)}
+    report.taken["such metrics do not follow from the items"] += len(
+        result.record.metrics.keys() - follows
+    )
+    for protocol in result.protocols:
+        path, table = result.item_file(protocol), result.items(protocol)
+        faults = [
+            *_count_faults(result, protocol, path, table),
+            *_range_faults(protocol, path, table),
+        ]
+        yield from faults
+        if faults:
+            continue
+        computed = result.replicates(protocol)
+        if not computed:
+            keys = [key for key in follows if metric_of(key).protocol == protocol]
+            report.taken["the labels are withheld"] += len(keys)
+        yield from _figure_faults(result, protocol, computed, report)
+    report.taken = +report.taken
+
+
+def _count_faults(result: Result, protocol: str, path: Path, table: pd.DataFrame) -> Iterator[str]:
+    part = result.content.get(protocol) or {}
+    counts = [value_at(part, key) for key in _COUNTED.get(protocol, ())]
+    number = sum(count for count in counts if isinstance(count, int))
+    if any(isinstance(count, int) for count in counts) and number != len(table):
+        yield f"{path}: has {len(table)} items, and {RESULTS} says {number}."
+    patients, counted = table["patient"].nunique(), part.get("patients")
+    of_images = protocol in ("zero_shot", "study_retrieval")
+    if of_images and isinstance(counted, int) and counted != patients:
+        yield f"{path}: has {patients} patients, and {RESULTS} {counted}."
+    judged = result.record.judged
+    by_image = value_at(result.content, "options.several_views") in (None, "each")
+    if protocol == "zero_shot" and by_image:
+        unlabelled = judged.found - len(table)
+        noted = f"{unlabelled} of the {judged.found} judged images have no label"
+        if unlabelled < 0:
+            yield f"{path}: has {len(table)} items of {judged.found} judged images."
+        elif unlabelled and not any(note.startswith(noted) for note in result.record.notes):
+            yield (
+                f"{path}: has {len(table)} of the {judged.found} images that {RECORD} calls found,"
+                " and no note says that the others have no label."
+            )
+
+
+def _range_faults(protocol: str, path: Path, table: pd.DataFrame) -> Iterator[str]:
+    bounds = {m.item: m.bounds for m in of_protocol(protocol) if m.item in table.columns}
+    for name in map(str, table.columns):
+        if not is_numeric_dtype(table[name]) or is_bool_dtype(table[name]):
+            continue
+        values = table[name].to_numpy(dtype=np.float64)
+        known = values[~np.isnan(values)]
+        low, high = bounds.get(name, (-math.inf, math.inf))
+        if name.startswith("rank_"):
+            low, high = 1.0, math.inf
+        if name.startswith("label.") and not np.isin(known, (0, 1)).all():
+            yield f"{path}: the column '{name}' holds labels that are neither 0 nor 1."
+        elif known.size and not (np.isfinite(known).all() and low <= known.min() <= known.max()):
+            yield f"{path}: the column '{name}' holds {known.min():g}, below {low:g} or infinite."
+        elif known.size and known.max() > high + TOLERANCE:
+            yield f"{path}: the column '{name}' holds {known.max():g}, above {high:g}."
+
+
+def _figure_faults(
+    result: Result, protocol: str, computed: Mapping[str, Replicated], report: Report
+) -> Iterator[str]:
+    """Values and intervals that the items do not give, in the record and in ``results.json``."""
+    path, content, record = result.item_file(protocol), result.content, result.record
+    resamples = value_at(content, "options.bootstrap.resamples")
+    resamples = resamples if isinstance(resamples, int) else RESAMPLES
+    for metric in METRICS:
+        if metric.protocol != protocol or metric.name not in computed:
+            continue
+        one, figure = computed[metric.name], record.metrics.get(metric.key)
+        value = figure.value if figure else value_at(content, metric.key)
+        if not isinstance(value, int | float):
+            continue
+        if not abs(one.value - value) <= TOLERANCE:
+            where = RECORD if figure else RESULTS
+            yield f"{path}: gives {one.value:.9g} for '{metric.key}', and {where} says {value:.9g}."
+            continue
+        report.recomputed += figure is not None
+        interval = expanded_interval(one.replicates, one.influence) if one.replicates.size else None
+        if interval is None or not resamples:
+            continue
+        claimed: Any = [figure.low, figure.high] if figure else None
+        claimed = claimed or value_at(content, metric.interval_key)
+        if figure and None in claimed:
+            yield f"{result.folder / RECORD}: gives no interval for '{metric.key}'."
+        elif (
+            isinstance(claimed, list)
+            and len(claimed) == 2
+            and not _same_interval(claimed, interval, one, resamples)
+        ):
+            shown = " to ".join(f"{end:.6g}" for end in interval)
+            yield (
+                f"{path}: gives the interval {shown} for '{metric.key}', and"
+                f" {RECORD if figure else RESULTS} says {claimed[0]:.6g} to {claimed[1]:.6g}."
+            )
+
+
+def _same_interval(
+    claimed: Sequence[float], interval: Sequence[float], one: Replicated, resamples: int
+) -> bool:
+    """Whether two intervals differ by no more than two draws of resamples do.
+
+    The patients were drawn under their own names there, and under digests here. The level of an
+    end, the share of resamples that lie beyond it, then has a standard error of
+    ``sqrt(p (1 - p) / resamples)`` in each draw; five of these are allowed.
+    """
+    defined = one.replicates[~np.isnan(one.replicates)]
+    room = 0.1 * (interval[1] - interval[0]) + TOLERANCE
+    for end, ours, sign in zip(claimed, interval, (1, -1), strict=True):
+        level = float((sign * defined <= sign * ours).mean())
+        error = 5 * math.sqrt(level * (1 - level) * (1 / resamples + 1 / RESAMPLES))
+        outer, inner = np.quantile(sign * defined, [max(level - error, 0), min(level + error, 1)])
+        if not outer - room <= sign * end <= inner + TOLERANCE:
+            return False
+    return True
+
+
+# ------------------------------------------------------------- results on the same images
+
+
+def _faults_between(results: Sequence[Result]) -> Iterator[str]:
+    """Items, patients or labels of models that differ where they cannot, and scores that do not."""
+    for protocol in ITEMS:
+        having = [result for result in results if protocol in result.protocols]
+        if len(having) < 2:
+            continue
+        usual = _most_common([_items_of(result, protocol) for result in having])
+        reference = next(r for r in having if _items_of(r, protocol) == usual)
+        labelled = [result for result in having if result.has_truth(protocol)]
+        truths = [_truth_of(result, protocol) for result in labelled]
+        for result in having:
+            path = result.item_file(protocol)
+            ours, theirs = set(result.items(protocol)["item"]), {item for item, _ in usual}
+            shared = len(ours & theirs)
+            of_images = protocol in _OF_THE_IMAGES or _same_set(result, reference)
+            if shared < len(ours | theirs) and (of_images or 2 * shared < len(ours)):
+                yield (
+                    f"{path}: {len(ours - theirs)} of its {len(ours)} items are not those of"
+                    f" {reference.item_file(protocol)}, which judged the same images, and"
+                    f" {len(theirs - ours)} of those are lacking."
+                )
+            elif ours == theirs and _items_of(result, protocol) != usual:
+                yield f"{path}: its items belong to other patients than the other models'."
+        if truths:
+            usual_truth = _most_common([tuple(sorted(t.items())) for t in truths])
+            for result, truth in zip(labelled, truths, strict=True):
+                differing = [n for n, digest in usual_truth if truth.get(n, digest) != digest]
+                if differing:
+                    yield (
+                        f"{result.item_file(protocol)}: the column '{differing[0]}' differs from"
+                        " the other models' on the same items, and no model decides it."
+                    )
+        for one, two in combinations(having, 2):
+            if one.record.model_hash != two.record.model_hash and _same_scores(one, two, protocol):
+                yield (
+                    f"{two.item_file(protocol)}: holds the scores of the model '{one.model}'"
+                    f" ({one.item_file(protocol)}) under another name."
+                )
+
+
+def _same_set(one: Result, two: Result) -> bool:
+    return one.record.judged.set_hash == two.record.judged.set_hash
+
+
+def _items_of(result: Result, protocol: str) -> tuple[tuple[str, str], ...]:
+    table = result.items(protocol)
+    return tuple(zip(table["item"], table["patient"], strict=True))
+
+
+def _most_common(values: Iterable[Any]) -> Any:
+    """The value that most have; the first of several."""
+    return Counter(values).most_common(1)[0][0]
+
+
+def _is_truth(name: str, protocol: str) -> bool:
+    """Whether no model decides a column; areas of boxes depend on how a model crops."""
+    return name.startswith(ITEMS[protocol].truth or ("\0",)) and not name.startswith("area")
+
+
+def _truth_of(result: Result, protocol: str) -> dict[str, bytes]:
+    """The columns that no model decides, by name, as bytes."""
+    table = result.items(protocol)
+    return {
+        name: "\n".join(map(str, table[name])).encode()
+        for name in map(str, table.columns)
+        if _is_truth(name, protocol)
+    }
+
+
+def _same_scores(one: Result, two: Result, protocol: str) -> bool:
+    """Whether every score of two models is the same but for rounding."""
+    tables = one.items(protocol), two.items(protocol)
+    if not tables[0]["item"].equals(tables[1]["item"]):
+        return False
+    names = [
+        name
+        for name in map(str, tables[0].columns)
+        if name in tables[1].columns
+        and is_numeric_dtype(tables[0][name])
+        and not _is_truth(name, protocol)
+        and name not in ("sentence_count", "area")
+    ]
+    ours, theirs = (table[names].to_numpy(dtype=np.float64) for table in tables)
+    if len(np.unique(ours, axis=0)) < _FEW:
+        return False
+    spread = np.nanstd(ours, axis=0)
+    return bool(np.all((np.abs(ours - theirs) <= _SAME * spread) | np.isnan(ours - theirs)))
