@@ -15,6 +15,9 @@ from medclip_debias.cli.stages import Stage, run_stages
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.schema import read_results
+from medclip_debias.markdown import markdown_table
+from medclip_debias.reporting.ceilings import HEAD, ceiling_rows
 from medclip_debias.training.resolve import load_run
 
 CONFIG = Path("openi/base")
@@ -91,6 +94,17 @@ def stages(
     ]
 
 
+def auc_table(out: Path) -> str:
+    """Return the AUCs of every judged class as a Markdown table, from high to low (PNC).
+
+    Raises:
+        UserError: the run in ``out`` was not evaluated.
+    """
+    *classes, mean = ceiling_rows(out, read_results(out / "results.json"))
+    classes.sort(key=lambda row: -float(row[4]))
+    return "\n".join(markdown_table(HEAD, [*classes, mean], words=1))
+
+
 def main() -> None:
     """Run every stage, and leave results.json, probe.json, supervised.json and report.html."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -100,12 +114,17 @@ def main() -> None:
     parser.add_argument("--loss", help="preset of the objective; default the config's")
     parser.add_argument("--steps", type=int, help="training steps; default the config's")
     parser.add_argument("--least", type=int, default=LEAST, help="test images of a judged class")
+    parser.add_argument("--table", action="store_true", help="print the AUCs of --out alone")
     parser.add_argument("--fresh", action="store_true", help="remove what is there first")
     options = parser.parse_args()
+    if options.table:
+        print(auc_table(options.out))
+        return
     if options.fresh:
         shutil.rmtree(options.out, ignore_errors=True)
     given = (options.data, options.out, options.config, options.steps, options.least, options.loss)
     run_stages(stages(*given), options.out, run)
+    print(auc_table(options.out))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,14 @@ from medclip_debias.reporting.content import Rows, dig, interval, number
 from medclip_debias.reporting.run_files import check_own
 
 LINEAR = "linear at 1"
+HEAD: tuple[str, ...] = ("class", "present / absent", "POS", "NEG", "PNC", "95%")
+HEAD += ("linear probe", "95%", "supervised", "95%")
+"""Columns of `ceiling_rows`: AUC of 'X' alone, of 'no X' alone, of both, of what saw the labels."""
+_SIDES = ("auc_positive", "auc_negative", "auc")
 
 
 def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Rows:
-    """Per class: AUC of zero-shot, of a linear probe on all labels and of a supervised network.
+    """Per class the columns of `HEAD`; empty without a probe and a supervised network.
 
     Files of another set or split than the results are left out: their AUCs are of other images.
     The last row is the mean over the classes that all of the shown columns have.
@@ -39,18 +43,24 @@ def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Rows:
         return []
     rows = []
     for name, found in zero.items():
-        row = [name, number(found["auc"]), interval(dig(found, "interval.auc"))]
+        counts = f"{number(found.get('positive'))} / {number(found.get('negative'))}"
+        row = [name, counts, *(number(found.get(side)) for side in _SIDES)]
+        row.append(interval(dig(found, "interval.auc")))
         for other in (linear.get(name), supervised.get(name)):
             row += [number(dig(other or {}, "auc")), interval(dig(other or {}, "interval"))]
         rows.append(row)
     shown = [column for column in (zero, linear, supervised) if column]
     common = [name for name in zero if all(name in column for column in shown)]
     if common:
-        mean = [f"mean of {len(common)}"]
-        for column in (zero, linear, supervised):
-            value = sum(column[n]["auc"] for n in common) / len(common) if column else None
-            mean += [number(value), number(None)]
-        rows.append(mean)
+
+        def mean(column: Mapping[str, Any], key: str = "auc") -> str:
+            values = [column[name].get(key) for name in common] if column else [None]
+            known = [float(value) for value in values if value is not None]
+            return number(sum(known) / len(known) if len(known) == len(common) else None)
+
+        sides = [mean(zero, side) for side in _SIDES]
+        others = [cell for column in (linear, supervised) for cell in (mean(column), number(None))]
+        rows.append([f"mean of {len(common)}", "", *sides, number(None), *others])
     return rows
 
 

@@ -16,7 +16,7 @@ from medclip_debias.evaluation.catalogue import (
 from medclip_debias.files import write_text
 from medclip_debias.models.synthetic import WARNING
 from medclip_debias.reporting import content, protocols, training
-from medclip_debias.reporting.ceilings import ceiling_rows
+from medclip_debias.reporting.ceilings import HEAD, ceiling_rows
 from medclip_debias.reporting.idea import idea
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import write_prepared_page
@@ -73,6 +73,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
         label_map=content.dig(results, "zero_shot.label_map.name"),
         mapped=protocols.label_map_rows(results),
         ceilings=ceiling_rows(run, results),
+        ceiling_head=HEAD,
         presets=protocols.preset_rows(results),
         rankings=protocols.ranking_rows(results),
         negations=protocols.negation_rows(results),

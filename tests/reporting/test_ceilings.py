@@ -12,7 +12,10 @@ RESULTS = {
     "split": "test",
     "zero_shot": {
         "classes": {
-            "Edema": {"auc": 0.7, "interval": {"auc": [0.6, 0.8]}},
+            "Edema": {
+                **{"auc": 0.7, "auc_positive": 0.65, "auc_negative": 0.6},
+                **{"positive": 5, "negative": 20, "interval": {"auc": [0.6, 0.8]}},
+            },
             "Nodule": {"auc": 0.5, "interval": {"auc": None}},
         }
     },
@@ -35,15 +38,18 @@ def written(run, probe=None, supervised=None, **changed):
 def test_each_class_has_its_three_values_and_the_mean_is_over_those_that_all_have(tmp_path):
     rows = ceiling_rows(written(tmp_path / "r", PROBE, SUPERVISED), RESULTS)
     assert rows == [
-        ["Edema", "0.700", "0.600 to 0.800", "0.800", "0.700 to 0.900", "0.900", "0.800 to 0.950"],
-        ["Nodule", "0.500", "–", "–", "–", "–", "–"],
-        ["mean of 1", "0.700", "–", "0.800", "–", "0.900", "–"],
+        [
+            *("Edema", "5 / 20", "0.650", "0.600", "0.700", "0.600 to 0.800"),
+            *("0.800", "0.700 to 0.900", "0.900", "0.800 to 0.950"),
+        ],
+        ["Nodule", "– / –", "–", "–", "0.500", "–", "–", "–", "–", "–"],
+        ["mean of 1", "", "0.650", "0.600", "0.700", "–", "0.800", "–", "0.900", "–"],
     ]
 
 
 def test_one_of_the_two_is_enough_and_none_is_no_table(tmp_path):
     rows = ceiling_rows(written(tmp_path / "a", supervised=SUPERVISED), RESULTS)
-    assert rows[-1] == ["mean of 1", "0.700", "–", "–", "–", "0.900", "–"]
+    assert rows[-1][2:] == ["0.650", "0.600", "0.700", "–", "–", "–", "0.900", "–"]
     assert ceiling_rows(written(tmp_path / "b"), RESULTS) == []
 
 
