@@ -40,11 +40,8 @@ def phantom(
     studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
     seed: Seed = 0,
     image_format: Annotated[
-        ImageFormat | None, typer.Option("--format", help="Of MIMIC-CXR's images; default dicom.")
-    ] = None,
-    layout: Annotated[
-        str | None, typer.Option(help="Archive in whose form it is written; default mimic_cxr.")
-    ] = None,
+        ImageFormat, typer.Option("--format", help="Of the images.")
+    ] = ImageFormat.dicom,
     options: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, as key=value; may be repeated.")
     ] = None,
@@ -53,25 +50,13 @@ def phantom(
 ) -> None:
     """Generate a synthetic set whose truth is known: images, reports, tables, boxes."""
     from medclip_debias.config import validate
-    from medclip_debias.errors import UserError
     from medclip_debias.phantom import PhantomSettings, generate
-    from medclip_debias.phantom.layout import LAYOUTS
     from medclip_debias.settings_files import apply_overrides
 
-    content: dict[str, Any] = {"studies": studies, "seed": seed}
-    if image_format is not None:
-        content["format"] = image_format.value
-    if layout is not None:
-        content["layout"] = layout.replace("-", "_")
+    content: dict[str, Any] = {"studies": studies, "seed": seed, "format": image_format.value}
     settings = validate(
         PhantomSettings, apply_overrides(content, options or []), "the command line"
     )
-    archive = LAYOUTS.find(settings.layout, "the command line", "layout").source_kind
-    if image_format is not None and archive != "mimic_cxr":
-        raise UserError(
-            f"--format: is for MIMIC-CXR's layout; images of '{settings.layout}' have the format"
-            " of that archive; leave it out."
-        )
     with progress("Studies") as advance:
         counts = generate(out, settings, progress=advance, workers=workers)
     show({"phantom": str(out), **counts}, as_json)

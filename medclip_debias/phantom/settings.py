@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import did_you_mean
@@ -49,19 +44,12 @@ class PhantomSettings(Settings):
     A ``regime`` names a set of defaults; any setting that is given wins over it. ``easy`` is close
     to a saturated benchmark, ``natural`` (the default) is harder, ``hospital`` denies effusion
     and pneumothorax in most reports and shows findings faintly.
-
-    ``layout`` is the archive in whose form the phantom is written
-    (`medclip_debias.phantom.layout.LAYOUTS`); ``format`` is that of MIMIC-CXR's images, others
-    have their own. ``defects`` is the share of rows and images that get each of the archive's
-    known defects, at least one of each (``truth/defects.json`` lists them).
     """
 
     studies: int = Field(3000, ge=20, le=1_000_000)
     test_studies: int | None = Field(None, ge=1)
     seed: int = Field(0, ge=0)
     format: Literal["dicom", "jpg"] = "dicom"
-    layout: str = "mimic_cxr"
-    defects: float = Field(0.0, ge=0, le=0.2)
     regime: Literal["easy", "natural", "hospital"] = "natural"
 
     # files
@@ -122,18 +110,6 @@ class PhantomSettings(Settings):
                 hint = did_you_mean(self.marker_class, known)
                 raise ValueError(f"marker_class is not a finding class{hint}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the settings that came later out while they are at their defaults.
-
-        So every phantom made before them keeps its bytes.
-        """
-        content: dict[str, Any] = handler(self)
-        for name in ("layout", "defects"):
-            if content.get(name) == type(self).model_fields[name].default:
-                del content[name]
-        return content
 
     def counts(self) -> dict[str, int]:
         """Studies in each split: about 80% train, 5% validate, 15% test."""

@@ -44,9 +44,8 @@ from medclip_debias.evaluation.protocols import sentence_boxes
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models import load
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.phantom import PhantomSettings, generate
-from medclip_debias.phantom.layout import LAYOUTS
 from medclip_debias.phantom.triplets import write_triplets
+from phantom_layouts import LAYOUTS, ArchiveSettings, write_archive
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARDS = packaged_cards()
@@ -74,7 +73,7 @@ def layout_of(card: Card) -> str:
     """The layout of the phantom that a card's archive has; "" for none."""
     if card.kind == "time":
         return "ms_cxr_t"
-    return card.data.archive if card.data.archive in LAYOUTS.all() else ""
+    return card.data.archive if card.data.archive in LAYOUTS else ""
 
 
 RUN = [name for name, card in CARDS.items() if layout_of(card)]
@@ -163,7 +162,7 @@ def world(tmp_path_factory):
     @cache
     def tree(layout: str) -> Path:
         root = folder / "trees" / layout
-        generate(root, PhantomSettings(layout=layout, **PHANTOM), None, 1)
+        write_archive(root, ArchiveSettings(layout=layout, **PHANTOM), None, 1)
         if layout == "mimic_cxr":
             write_triplets(root, root / "triplets.csv", 0)
             shutil.copy(root / "triplets.csv", root / "cxr-align.csv")

@@ -10,7 +10,7 @@ from medclip_debias.bench.card import Card, cards_of
 from medclip_debias.bench.find import Archives
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
-from medclip_debias.phantom import PhantomSettings, generate
+from phantom_layouts import ArchiveSettings, write_archive
 
 
 def card(archive: str, *folders: str, synthetic: bool = True) -> Card:
@@ -25,8 +25,8 @@ def card(archive: str, *folders: str, synthetic: bool = True) -> Card:
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("archives")
     for layout in ("chestxray14", "siim", "padchest_gr", "mimic_cxr"):
-        settings = PhantomSettings(studies=20, seed=1, layout=layout, min_side=64, max_side=72)
-        generate(root / f"some_{layout}", settings, None, 1)
+        settings = ArchiveSettings(studies=20, seed=1, layout=layout, min_side=64, max_side=72)
+        write_archive(root / f"some_{layout}", settings, None, 1)
     (root / "readme.txt").write_text("nothing to see")
     return root
 

@@ -22,8 +22,8 @@ from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.reporting.report import write_report
+from phantom_layouts import ArchiveSettings, write_archive
 from tests.evaluation.conftest import measuring_only
 
 QUICK = {"bootstrap": 0, "heatmaps": 0}
@@ -47,8 +47,8 @@ def trained_elsewhere(small_model, tmp_path_factory):
 def other_archive(tmp_path_factory):
     """A phantom as ChestX-ray14 would hold it."""
     out = tmp_path_factory.mktemp("nih") / "tree"
-    settings = PhantomSettings(studies=40, seed=7, layout="chestxray14", min_side=80, max_side=112)
-    generate(out, settings, None, 1)
+    settings = ArchiveSettings(studies=40, seed=7, layout="chestxray14", min_side=80, max_side=112)
+    write_archive(out, settings, None, 1)
     return out
 
 

@@ -125,12 +125,12 @@ def test_an_archive_without_reports_is_evaluated_on_its_labels_and_boxes(
     from medclip_debias.config import PrepareSettings
     from medclip_debias.data.prepare import prepare
     from medclip_debias.models.dual_encoder import DualEncoder
-    from medclip_debias.phantom import PhantomSettings, generate
+    from phantom_layouts import ArchiveSettings, write_archive
 
-    settings = PhantomSettings(
+    settings = ArchiveSettings(
         studies=30, test_studies=12, seed=5, min_side=64, max_side=80, layout="chestxray14"
     )
-    generate(tmp_path / "tree", settings, workers=1)
+    write_archive(tmp_path / "tree", settings, workers=1)
     size = DualEncoder.load(small_model).preprocessing.prepare.size
     prepared = prepare(tmp_path / "tree", tmp_path / "set", PrepareSettings(size=size), workers=1)
     words = ["evaluate", small_model, prepared.folder, "--bootstrap", 10, "--heatmaps", 0]

@@ -11,10 +11,9 @@ import pytest
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.phantom.content import ContentStudy, plan_content
-from medclip_debias.phantom.layout import LAYOUTS
+from phantom_layouts import LAYOUTS, ArchiveSettings, write_archive
+from phantom_layouts.content import ContentStudy, plan_content
 
 SETTINGS: dict[str, Any] = {
     **{"studies": 40, "seed": 7, "min_side": 64, "max_side": 80, "format": "jpg"},
@@ -37,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PreparedSe
     @cache
     def write(kind: str) -> PreparedSet:
         folder = tmp_path_factory.mktemp(kind)
-        generate(folder / "tree", PhantomSettings(**SETTINGS, layout=kind), workers=1)
+        write_archive(folder / "tree", ArchiveSettings(**SETTINGS, layout=kind), workers=1)
         return prepare(folder / "tree", folder / "set", PrepareSettings(size=16), workers=1)
 
     return write
@@ -45,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PreparedSe
 
 @pytest.fixture(scope="module")
 def planned() -> list[ContentStudy]:
-    return plan_content(PhantomSettings(**SETTINGS))
+    return plan_content(ArchiveSettings(**SETTINGS))
 
 
 def types_of(study: ContentStudy) -> set[str]:
@@ -54,7 +53,7 @@ def types_of(study: ContentStudy) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["padchest", "vindr_cxr"])
 def test_labels_are_those_of_what_the_study_shows(kind, made, planned):
-    layout = LAYOUTS.find(kind, "test")(PhantomSettings(**SETTINGS, layout=kind))
+    layout = LAYOUTS[kind](ArchiveSettings(**SETTINGS, layout=kind))
     table = made(kind).studies.set_index("study_id")
     compared = 0
     for study in planned:
@@ -68,7 +67,7 @@ def test_labels_are_those_of_what_the_study_shows(kind, made, planned):
 
 
 def test_padchests_places_are_sides_and_zones(made, planned):
-    layout = LAYOUTS.find("padchest", "test")(PhantomSettings(**SETTINGS, layout="padchest"))
+    layout = LAYOUTS["padchest"](ArchiveSettings(**SETTINGS, layout="padchest"))
     rows = made("padchest").annotations("localizations")
     found = {
         (row.study_id, row.label): set(row.places)
@@ -98,7 +97,7 @@ def test_vindrs_readers_are_three_in_train_and_one_voice_in_test(made):
 
 
 def test_progressions_follow_the_severity_of_the_two_studies(made, planned):
-    layout = LAYOUTS.find("ms_cxr_t", "test")(PhantomSettings(**SETTINGS, layout="ms_cxr_t"))
+    layout = LAYOUTS["ms_cxr_t"](ArchiveSettings(**SETTINGS, layout="ms_cxr_t"))
     weight = {None: 2, "mild": 1, "small": 1, "severe": 3, "large": 3}
 
     def severity(study: ContentStudy, kind: str) -> int:
@@ -119,7 +118,7 @@ def test_progressions_follow_the_severity_of_the_two_studies(made, planned):
 
 
 def test_grounded_sentences_are_those_of_the_reports_in_their_order(made, planned):
-    layout = LAYOUTS.find("padchest_gr", "test")(PhantomSettings(**SETTINGS, layout="padchest_gr"))
+    layout = LAYOUTS["padchest_gr"](ArchiveSettings(**SETTINGS, layout="padchest_gr"))
     table = made("padchest_gr").annotations("grounded_sentences")
     told = table.groupby("image_id")
     for study in planned:

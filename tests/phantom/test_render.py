@@ -123,7 +123,7 @@ _FILES = """
 import hashlib, sys
 from pathlib import Path
 from medclip_debias.phantom.catalogue import CLASSES
-from medclip_debias.phantom.content import quantised
+from phantom_layouts.content import quantised
 from medclip_debias.phantom.files import write_jpg
 from medclip_debias.phantom.render import render_frontal, render_lateral
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bad_inputs.case import case
 from bad_inputs.folder_cases import empty, halve, scramble
 from bad_inputs.world import World
-from medclip_debias.phantom.layout import LAYOUTS
+from phantom_layouts import LAYOUTS
 
 TABLES = (".csv", ".csv.gz", ".json", ".jsonl", ".txt", ".xlsx", ".parquet")
 IMAGES = (".png", ".jpg", ".dcm", ".dicom")
@@ -28,10 +28,10 @@ def _every(kind: str, endings: tuple[str, ...], damage: Callable[[Path], object]
         tree = world.layout(kind)
         for path in of_kind(tree, endings):
             damage(path)
-        return world.prepare(tree, "--kind", LAYOUTS.find(kind, "the cases").source_kind)
+        return world.prepare(tree, "--kind", LAYOUTS[kind].source_kind)
 
     what, allowed = _WHAT[endings, damage]
-    case(f"{LAYOUTS.find(kind, 'the cases').title} layout", what, *allowed, shows=ASIDE)(build)
+    case(f"{LAYOUTS[kind].title} layout", what, *allowed, shows=ASIDE)(build)
 
 
 def headless(path: Path) -> None:
@@ -54,7 +54,7 @@ _WHAT = {
     (IMAGES, Path.unlink): ("no image is there", ("refused",)),
     (IMAGES, scramble): ("every image is random bytes", ("refused",)),
 }
-for _kind in LAYOUTS.all():
+for _kind in LAYOUTS:
     if _kind != "mimic_cxr":  # its cases are in table_cases
         for _endings, _damage in _WHAT:
             _every(_kind, _endings, _damage)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bad_inputs.case import stored
+from phantom_layouts import ArchiveSettings, write_archive
 
 REPORT = (
     "EXAMINATION: Chest.\n\nINDICATION: Mr. Zebulon Quackenbush, cough.\n\n"
@@ -39,8 +40,8 @@ class Base:
         """A phantom of 24 studies in the layout of another archive."""
         out = self.folder / f"layout_{kind}"
         if not out.exists():
-            small = ["--set", "min_side=64", "--set", "max_side=80", "--workers", "1"]
-            self._do(["phantom", str(out), "--studies", "24", "--layout", kind, *small])
+            settings = ArchiveSettings(studies=24, layout=kind, min_side=64, max_side=80)
+            write_archive(out, settings, workers=1)
         return out
 
     @cached_property

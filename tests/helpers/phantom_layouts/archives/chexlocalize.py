@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.data.masks import as_coco, encode
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layouts.chexpert import CHEXPERT_ORDER, CheXpert
-from medclip_debias.phantom.outlines import apart, named_boxes, outlined
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.archives.chexpert import CHEXPERT_ORDER, CheXpert
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.outlines import apart, named_boxes, outlined
 
 SPLITS = {"validate": "val", "test": "test"}
 NAMES = {

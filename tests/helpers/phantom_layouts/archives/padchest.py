@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
-from medclip_debias.phantom.layout import Layout, id_in_split
-from medclip_debias.phantom.rasters import Pixels, write_deep_png
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.rasters import Pixels, write_deep_png
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 COLUMNS = (

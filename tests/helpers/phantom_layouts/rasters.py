@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.phantom.content import ContentStudy, ContentView
 from medclip_debias.phantom.files import dicom_header
+from phantom_layouts.content import ContentStudy, ContentView
 
 Pixels = NDArray[np.uint8]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medclip_debias.data.masks import encode, runs_of
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layout import Layout, id_in_split
-from medclip_debias.phantom.outlines import apart, named_boxes, outlined
-from medclip_debias.phantom.rasters import Pixels, write_grey_dicom
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.outlines import apart, named_boxes, outlined
+from phantom_layouts.rasters import Pixels, write_grey_dicom
 
 TABLE, FOLDER = "train-rle.csv", "dicom-images-train"
 FINDING = "Pneumothorax"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layout import Layout, id_in_split
-from medclip_debias.phantom.outlines import named_boxes
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.outlines import named_boxes
 
 SIDE = 1024
 FILES = {

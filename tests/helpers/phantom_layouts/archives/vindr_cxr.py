@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layout import Layout, id_in_split
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
 
 FINDINGS = (
     *("Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture"),

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
-from medclip_debias.phantom.layout import Layout, owner_study
-from medclip_debias.phantom.layouts.chexpert import CHEXPERT_ORDER, label_row, patient_path
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.archives.chexpert import CHEXPERT_ORDER, label_row, patient_path
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, owner_study
 
 TABLE = "df_chexpert_plus_240401.csv"
 COLUMNS = (

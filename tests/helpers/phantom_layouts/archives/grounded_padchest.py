@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layout import Layout, owner_study
-from medclip_debias.phantom.layouts.padchest import LABELS, PadChest
-from medclip_debias.phantom.rasters import Pixels, write_deep_png
 from medclip_debias.phantom.tables import write_csv
 from medclip_debias.phantom.truth import Statement
+from phantom_layouts.archives.padchest import LABELS, PadChest
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, owner_study
+from phantom_layouts.rasters import Pixels, write_deep_png
 
 REPORTS, MASTER = "grounded_reports_20240819.json", "master_table.csv"
 SPLITS = {"train": "train", "validate": "validation", "test": "test"}

@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
-from medclip_debias.phantom.layout import Layout, id_in_split
-from medclip_debias.phantom.layouts.chexpert import CHEXPERT_ORDER
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.archives.chexpert import CHEXPERT_ORDER
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
 
 TABLE = "master_spreadsheet_update.csv"
 COLUMNS = (

@@ -8,12 +8,12 @@ from typing import Any
 
 from PIL import Image
 
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layout import Layout, id_in_split
-from medclip_debias.phantom.outlines import Named, named_boxes
-from medclip_debias.phantom.rasters import Pixels, write_png
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.outlines import Named, named_boxes
+from phantom_layouts.rasters import Pixels, write_png
 
 TABLE, BOXES = "Data_Entry_2017.csv", "BBox_List_2017.csv"
 HEADER = (
@@ -86,7 +86,7 @@ class ChestXray14(Layout):
         path: Path,
         pixels: Pixels,
         study: ContentStudy,
-        view: ContentView,  # noqa: ARG002
+        view: ContentView,
     ) -> None:
         """Write a grey PNG; a few, as in the archive, have colour and alpha."""
         if study.place % 5:

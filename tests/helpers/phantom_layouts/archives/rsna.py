@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.layout import Layout, id_in_split
-from medclip_debias.phantom.outlines import named_boxes
-from medclip_debias.phantom.rasters import Pixels, write_grey_dicom
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.outlines import named_boxes
+from phantom_layouts.rasters import Pixels, write_grey_dicom
 
 LABELS, CLASSES = "stage_2_train_labels.csv", "stage_2_detailed_class_info.csv"
 FINDING = "Pneumonia"

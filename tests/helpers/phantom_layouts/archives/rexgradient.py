@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
-from medclip_debias.phantom.layout import Layout
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import Layout
 
 SPLITS = {"train": "train", "validate": "valid", "test": "test"}
 LATERAL, VIEWS = "LATERAL", {"PA": "POSTERO_ANTERIOR", "AP": "AP"}

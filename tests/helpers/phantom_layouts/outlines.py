@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.phantom.catalogue import CATEGORY_OF_TYPE, CLASSES, INDEX
-from medclip_debias.phantom.content import ContentView
 from medclip_debias.phantom.findings import Box
+from phantom_layouts.content import ContentView
 
 Named = dict[str, list[Box]]
 """Boxes by an archive's name of their finding."""

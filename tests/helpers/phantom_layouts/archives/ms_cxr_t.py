@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.phantom.content import Content, ContentStudy, ContentView
-from medclip_debias.phantom.defects import Defects
-from medclip_debias.phantom.layouts.mimic_cxr import MimicCxr
 from medclip_debias.phantom.tables import write_csv
+from phantom_layouts.archives.mimic_cxr import MimicCxr
+from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.defects import Defects
 
 TABLE = "MS_CXR_T_temporal_image_classification_v1.0.0.csv"
 FINDINGS = {

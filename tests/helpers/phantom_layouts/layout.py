@@ -1,8 +1,6 @@
-"""What every layout of a phantom is; find and list those of ``layouts``.
+"""What every layout is: how its archive names patients, studies and images, and its tables.
 
-A layout is one file of that folder with one `Layout` subclass, named by its ``kind``. Being there
-is all the registration there is. It says how its archive names patients, studies and images and
-writes the tables; images, truth and the order of work are the same for all.
+Images, truth and the order of work are the same for all.
 """
 
 from __future__ import annotations
@@ -14,23 +12,42 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
 from medclip_debias.data.parallel import ordered
 from medclip_debias.data.splits import seeded_split
-from medclip_debias.phantom.content import (
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.tables import Names, Written, write_truth_tables
+from medclip_debias.phantom.writer import Progress, one_thread
+from phantom_layouts.content import (
     Content,
     ContentStudy,
     ContentView,
     plan_content,
     rendered,
 )
-from medclip_debias.phantom.defects import Defects
-from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.rasters import Pixels, write_by_name
-from medclip_debias.phantom.settings import PhantomSettings
-from medclip_debias.phantom.tables import Names, Written, write_truth_tables
-from medclip_debias.registry import Registry
+from phantom_layouts.defects import Defects
+from phantom_layouts.rasters import Pixels, write_by_name
 
-Progress = Callable[[int, int], None]
+
+class ArchiveSettings(PhantomSettings):
+    """Settings of a phantom in the layout of an archive.
+
+    ``defects`` is the share of rows and images that get each of the archive's known defects, at
+    least one of each (``truth/defects.json`` lists them). ``format`` is that of MIMIC-CXR's images.
+    """
+
+    layout: str = "mimic_cxr"
+    defects: float = Field(0.0, ge=0, le=0.2)
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        for name in ("layout", "defects"):
+            if content.get(name) == type(self).model_fields[name].default:
+                del content[name]
+        return content
 
 
 class Layout(ABC):
@@ -40,7 +57,7 @@ class Layout(ABC):
         settings: of the phantom.
 
     Class attributes:
-        kind: its name on the command line; a subclass with one of its own is registered.
+        kind: its name.
         title: the archive's name in sentences.
         source_kind: kind of the data source that reads it.
         lossless: images are kept in 8 bits or more without loss, so that the prepared rows equal
@@ -58,14 +75,9 @@ class Layout(ABC):
     sections: ClassVar[tuple[str, ...]]
     square: ClassVar[bool] = False
 
-    def __init__(self, settings: PhantomSettings) -> None:
+    def __init__(self, settings: ArchiveSettings) -> None:
         squares = {"aspect": (1.0, 1.0)}
         self.settings = settings.model_copy(update=squares) if self.square else settings
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "kind" in cls.__dict__:
-            LAYOUTS.add(cls.kind, cls)
 
     # ------------------------------------------------------------------ what a layout says
 
@@ -85,7 +97,7 @@ class Layout(ABC):
     def patient_id(self, study: ContentStudy) -> str:
         """The id that the source gives to the patient."""
 
-    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:  # noqa: ARG002
+    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
         """Ids that the source gives to the study and the patient of an image.
 
         Those of the phantom's study; other ones in archives that know images alone.
@@ -96,7 +108,7 @@ class Layout(ABC):
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
         """Write every file but the images, and put the defects in (images are there already)."""
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:  # noqa: ARG002
+    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
         """Boxes that the source gives, by image id, in pixels of the image files.
 
         Args:
@@ -124,7 +136,7 @@ class Layout(ABC):
     # ------------------------------------------------------------------ what is done with it
 
     def generate(
-        self, root: Path, settings: PhantomSettings, progress: Progress | None, workers: int
+        self, root: Path, settings: ArchiveSettings, progress: Progress | None, workers: int
     ) -> dict[str, int]:
         """Write the tree in ``root``, an empty folder; return the counts of what it holds."""
         planned = plan_content(settings)
@@ -186,11 +198,6 @@ class Layout(ABC):
             defects.add("truncated_image", file, "", "rejected", self.image_id(study, view))
 
 
-LAYOUTS: Registry[type[Layout]] = Registry(
-    "layout of the phantom", "medclip_debias.phantom.layouts", known="known layouts"
-)
-
-
 def owner_study(item: tuple[ContentStudy, ContentView]) -> int:
     """The study of an image, as `Defects.choose` wants an owner."""
     return item[0].place
@@ -205,15 +212,8 @@ def id_in_split(name: Callable[[int], str], split: str) -> str:
     return next(found for n in count() if seeded_split(found := name(n)) == split)
 
 
-def one_thread() -> None:
-    """Leave opencv one thread; called in each process of several."""
-    import cv2
-
-    cv2.setNumThreads(0)
-
-
 def _write_images(
-    layout: Layout, root: Path, settings: PhantomSettings, planned: list[ContentStudy]
+    layout: Layout, root: Path, settings: ArchiveSettings, planned: list[ContentStudy]
 ) -> list[ContentStudy]:
     studies = []
     for plan in planned:

@@ -1,1 +1,0 @@
-"""One file a layout; see `medclip_debias.phantom.layout`."""

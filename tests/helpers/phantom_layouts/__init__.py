@@ -1,0 +1,56 @@
+"""The phantom in the layouts of archives, with their known defects: what the tests read.
+
+`write_archive` writes the studies of `medclip_debias.phantom` as an archive would hold them; the
+same settings give the same patients, images and reports in every layout.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from medclip_debias.files import atomic_folder
+from medclip_debias.phantom.writer import Progress
+from phantom_layouts.archives.brax import Brax
+from phantom_layouts.archives.chestx_det import ChestXDet
+from phantom_layouts.archives.chestxray14 import ChestXray14
+from phantom_layouts.archives.chexlocalize import CheXlocalize
+from phantom_layouts.archives.chexpert import CheXpert
+from phantom_layouts.archives.grounded_padchest import PadChestGrounded
+from phantom_layouts.archives.mimic_cxr import MimicCxr
+from phantom_layouts.archives.ms_cxr_t import MsCxrT
+from phantom_layouts.archives.padchest import PadChest
+from phantom_layouts.archives.plus_chexpert import CheXpertPlus
+from phantom_layouts.archives.rexgradient import ReXGradient
+from phantom_layouts.archives.rsna import Rsna
+from phantom_layouts.archives.siim import Siim
+from phantom_layouts.archives.vindr_cxr import VindrCxr
+from phantom_layouts.layout import ArchiveSettings, Layout
+
+__all__ = ["LAYOUTS", "ArchiveSettings", "Layout", "write_archive"]
+
+LAYOUTS: dict[str, type[Layout]] = {
+    layout.kind: layout
+    for layout in (
+        *(Brax, ChestXDet, ChestXray14, CheXlocalize, CheXpert, PadChestGrounded, MimicCxr, MsCxrT),
+        *(PadChest, CheXpertPlus, ReXGradient, Rsna, Siim, VindrCxr),
+    )
+}
+"""Every layout by its kind."""
+
+
+def write_archive(
+    out: Path,
+    settings: ArchiveSettings,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> dict[str, int]:
+    """Write a phantom in the layout that ``settings`` name; return the counts.
+
+    The number of ``workers`` changes nothing but the time.
+    """
+    layout = LAYOUTS[settings.layout](settings)
+    with atomic_folder(Path(out)) as unfinished:
+        return layout.generate(
+            unfinished, layout.settings, progress, workers or os.cpu_count() or 1
+        )

@@ -1,0 +1,1 @@
+"""One file a layout; see `phantom_layouts.layout`."""

@@ -1,0 +1,67 @@
+"""MIMIC-CXR with MS-CXR boxes: the phantom's own layout, 12-bit DICOM or JPG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from medclip_debias.phantom.findings import Box
+from medclip_debias.phantom.writer import Progress, file_name, write_tree
+from phantom_layouts.content import Content, ContentStudy, ContentView, plan_content
+from phantom_layouts.defects import Defects
+from phantom_layouts.layout import ArchiveSettings, Layout
+
+
+class MimicCxr(Layout):
+    """Streams its studies: they are written as they are planned, whatever their number."""
+
+    kind = "mimic_cxr"
+    title = "MIMIC-CXR"
+    source_kind = "mimic_cxr"
+    lossless = False  # 12 bits, and windows: its rows differ from those of 8 bits
+    sections = ("report",)
+
+    def generate(
+        self, root: Path, settings: ArchiveSettings, progress: Progress | None, workers: int
+    ) -> dict[str, int]:
+        """Write the tree; the bytes are those of the phantom before it had layouts."""
+        counts = write_tree(root, settings, progress, workers)
+        defects = Defects(settings.defects, settings.seed)
+        content = Content(settings, tuple(plan_content(settings)) if self._plans() else ())
+        if settings.defects:
+            self.missing_images(root, content, defects)
+            self.truncated_images(root, content, defects)
+        self.write_tables(root, content, defects)
+        return counts | defects.write(root)
+
+    def image_file(self, study: ContentStudy, view: ContentView) -> str:
+        """``files/p10/p10000032/s50414267/<dicom_id>.dcm``."""
+        return f"{study.study.folder}/{file_name(view.view, self.settings)}"
+
+    def image_id(self, study: ContentStudy, view: ContentView) -> str:
+        """The ``dicom_id``."""
+        return view.key
+
+    def study_id(self, study: ContentStudy) -> str:
+        """The ``study_id``."""
+        return str(study.study.study_id)
+
+    def patient_id(self, study: ContentStudy) -> str:
+        """The ``subject_id``."""
+        return str(study.study.subject_id)
+
+    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
+        """MS-CXR's: those of the frontal test images."""
+        return {
+            view.key: [box for boxes in view.boxes.values() for box in boxes]
+            for study in studies
+            for view in study.views
+            if study.split == "test" and view.stated in ("AP", "PA")
+        }
+
+    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
+        """Do nothing: `generate` writes them from its own stream of studies."""
+
+    def _plans(self) -> bool:
+        """Whether the studies are planned once more, for what is written at the end."""
+        return bool(self.settings.defects)
