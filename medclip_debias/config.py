@@ -345,7 +345,8 @@ def validate(model: type[S], content: Mapping[str, Any], where: str, prefix: str
         prefix: dotted place of ``content`` in that file, as in ``"loss."``.
     """
     try:
-        return model.model_validate(_floats(content))
+        place = {"where": where, "prefix": prefix}
+        return model.model_validate(_floats(content), context=place)
     except ValidationError as error:
         raise UserError(_sentence(model, error, where, prefix)) from None
 

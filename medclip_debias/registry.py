@@ -1,41 +1,39 @@
-"""What can be chosen by its ``kind``: found by being there, named once.
+"""What settings choose by a ``kind``: one registry for each role, filled by a decorator.
 
-A `Registry` belongs to a folder of modules. Whoever asks it for a kind has every module of that
-folder imported first, and importing a module adds what is in it; there is no list to keep.
-`Chosen` is the base of classes that settings choose::
+A `Registry` belongs to a package, or to one module. Whoever asks it for a kind has every module of
+that package imported first, so there is no list to keep::
 
-    class AbsoluteSettings(Settings):
-        kind: Literal["absolute"] = "absolute"
+    PENALTIES: Registry[type[Penalty]] = Registry("penalty", "medclip_debias.penalties")
 
-    class Absolute(Penalty[AbsoluteSettings]):  # Penalty is a Chosen with a registry
-        ...
-
-The kind stands in the settings class alone: the class that is chosen takes it from there.
+    @PENALTIES.register("absolute", AbsoluteSettings, formula="|x|", paper="Lasso (1996)")
+    class Absolute(Penalty): ...
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from medclip_debias.config import Settings
+from pydantic import ValidationInfo
+
+from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Settings)
+C = TypeVar("C")
 
 
 class Registry(Generic[T]):
     """Entries by kind.
 
     Attributes:
-        entries: what was added so far; `all` imports the folder first.
+        entries: what was added so far; `all` imports the package first.
 
     Args:
         what: what an entry is, as in ``two objectives of the kind 'x'``.
-        folder: dotted name of the package whose modules add the entries.
+        folder: dotted name of the package (or module) whose modules add the entries.
         known: how a message introduces the list of kinds.
 
     Example:
@@ -56,7 +54,7 @@ mean 'triangle'?); known shapes: triangle.
         self._imported = False
 
     def add(self, kind: str, entry: T, *, of: object = None) -> T:
-        """Add ``entry``; also a decorator's inside.
+        """Add ``entry``.
 
         Args:
             kind: what it is chosen by.
@@ -76,11 +74,28 @@ mean 'triangle'?); known shapes: triangle.
         self.entries[kind], self._origins[kind] = entry, origin
         return entry
 
+    def register(self, kind: str, settings: type[Settings], **attributes: Any) -> Callable[[C], C]:
+        """Decorator: add a class, a `Chosen`, under ``kind``.
+
+        Args:
+            kind: what it is chosen by.
+            settings: class of its settings, which becomes its ``settings_class``.
+            **attributes: of the class, as ``formula`` and ``paper``.
+        """
+
+        def add(entry: C) -> C:
+            for name, value in (attributes | {"kind": kind, "settings_class": settings}).items():
+                setattr(entry, name, value)
+            self.add(kind, cast(T, entry))
+            return entry
+
+        return add
+
     def all(self) -> dict[str, T]:
         """Every entry by kind, in alphabetical order."""
         if not self._imported:
             package = importlib.import_module(self.folder)
-            for module in pkgutil.iter_modules(package.__path__):
+            for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
                 if not module.name.startswith("__"):  # __main__ is a program
                     importlib.import_module(f"{self.folder}.{module.name}")
             self._imported = True
@@ -99,16 +114,53 @@ mean 'triangle'?); known shapes: triangle.
         """
         known = self.all()
         if not isinstance(kind, str) or kind not in known:
-            raise self.unknown(kind, where, setting)
+            raise self._unknown(kind, where, setting)
         return known[kind]
 
-    def unknown(self, kind: Any, where: str, setting: str) -> UserError:
-        """The error of `find`."""
+    def _unknown(self, kind: Any, where: str, setting: str) -> UserError:
         known = self.all()
         return UserError(
             f"{where}: setting '{setting}' is {kind!r}{did_you_mean(str(kind), known)}; "
             f"{self.known}: {', '.join(known)}."
         )
+
+    def settings(self, content: Any, where: str, prefix: str = "") -> Any:
+        """Validate settings by the ``kind`` that they name.
+
+        Args:
+            content: mapping with a ``kind``, or settings that are validated already.
+            where: file the content came from, for the message.
+            prefix: dotted place of it there, as ``loss.core.``.
+
+        Raises:
+            UserError: the kind is missing or unknown, or a setting of it is wrong.
+        """
+        if isinstance(content, Settings):
+            return content
+        if not isinstance(content, Mapping):
+            raise self._unknown(content, where, f"{prefix}kind")
+        entry: Any = self.find(content.get("kind"), where, f"{prefix}kind")
+        return validate(entry.settings_class, content, where, prefix)
+
+    def choice(self, value: Any, info: ValidationInfo) -> Any:
+        """Validator of a field that holds settings of one kind, in the settings of another.
+
+        ``Annotated[SerializeAsAny[PenaltySettings], BeforeValidator(PENALTIES.choice)]``
+        """
+        return self.settings(value, *_place(info, self.what))
+
+    def choices(self, value: Any, info: ValidationInfo) -> Any:
+        """The same of a field that holds a list of them."""
+        if not isinstance(value, list | tuple):
+            return value
+        where, prefix = _place(info, self.what)
+        return tuple(self.settings(x, where, f"{prefix}{n}.") for n, x in enumerate(value))
+
+
+def _place(info: ValidationInfo, what: str) -> tuple[str, str]:
+    """File and dotted place of a field, as `medclip_debias.config.validate` passes them on."""
+    context = info.context or {}
+    return context.get("where", what), f"{context.get('prefix', '')}{info.field_name}."
 
 
 def _origin(entry: object) -> str:
@@ -117,46 +169,23 @@ def _origin(entry: object) -> str:
     return repr(entry) if name is None else f"{getattr(entry, '__module__', '')}.{name}"
 
 
-class Chosen(Generic[S]):
-    """Base of what is chosen by the ``kind`` of its settings.
+class Chosen:
+    """Base of what settings choose by their ``kind``.
 
-    A subclass names its settings class in brackets. If that has a ``kind``, the subclass is
-    registered under it; without (a base of several, or a class of a test) it is not.
-
-    Class attributes:
-        registry: where subclasses are added; a base sets it.
-        kind: of the settings class.
-        settings_class: what stands in the brackets.
+    Class attributes, which `Registry.register` sets:
+        kind: its name.
+        settings_class: of its settings.
         formula: one line.
         paper: where it comes from.
-        examples: settings that differ from the defaults, beside which each test that holds for
-            every kind is run; the first should read little, ``{}`` is the defaults.
     """
 
-    registry: ClassVar[Registry[Any]]
     kind: ClassVar[str]
     settings_class: ClassVar[type[Any]]
     formula: ClassVar[str]
     paper: ClassVar[str]
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
-    settings: S
+    settings: Any
 
-    def __init__(self, settings: S | None = None) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
         super().__init__()
-        self.settings = self.settings_class() if settings is None else settings
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for base in cls.__dict__.get("__orig_bases__", ()):
-            for given in get_args(base):
-                if isinstance(given, type) and issubclass(given, Settings):
-                    cls._take(given)
-
-    @classmethod
-    def _take(cls, settings_class: type[Settings]) -> None:
-        cls.settings_class = settings_class
-        field = settings_class.model_fields.get("kind")
-        if field is not None and isinstance(field.default, str) and field.default:
-            cls.kind = field.default
-            cls.registry.add(cls.kind, cls)
+        self.settings = self.settings_class(kind=self.kind) if settings is None else settings

@@ -14,8 +14,8 @@ from medclip_debias import bounds
 from medclip_debias.bounds import keep_in_bounds, within
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.objectives.clip import CLIP
-from medclip_debias.losses.objectives.sogclr import SogCLR, SogCLRSettings
+from medclip_debias.losses.clip import CLIP
+from medclip_debias.losses.sogclr import SogCLR, SogCLRSettings
 from medclip_debias.models.similarity import Similarity
 
 

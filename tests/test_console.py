@@ -114,7 +114,7 @@ def test_how_a_verb_ends_is_said_by_its_exit_code(capsys, monkeypatch, error, co
         raise error
 
     monkeypatch.delenv("MEDCLIP_DEBIAS_DEBUG", raising=False)
-    monkeypatch.setattr("medclip_debias.losses.objective.describe", fail)
+    monkeypatch.setattr("medclip_debias.losses.describe", fail)
     assert run(["losses", "--quiet"]) == code
     assert sentence in capsys.readouterr().err
 

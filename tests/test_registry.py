@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import doctest
 import sys
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BeforeValidator, SerializeAsAny
 
 from medclip_debias import registry
-from medclip_debias.config import Settings
+from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError
 from medclip_debias.registry import Chosen, Registry
 
@@ -69,43 +70,44 @@ def test_two_of_one_kind_are_refused_and_a_reloaded_one_takes_its_place():
         ours.add("wren", Settings)
 
 
-class BirdSettings(Settings):
-    kind: str = ""
-
-
-class Bird(Chosen[Any]):
-    registry: ClassVar[Registry[Any]] = Registry("bird", "nowhere")
-
-
-class WrenSettings(BirdSettings):
-    kind: Literal["wren"] = "wren"
+class WrenSettings(Settings):
+    kind: str = "wren"
     eggs: int = 6
 
 
-class Wren(Bird, Chosen[WrenSettings]):
+BIRDS: Registry[type[Chosen]] = Registry("bird", __name__)
+
+
+@BIRDS.register("wren", WrenSettings, formula="small", paper="Bewick (1797)")
+class Wren(Chosen):
     pass
 
 
-class TameWren(Wren):
-    pass
+class NestSettings(Settings):
+    owner: Annotated[SerializeAsAny[Settings], BeforeValidator(BIRDS.choice)] = WrenSettings()
+    guests: Annotated[tuple[Settings, ...], BeforeValidator(BIRDS.choices)] = ()
 
 
-class Nameless(Bird, Chosen[BirdSettings]):
-    pass
-
-
-def test_the_kind_comes_from_the_settings_that_a_class_names_in_brackets():
-    assert Bird.registry.entries == {"wren": Wren}
-    assert Wren.kind == "wren"
-    assert Wren.settings_class is WrenSettings
+def test_a_registered_class_has_its_kind_and_its_settings():
+    assert (Wren.kind, Wren.settings_class, Wren.formula) == ("wren", WrenSettings, "small")
     assert Wren().settings.eggs == 6
     assert Wren(WrenSettings(eggs=2)).settings.eggs == 2
+    assert BIRDS.settings({"kind": "wren", "eggs": 3}, "run.yaml") == WrenSettings(eggs=3)
 
 
-def test_a_subclass_without_settings_of_its_own_is_not_another_entry():
-    assert TameWren.settings_class is WrenSettings
-    assert Nameless.settings_class is BirdSettings
-    assert list(Bird.registry.entries) == ["wren"]
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ({"owner": {"kind": "wran"}}, "nest.owner.kind"),
+        ({"owner": 3}, "nest.owner.kind"),
+        ({"owner": {"kind": "wren", "eggz": 1}}, "nest.owner.eggz"),
+        ({"guests": [{"kind": "wren"}, {}]}, "nest.guests.1.kind"),
+        ({"guests": {"kind": "wren"}}, "nest.guests"),
+    ],
+)
+def test_a_wrong_choice_in_other_settings_is_named_by_its_place(content, key):
+    with pytest.raises(UserError, match=f"run.yaml: .*'{key}'"):
+        validate(NestSettings, content, "run.yaml", "nest.")
 
 
 def test_the_example_in_the_docstring_runs():

@@ -179,7 +179,7 @@ def features(
 @app.command(rich_help_panel=TRAINING, example="losses --json")
 def losses(as_json: AsJson = False) -> None:
     """List objectives and policies (formula, paper, settings), and the presets of `--loss`."""
-    from medclip_debias.losses.objective import describe
+    from medclip_debias.losses import describe
     from medclip_debias.losses.presets import TABLE_1, describe_presets
 
     listing, presets = describe(), describe_presets()

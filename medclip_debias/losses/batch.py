@@ -1,132 +1,63 @@
-# ruff: noqa: RUF009  (each call gives a field of the dataclass)
-"""The batch that every objective takes, and the declaration of each of its fields.
-
-A field is declared once, in `ContrastiveBatch`, with the axis that it runs along:
-
-- ``image``: one row an image, ``text``: one entry a sentence, ``pair``: a matrix of sentences by
-  sentences, ``whole``: one value for the batch.
-
-Its shape check, how it is gathered from several processes (`medclip_debias.losses.distributed`),
-how it is repeated for two views, and how a run looks it up (`medclip_debias.training.fields`)
-follow from that.
-"""
+"""The batch that every objective takes: similarities, what is known beside them, anchors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medclip_debias.losses.anchors import (
-    Anchors,
-    Direction,
-    image_anchors,
-    text_anchors,
-    view_anchors,
-)
-
-Axis = Literal["image", "text", "pair", "whole"]
-
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+Direction = Literal["text_to_image", "image_to_text", "symmetric"]
 
 
-@dataclass(frozen=True)
-class BatchField:
-    """What is known of one field of the batch.
+class Field(NamedTuple):
+    """What a field of the batch holds.
 
     Attributes:
-        axis: what it has one row for.
+        axis: ``image`` one row an image, ``text`` one entry a sentence, ``pair`` a matrix of
+            sentences by sentences, ``whole`` one value for the batch.
         holds: ``numbers``, ``integers``, ``truth`` (true or false), or ``value`` (no tensor).
-        columns: letter for the number of columns, for a matrix that may have any.
-        names: field that names the columns, if the batch has it.
+        columns: letter for any number of columns, or the field that names them.
         blanks: NaN is a value, and only an infinity is refused.
     """
 
-    axis: Axis
+    axis: Literal["image", "text", "pair", "whole"]
     holds: Literal["numbers", "integers", "truth", "value"] = "numbers"
     columns: str | None = None
-    names: str | None = None
     blanks: bool = False
 
-    def check(self, name: str, batch: ContrastiveBatch) -> None:
-        """Check what ``batch`` has under ``name``.
 
-        Raises:
-            ValueError: its shape or type is wrong.
-            FloatingPointError: it holds a number that is none.
-        """
-        value = getattr(batch, name)
-        if value is None or self.holds == "value":
-            return
-        shape = tuple(value.shape)
-        # A share of the batch has some rows of the matrix.
-        expected = shape if name == "similarity" else self._shape(batch)
-        alike = len(shape) == len(expected) and all(
-            isinstance(want, str) or want == got for want, got in zip(expected, shape, strict=True)
-        )
-        if not alike:
-            printed = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
-            raise ValueError(f"{name} has shape {shape}, expected ({printed})")
-        if self.holds == "truth" and value.dtype != torch.bool:
-            raise ValueError(f"{name} must hold true or false, it holds {value.dtype}")
-        if self.holds == "integers" and value.dtype not in _INTEGERS:
-            raise ValueError(f"{name} must hold integers, it holds {value.dtype}")
-        if self.holds == "numbers":
-            self._check_numbers(name, value)
-
-    def repeated(self, value: Any) -> Any:
-        """``value`` of n images for the 2n views of them."""
-        if value is None or self.axis == "whole":
-            return value
-        return value.repeat((2, 2) if self.axis == "pair" else (2,) + (1,) * (value.ndim - 1))
-
-    def random(self, images: int, sentences: int, generator: torch.Generator) -> Tensor:
-        """Some value of this field for so many images and sentences, to try an objective with.
-
-        Numbers are float64 in [0, 1], integers lie below the number of rows, and a matrix with
-        any number of columns has as many as there are images or sentences, whichever is more.
-        """
-        sizes = {"image": (images,), "text": (sentences,), "pair": (sentences, sentences)}
-        shape: tuple[int, ...] = sizes.get(self.axis, ())
-        shape = shape if self.columns is None else (*shape, max(images, sentences))
-        if self.holds == "integers":
-            return torch.randint(0, shape[0], shape, generator=generator)
-        numbers = torch.rand(shape, generator=generator, dtype=torch.float64)
-        return numbers < 0.5 if self.holds == "truth" else numbers
-
-    def _shape(self, batch: ContrastiveBatch) -> tuple[int | str, ...]:
-        images, sentences = batch.counts
-        sizes = {"image": (images,), "text": (sentences,), "pair": (sentences, sentences)}
-        rows: tuple[int | str, ...] = sizes.get(self.axis, ())
-        if self.columns is None:
-            return rows
-        names = None if self.names is None else getattr(batch, self.names)
-        return (*rows, self.columns if names is None else len(names))
-
-    def _check_numbers(self, name: str, value: Tensor) -> None:
-        if self.blanks:
-            if torch.isinf(value).any():
-                raise FloatingPointError(f"'{name}' holds an infinity")
-        elif not torch.isfinite(value).all():
-            raise FloatingPointError(f"'{name}' holds a NaN or an infinity")
+FIELDS: dict[str, Field] = {
+    "image_of_sentence": Field("text", "integers"),
+    "study_of_image": Field("image", "integers"),
+    "log_prob": Field("text"),
+    "eta": Field("text"),
+    "text_ids": Field("text", "integers"),
+    "sample_ids": Field("image", "integers"),
+    "labels": Field("image", columns="label_names", blanks=True),
+    "text_similarity": Field("pair"),
+    "keywords": Field("text", "integers"),
+    "label_names": Field("whole", "value"),
+    "graph": Field("pair"),
+    "agreement": Field("image", "truth", columns="X"),
+    "stated": Field("image", "integers", columns="P"),
+    "claims": Field("text", "integers", columns="L"),
+    "seed": Field("whole", "value"),
+    "done": Field("whole", "value"),
+}
+"""Every optional field of the batch. Its checks, how it is gathered from several processes, how it
+is repeated for two views and how a run looks it up (`medclip_debias.training.fields`) follow."""
 
 
-def _along(axis: Axis, **more: Any) -> Any:
-    """Declare an optional field of the batch: see `BatchField`."""
-    return field(default=None, metadata={"declared": BatchField(axis, **more)})
-
-
-@dataclass(frozen=True)
 class ContrastiveBatch:
     """The similarities of one batch, and what an objective may need beside them.
 
     Half-precision similarities are raised to float32: the objectives compute in float32 or
-    better, also under autocast.
+    better, also under autocast. ``batch["labels"]`` gives an optional field.
 
-    Attributes:
+    Args:
         similarity: ``[I, T]`` scores of I images and T sentences on the cosine scale [-1, 1].
         scale: scalar ``g2`` in [1, 100] that multiplies them.
         image_of_sentence: ``[T]`` index of each sentence's own image; by default sentence j
@@ -151,58 +82,81 @@ class ContrastiveBatch:
             ``-(p + 1)`` where it states it false, 0 for none.
         seed: what random choices of this step derive from (`generator`).
         done: share of the run's steps that lie before this one, for whatever has a schedule.
+
+    Raises:
+        ValueError: the batch is empty, or a field's shape, type or range is wrong.
+        FloatingPointError: a field holds a number that is none.
     """
 
-    similarity: Tensor
-    scale: Tensor
-    image_of_sentence: Tensor | None = _along("text", holds="integers")
-    study_of_image: Tensor | None = _along("image", holds="integers")
-    log_prob: Tensor | None = _along("text")
-    eta: Tensor | None = _along("text")
-    text_ids: Tensor | None = _along("text", holds="integers")
-    sample_ids: Tensor | None = _along("image", holds="integers")
-    labels: Tensor | None = _along("image", columns="L", names="label_names", blanks=True)
-    text_similarity: Tensor | None = _along("pair")
-    keywords: Tensor | None = _along("text", holds="integers")
-    label_names: tuple[str, ...] | None = _along("whole", holds="value")
-    graph: Tensor | None = _along("pair")
-    agreement: Tensor | None = _along("image", holds="truth", columns="X")
-    stated: Tensor | None = _along("image", holds="integers", columns="P")
-    claims: Tensor | None = _along("text", holds="integers", columns="L")
-    seed: int | None = _along("whole", holds="value")
-    done: float | None = _along("whole", holds="value")
-
-    def __post_init__(self) -> None:
-        for name in ("similarity", "scale"):
-            value = getattr(self, name)
-            if value.dtype in (torch.bfloat16, torch.float16):
-                object.__setattr__(self, name, value.float())
+    def __init__(
+        self,
+        similarity: Tensor,
+        scale: Tensor | float,
+        image_of_sentence: Tensor | None = None,
+        study_of_image: Tensor | None = None,
+        **fields: Any,
+    ) -> None:
+        scale = scale if isinstance(scale, Tensor) else similarity.new_tensor(scale)
+        half = (torch.bfloat16, torch.float16)
+        self.similarity, self.scale = (
+            x.float() if x.dtype in half else x for x in (similarity, scale)
+        )
         images, sentences = self.counts
         if not (images and sentences):
             raise ValueError(
                 f"the batch is empty: similarity has shape {(images, sentences)}, and a mean over "
                 "no anchor is no number; leave such a batch out"
             )
-        if self.image_of_sentence is None:
+        if image_of_sentence is None:
             if images != sentences:
                 raise ValueError(
                     f"{sentences} sentences and {images} images: say in image_of_sentence which "
                     "image each sentence belongs to"
                 )
-            own = torch.arange(images, device=self.similarity.device)
-            object.__setattr__(self, "image_of_sentence", own)
-        for name, declared in FIELDS.items():
-            declared.check(name, self)
+            image_of_sentence = torch.arange(images, device=similarity.device)
+        check_names(type(self).__name__, fields)
+        fields |= {"image_of_sentence": image_of_sentence, "study_of_image": study_of_image}
+        self.fields = {name: value for name, value in fields.items() if value is not None}
+        self.owners, self.study_of_image = image_of_sentence, study_of_image
+        _check_numbers("similarity", self.similarity)
+        _check_numbers("scale", self.scale)
+        if scale.ndim:
+            raise ValueError(f"scale has shape {tuple(scale.shape)}, expected ()")
+        for name, value in self.fields.items():
+            self._check(name, value)
         self._check_range("image_of_sentence", images, "images")
-        if self.agreement is not None:
-            self._check_range("text_ids", self.agreement.shape[1], "columns of agreement")
-        if self.claims is not None and self.stated is not None and self.claims.numel():
-            last, count = int(self.claims.abs().max()), self.stated.shape[1]
+        if "agreement" in self.fields:
+            columns = self.fields["agreement"].shape[1]
+            self._check_range("text_ids", columns, "columns of agreement")
+        if {"claims", "stated"} <= self.fields.keys() and self.fields["claims"].numel():
+            last, count = int(self.fields["claims"].abs().max()), self.fields["stated"].shape[1]
             if last > count:
                 raise ValueError(f"claims holds {last}, but stated has {count} propositions")
 
+    def _check(self, name: str, value: Any) -> None:
+        axis, holds, columns, blanks = FIELDS[name]
+        if holds == "value":
+            return
+        images, sentences = self.counts
+        expected: list[int | str] = [images if axis == "image" else sentences]
+        expected += [sentences] if axis == "pair" else []
+        if columns is not None:
+            expected.append(len(self.fields[columns]) if columns in self.fields else columns)
+        shape = tuple(value.shape)
+        if len(shape) != len(expected) or any(
+            want not in (size, columns) for want, size in zip(expected, shape, strict=True)
+        ):
+            wanted = ", ".join(map(str, expected))
+            raise ValueError(f"{name} has shape {shape}, expected ({wanted})")
+        if holds == "truth" and value.dtype != torch.bool:
+            raise ValueError(f"{name} must hold true or false, it holds {value.dtype}")
+        if holds == "integers" and (value.is_floating_point() or value.dtype == torch.bool):
+            raise ValueError(f"{name} must hold integers, it holds {value.dtype}")
+        if holds == "numbers":
+            _check_numbers(name, value, blanks)
+
     def _check_range(self, name: str, count: int, what: str) -> None:
-        value = getattr(self, name)
+        value = self.fields.get(name)
         if value is None:
             return
         low, high = (int(end) for end in torch.aminmax(value))
@@ -220,14 +174,24 @@ class ContrastiveBatch:
             images: ``[I, D]``; brought to unit length, in float32 or better.
             sentences: ``[T, D]``, likewise.
             scale: ``g2``, for instance ``model.logit_scale.exp()`` of open_clip.
-            **fields: any other attribute of the batch.
+            **fields: any other argument of the batch.
 
         Example:
             >>> batch = ContrastiveBatch.from_embeddings(torch.eye(3), torch.eye(3), 14.0)
             >>> batch.similarity.diagonal()
             tensor([1., 1., 1.])
         """
-        return cls(_cosine(images, sentences), _scalar(scale, images), **fields)
+        return cls(cosine(images, sentences), scale, **fields)
+
+    def __getitem__(self, name: str) -> Any:
+        """The optional field ``name``.
+
+        Raises:
+            ValueError: the batch does not have it.
+        """
+        if name not in self.fields:
+            raise ValueError(f"the batch lacks the field '{name}', which the objective reads")
+        return self.fields[name]
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -242,107 +206,143 @@ class ContrastiveBatch:
     def mean(self, values: Tensor) -> Tensor:
         """Mean of what belongs to the anchors, for diagnostics; 0 where there is nothing."""
         with torch.no_grad():
-            found = torch.stack([values.sum(), values.new_tensor(values.numel())])
-            whole, count = self.total(found)
-            return whole / count.clamp(min=1)
+            values = values if values.is_floating_point() else values.to(self.similarity.dtype)
+            total, count = self.total(
+                torch.stack([values.sum(), values.new_tensor(values.numel())])
+            )
+            return total / count.clamp(min=1)
 
-    @property
-    def owners(self) -> Tensor:
-        """``image_of_sentence``, never None."""
-        assert self.image_of_sentence is not None
-        return self.image_of_sentence
-
-    def needed(self, name: str, reader: str) -> Any:
-        """The optional field ``name``, or an error that says who reads it."""
-        value = getattr(self, name)
-        if value is None:
-            raise ValueError(f"'{reader}' needs the field '{name}' of the batch")
-        return value
-
-    def generator(self, reader: str, stream: int = 0) -> torch.Generator:
+    def generator(self, stream: int = 0) -> torch.Generator:
         """Random numbers that depend on ``seed`` and ``stream`` alone.
 
         Generated on the CPU, so that they are the same on every machine and rank.
         """
-        seed = int(self.needed("seed", reader))
-        return torch.Generator().manual_seed((seed * 1_000_003 + stream) % 2**62)
+        return torch.Generator().manual_seed((int(self["seed"]) * 1_000_003 + stream) % 2**62)
 
     def anchors(self, direction: Direction) -> list[Anchors]:
-        """The anchors of ``direction``: one set, or two for ``symmetric``."""
-        makers = {
-            "text_to_image": [text_anchors],
-            "image_to_text": [image_anchors],
-            "symmetric": [text_anchors, image_anchors],
-        }[direction]
-        return [make(self) for make in makers]
+        """The anchors of ``direction``: one set, or two for ``symmetric``.
 
-
-FIELDS: dict[str, BatchField] = {
-    "similarity": BatchField("image", columns="T"),
-    "scale": BatchField("whole"),
-} | {
-    each.name: each.metadata["declared"]
-    for each in fields(ContrastiveBatch)
-    if "declared" in each.metadata
-}
-"""Every field of the batch by its name; the optional ones from their declaration."""
+        An image anchor is the pair of an image and a sentence of it; the image's other sentences
+        are neither positive nor negative.
+        """
+        sets = []
+        if direction != "image_to_text":
+            logits = (self.similarity * self.scale).T
+            sets.append(text_rows(logits, torch.arange(len(logits), device=logits.device), self))
+        if direction != "text_to_image":
+            logits = (self.similarity * self.scale)[self.owners]
+            sets.append(image_rows(logits, torch.arange(len(logits), device=logits.device), self))
+        return sets
 
 
 @dataclass(frozen=True)
-class TwoViewBatch(ContrastiveBatch):
-    """Two views of each of n images, for studies without text (SimCLR).
+class Anchors:
+    """One row an anchor: its candidates' logits, its positive, its negatives.
 
-    ``similarity`` is ``[2n, 2n]``: views 0..n-1 are the first of each image, n..2n-1 the second.
-    Every other field has one entry a view. ``direction`` means nothing here: each view is an
-    anchor, its other view the positive, the 2n-2 views of other images the negatives.
+    Attributes:
+        logits: ``[A, C]`` scaled similarities ``s``.
+        positive: ``[A]`` logit of the positive, ``s+``.
+        negatives: ``[A, C]`` bool, True where the candidate is a negative.
+        scale: scalar ``g2``.
+        own: ``[A]`` column of the positive.
+        rows: ``[A]`` what each anchor is: index of its sentence in the batch (for ``view``
+            anchors, of the view).
+        columns: ``[C]`` what each candidate is: index of an image, a sentence or a view.
+        side: what the anchors are: ``text`` (candidates are images), ``image`` (candidates are
+            sentences) or ``view`` (candidates are views).
+        others: ``[A, C]`` bool, the negatives before any policy.
+        weights: ``[A, C]`` weight ``W >= 0`` of each negative; None is 1 everywhere.
+        positives: ``[A, C]`` bool, all ``v_m`` of the debiased loss; None is the positive alone.
     """
 
-    def __post_init__(self) -> None:
-        views, columns = self.similarity.shape
-        if views != columns or views % 2:
-            raise ValueError(
-                f"similarity has shape {(views, columns)}, expected (2n, 2n) for n images"
-            )
-        super().__post_init__()
+    logits: Tensor
+    positive: Tensor
+    negatives: Tensor
+    scale: Tensor
+    own: Tensor
+    rows: Tensor
+    columns: Tensor
+    side: Literal["text", "image", "view"]
+    others: Tensor
+    weights: Tensor | None = None
+    positives: Tensor | None = None
 
-    @classmethod
-    def from_views(
-        cls, first: Tensor, second: Tensor, scale: Tensor | float, **fields: Any
-    ) -> TwoViewBatch:
-        """Batch from the embeddings of two views of each image.
+    @property
+    def is_own(self) -> Tensor:
+        """``[A, C]`` bool, True at each anchor's positive."""
+        columns = torch.arange(self.logits.shape[1], device=self.logits.device)
+        return columns[None, :] == self.own[:, None]
+
+    @property
+    def mass(self) -> Tensor:
+        """``[A]`` total weight of the negatives, ``N`` when all weights are 1."""
+        if self.weights is None:
+            return self.negatives.sum(dim=1).to(self.logits.dtype)
+        return (self.weights * self.negatives).sum(dim=1)
+
+    @property
+    def relative_logits(self) -> Tensor:
+        """``[A, C]`` logits minus the positive's, ``s - s+``."""
+        return self.logits - self.positive[:, None]
+
+    def weighted_logits(self, logits: Tensor | None = None) -> Tensor:
+        """``[A, C]`` logits plus ``log W`` at each negative; elsewhere as they are.
+
+        ``masked_logsumexp(anchors.weighted_logits(), anchors.negatives)`` is the logarithm of
+        ``sum_n W_n exp(s_n - s+)``.
 
         Args:
-            first: ``[n, D]``; brought to unit length, in float32 or better.
-            second: ``[n, D]``, of the same images in the same order.
-            scale: ``1 / tau``.
-            **fields: other attributes with one entry an image, as ``eta`` ``[n]``, ``labels``
-                ``[n, L]`` or ``text_similarity`` ``[n, n]``; they are repeated for both views.
-
-        Example:
-            >>> batch = TwoViewBatch.from_views(torch.eye(2), torch.eye(2), 2.0)
-            >>> batch.anchors("symmetric")[0].negatives.sum(dim=1)
-            tensor([2, 2, 2, 2])
+            logits: ``[A, C]``; by default `relative_logits`.
         """
-        views = torch.cat([first, second])
-        twice = {
-            name: FIELDS[name].repeated(value) if name in FIELDS else value
-            for name, value in fields.items()
-        }
-        return cls(_cosine(views, views), _scalar(scale, views), **twice)
-
-    def anchors(self, direction: Direction) -> list[Anchors]:  # noqa: ARG002
-        """Every view against all views but itself: one set."""
-        return [view_anchors(self)]
+        logits = self.relative_logits if logits is None else logits
+        if self.weights is None:
+            return logits
+        return logits + torch.where(self.negatives, self.weights, 1.0).log()
 
 
-def _cosine(rows: Tensor, columns: Tensor) -> Tensor:
+def text_rows(logits: Tensor, rows: Tensor, batch: ContrastiveBatch) -> Anchors:
+    """Sentences as anchors: ``rows`` ``[A]`` which, with their logits ``[A, I]`` to all images."""
+    images = torch.arange(logits.shape[1], device=logits.device)
+    own = batch.owners[rows]
+    others = images[None, :] != own[:, None]
+    positive = logits.gather(1, own[:, None]).squeeze(1)
+    return Anchors(logits, positive, others, batch.scale, own, rows, images, "text", others)
+
+
+def image_rows(logits: Tensor, rows: Tensor, batch: ContrastiveBatch) -> Anchors:
+    """The images of sentences as anchors: which, with their logits ``[A, T]`` to all sentences."""
+    pairs = torch.arange(logits.shape[1], device=logits.device)
+    others = batch.owners[None, :] != batch.owners[rows][:, None]
+    positive = logits.gather(1, rows[:, None]).squeeze(1)
+    return Anchors(logits, positive, others, batch.scale, rows, rows, pairs, "image", others)
+
+
+def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
+    """``[A]`` log of the sum of ``exp(values)`` ``[A, C]`` where ``mask``.
+
+    A row without any gets a finite number with gradient 0: logsumexp of nothing but -inf has a
+    NaN gradient. The caller must not use that number.
+    """
+    fill = torch.where(mask.any(dim=1), -torch.inf, 0.0).to(values.dtype)[:, None]
+    return torch.logsumexp(torch.where(mask, values, fill), dim=1)
+
+
+def check_names(reader: str, fields: Any) -> None:
+    """Refuse a field that no batch has."""
+    unknown = set(fields) - set(FIELDS)
+    if unknown:
+        raise TypeError(f"{reader} knows no field '{min(unknown)}'")
+
+
+def cosine(rows: Tensor, columns: Tensor) -> Tensor:
+    """Cosines of two sets of vectors, in float32 or better also under autocast."""
     with torch.autocast(rows.device.type, enabled=False):
         rows, columns = (x if x.dtype == torch.float64 else x.float() for x in (rows, columns))
         return F.normalize(rows, dim=-1) @ F.normalize(columns, dim=-1).T
 
 
-def _scalar(value: Tensor | float, like: Tensor) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    return torch.tensor(value, dtype=dtype, device=like.device)
+def _check_numbers(name: str, value: Tensor, blanks: bool = False) -> None:
+    if torch.isinf(value).any() if blanks else not torch.isfinite(value).all():
+        raise FloatingPointError(
+            f"'{name}' holds {'an infinity' if blanks else 'a NaN or an infinity'}"
+        )

@@ -18,7 +18,7 @@ process, so its copies stay bit for bit equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, TwoViewBatch
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, check_names
+from medclip_debias.losses.two_views import TwoViewBatch
 
 
 @dataclass(frozen=True)
@@ -139,41 +140,36 @@ def gather_batch(
             Those with the axis ``pair`` are this process's rows of the whole matrix; those with
             the axis ``whole`` must be equal everywhere.
     """
-    check_known("gather_batch", fields)
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
+    known = gather_fields(fields, ranks, images, texts, text_vectors)
     everyone = gather_rows(sentences, ranks, texts)
     similarity = gather_rows(score(regions, everyone), ranks, images)
     if image_of_sentence is None:
         if len(regions) != len(sentences):
             raise ValueError("say in image_of_sentence which image each sentence belongs to")
         image_of_sentence = torch.arange(len(sentences), device=sentences.device)
-    owners = image_of_sentence + sum(images[: ranks.rank])
-    whole: dict[str, Any] = {"image_of_sentence": gather_rows(owners, ranks, texts)}
-    whole |= gather_fields(fields, ranks, images, texts)
-    if text_vectors is not None:
-        vectors = gather_rows(text_vectors, ranks, texts)
-        whole["text_similarity"] = (vectors @ vectors.T).clamp(-1, 1)
-    return ContrastiveBatch(similarity, scale, **whole)
-
-
-def check_known(reader: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a field that no batch has."""
-    unknown = set(fields) - set(FIELDS)
-    if unknown:
-        raise TypeError(f"{reader} knows no field '{min(unknown)}'")
+    owners = gather_rows(image_of_sentence + sum(images[: ranks.rank]), ranks, texts)
+    return ContrastiveBatch(similarity, scale, owners, **known)
 
 
 def gather_fields(
-    fields: Mapping[str, Any], ranks: Ranks, images: list[int], texts: list[int]
+    fields: dict[str, Any],
+    ranks: Ranks,
+    images: list[int],
+    texts: list[int],
+    text_vectors: Tensor | None = None,
 ) -> dict[str, Any]:
     """Each field of all processes, by its axis: rows of images, rows of sentences, or as it is."""
-    whole: dict[str, Any] = {}
+    check_names("a gathered batch", fields)
+    known = dict(fields)
     for name, value in fields.items():
-        axis = FIELDS[name].axis
-        rows = value is not None and axis != "whole"
-        counts = images if axis == "image" else texts
-        whole[name] = gather_rows(value, ranks, counts) if rows else value
-    return whole
+        if value is not None and FIELDS[name].axis != "whole":
+            counts = images if FIELDS[name].axis == "image" else texts
+            known[name] = gather_rows(value, ranks, counts)
+    if text_vectors is not None:
+        vectors = gather_rows(text_vectors, ranks, texts)
+        known["text_similarity"] = (vectors @ vectors.T).clamp(-1, 1)
+    return known
 
 
 def gather_views(
@@ -189,8 +185,7 @@ def gather_views(
         **fields: attributes with one row an image; those with the axis ``pair`` are this
             process's rows of the whole matrix.
     """
-    check_known("gather_views", fields)
     counts = row_counts(first, ranks)
-    whole = gather_fields(fields, ranks, counts, counts)
+    known = gather_fields(fields, ranks, counts, counts)
     first, second = (gather_rows(view, ranks, counts) for view in (first, second))
-    return TwoViewBatch.from_views(first, second, scale, **whole)
+    return TwoViewBatch.from_views(first, second, scale, **known)

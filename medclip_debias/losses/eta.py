@@ -81,10 +81,10 @@ def fields_of(settings: ConstantEta | LanguageModelEta | TableEta) -> frozenset[
         case ConstantEta():
             return frozenset()
         case LanguageModelEta():
-            own = {"log_prob"}
+            fields = {"log_prob"}
         case TableEta():
-            own = {"eta"}
-    return frozenset(own | ({"seed"} if settings.control != "none" else set()))
+            fields = {"eta"}
+    return frozenset(fields | ({"seed"} if settings.control != "none" else set()))
 
 
 def eta_of(settings: ConstantEta | LanguageModelEta | TableEta, batch: ContrastiveBatch) -> Tensor:
@@ -93,27 +93,15 @@ def eta_of(settings: ConstantEta | LanguageModelEta | TableEta, batch: Contrasti
     Raises:
         ValueError: the batch lacks the log probabilities or the table's values.
     """
-    eta = _plain_eta(settings, batch)
-    if isinstance(settings, ConstantEta) or settings.control == "none":
-        return eta
-    order = torch.randperm(len(eta), generator=batch.generator("eta: control", _STREAM))
-    return eta[order.to(eta.device)]
-
-
-def _plain_eta(
-    settings: ConstantEta | LanguageModelEta | TableEta, batch: ContrastiveBatch
-) -> Tensor:
     like = batch.similarity
     match settings:
         case ConstantEta():
-            return torch.full(
-                (like.shape[1],), settings.value, dtype=like.dtype, device=like.device
-            )
+            return like.new_full((len(batch.owners),), settings.value)
         case LanguageModelEta():
-            if batch.log_prob is None:
-                raise ValueError("eta 'language_model' needs the log_prob of every sentence")
-            return (math.log(settings.a) + settings.k * batch.log_prob.to(like.dtype)).exp()
+            eta = (math.log(settings.a) + settings.k * batch["log_prob"].to(like.dtype)).exp()
         case TableEta():
-            if batch.eta is None:
-                raise ValueError("eta 'table' needs the eta of every sentence")
-            return batch.eta.to(like.dtype) * settings.factor
+            eta = batch["eta"].to(like.dtype) * settings.factor
+    if settings.control == "none":
+        return eta
+    order = torch.randperm(len(eta), generator=batch.generator(_STREAM))
+    return eta[order.to(eta.device)]

@@ -1,4 +1,4 @@
-"""Read the label matrix of a batch: which labels count as present, and which are known."""
+"""Read the label matrix of a batch: which studies are alike by their labels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ CHEX5_NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumo
 """The five labels of the paper's "remove by CheX5 labels"."""
 
 Uncertain = Literal["as_negative", "as_positive", "ignore"]
+Match = Literal["shared", "equal"]
 
 
 def label_sets(
-    batch: ContrastiveBatch, names: tuple[str, ...], uncertain: Uncertain, reader: str
+    batch: ContrastiveBatch, names: tuple[str, ...], uncertain: Uncertain
 ) -> tuple[Tensor, Tensor]:
     """Present labels and known labels of each image.
 
@@ -28,7 +29,6 @@ def label_sets(
         batch: with ``labels``; without ``label_names`` every column is read.
         names: labels to read.
         uncertain: what -1 means: absent, present, or not known.
-        reader: who asks, for the messages.
 
     Returns:
         Two float matrices ``[I, L]`` of 0 and 1.
@@ -36,18 +36,17 @@ def label_sets(
     Raises:
         UserError: the batch has names, but lacks one that is asked for.
     """
-    labels: Tensor = batch.needed("labels", reader)
-    blank = labels.isnan()
-    unlabelled = blank.all(dim=1, keepdim=True)
-    if batch.label_names is not None:
-        absent = [name for name in names if name not in batch.label_names]
-        if absent:
+    labels: Tensor = batch["labels"]
+    unlabelled = labels.isnan().all(dim=1, keepdim=True)
+    columns = batch.fields.get("label_names")
+    if columns is not None:
+        missing = [name for name in names if name not in columns]
+        if missing:
             raise UserError(
-                f"'{reader}' reads the label '{absent[0]}', which this data does not have; "
-                f"it has: {', '.join(batch.label_names)}."
+                f"the loss reads the label '{missing[0]}', which this data does not have; "
+                f"it has: {', '.join(columns)}."
             )
-        columns = [batch.label_names.index(name) for name in names]
-        labels = labels[:, columns]
+        labels = labels[:, [columns.index(name) for name in names]]
     present = labels == 1
     known = (~unlabelled).expand_as(labels)
     if uncertain == "as_positive":
@@ -56,6 +55,15 @@ def label_sets(
         known = known & (labels != -1)
     dtype = batch.similarity.dtype
     return present.to(dtype), known.to(dtype)
+
+
+def alike_by_labels(
+    batch: ContrastiveBatch, match: Match, names: tuple[str, ...], uncertain: Uncertain
+) -> Tensor:
+    """``[I, I]`` bool: some label is present in both (``shared``), or no label known in both
+    differs and there is such a label (``equal``); arguments as of `label_sets`."""
+    present, known = label_sets(batch, names, uncertain)
+    return shared_present(present, known) if match == "shared" else equal_vectors(present, known)
 
 
 def shared_present(present: Tensor, known: Tensor) -> Tensor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from medclip_debias.losses.objective import KnowsRun
-from medclip_debias.losses.policy import PolicySettings
+from medclip_debias.losses.policy import Policy, PolicySettings
 
 
 class LateStartSettings(PolicySettings):
@@ -26,8 +25,8 @@ class LateStartSettings(PolicySettings):
         return self
 
 
-class LateStart(KnowsRun):
-    """Knows the step at which a policy with `LateStartSettings` begins."""
+class LateStart(Policy):
+    """A policy with `LateStartSettings`, which knows the step at which it begins."""
 
     settings: LateStartSettings
     _steps_per_epoch: int | None = None

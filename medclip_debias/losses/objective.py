@@ -1,23 +1,21 @@
-"""What every objective is and returns; find, validate, build and list those of ``objectives``.
+"""What every objective is and returns, and the base of those that have anchors and negatives.
 
-An objective is one file of that folder: a settings class with its ``kind``, and an `Objective`
-subclass. Being there is all the registration there is.
+An objective is a class in a file of this folder with ``@register``; its ``kind`` is chosen by
+``loss.kind`` of a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, nn
 
-from medclip_debias.config import Settings, validate
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.pair_evidence import evidence_kinds, evidence_settings
-from medclip_debias.losses.policy import policies, policy_settings
+from medclip_debias.config import Settings
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
 from medclip_debias.registry import Chosen, Registry
 
 
@@ -37,14 +35,6 @@ class LossOutput:
         return self.per_anchor.mean()
 
 
-class KnowsRun:
-    """Base of the modules that `Objective.begin` tells about the run."""
-
-    def begin(self, *, samples: int, steps_per_epoch: int) -> None:
-        """Take note of the size of the run: see `Objective.begin`."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
 class ParameterGroup:
     """Parameters of an objective and what to multiply the run's learning rate by for them."""
@@ -54,45 +44,24 @@ class ParameterGroup:
 
 
 class LossSettings(Settings):
-    """Base of every objective's settings; each subclass names its ``kind``."""
+    """Base of every objective's settings."""
 
     kind: str = ""
 
 
-class MaskedLMSettings(Settings):
-    """A masked-language-model loss of the text encoder, added with ``weight``.
-
-    ``mask_share`` of the tokens is to be predicted (BERT's 15%).
-    """
-
-    weight: float = Field(1.0, ge=0)
-    mask_share: float = Field(0.15, gt=0, lt=1)
-
-
-L = TypeVar("L", bound=LossSettings)
-
-OBJECTIVES: Registry[type[Objective[Any]]] = Registry(
-    "objective", "medclip_debias.losses.objectives"
-)
-
-
-class Objective(Chosen[L], nn.Module):
+class Objective(Chosen, nn.Module):
     """Base of every objective.
 
-    Called under autocast it switches it off: everything in here is float32 or better.
-
-    A subclass names its settings class in brackets, whose ``kind`` is its name in ``loss.kind``.
+    Called under autocast it switches it off: everything in here is float32 or better. One that
+    changes another objective has it as its ``core``.
 
     Class attributes, beside those of `Chosen`:
-        positive_alone: an anchor that has no negatives costs something (a batch of one, say).
-        whole_batch: why several processes cannot share the loss (`medclip_debias.losses.sharded`);
-            None if the loss of an anchor depends on its own row alone and it is indexed by
-            `Anchors.rows`, with diagnostics by `ContrastiveBatch.mean`.
+        rowwise: the loss of an anchor depends on its own row alone and is indexed by
+            `Anchors.rows`, so that several processes can share the loss
+            (`medclip_debias.losses.sharded`).
     """
 
-    registry: ClassVar[Registry[Any]] = OBJECTIVES
-    positive_alone: bool = False
-    whole_batch: str | None = "does not say that an anchor's loss is its own row's alone"
+    rowwise: ClassVar[bool] = False
 
     def __call__(self, batch: ContrastiveBatch) -> LossOutput:
         """Per-anchor losses of one batch."""
@@ -100,41 +69,56 @@ class Objective(Chosen[L], nn.Module):
             result: LossOutput = super().__call__(batch)
         return result
 
+    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+        """Per-anchor losses of one batch."""
+        raise NotImplementedError
+
     @property
     def requires(self) -> frozenset[str]:
         """Optional fields of the batch that this objective, so set, reads."""
         return frozenset()
 
     @property
-    def masked_lm(self) -> MaskedLMSettings | None:
-        """The masked-language-model term that the training loop is to add, if any."""
-        return None
+    def masked_lm(self) -> Any:
+        """The masked-language-model term that the training loop is to add (BioViL), or None."""
+        core: Objective | None = getattr(self, "core", None)
+        return getattr(self.settings, "masked_lm", None) if core is None else core.masked_lm
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Every learned parameter of this objective, once, by learning rate; none is decayed."""
+        core: Objective | None = getattr(self, "core", None)
+        if core is not None:
+            return core.parameter_groups()
+        own = list(self.parameters())
+        return [ParameterGroup(own)] if own else []
 
     def begin(self, *, samples: int, steps_per_epoch: int) -> None:
         """Tell policies and tables of this objective how large the run is.
 
-        Call it once, before the first batch; a checkpoint may be loaded before or after. Without
-        it tables grow as samples are seen, and only what counts in epochs cannot be used.
+        Call it before the first batch; a checkpoint may be loaded before or after. Without it
+        tables grow as samples are seen, and only what counts in epochs cannot be used.
 
         Args:
             samples: studies of the training set; ``sample_ids`` are below it.
             steps_per_epoch: batches in one pass over them.
         """
         for module in self.modules():
-            if isinstance(module, KnowsRun):
-                module.begin(samples=samples, steps_per_epoch=steps_per_epoch)
-
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """Every learned parameter of this objective, once, by learning rate; none is decayed."""
-        own = list(self.parameters())
-        return [ParameterGroup(own)] if own else []
-
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
-        """Per-anchor losses of one batch."""
-        raise NotImplementedError
+            begin: Any = getattr(module, "begin", None)
+            if begin is not None and not isinstance(module, Objective):
+                begin(samples=samples, steps_per_epoch=steps_per_epoch)
 
 
-def objectives() -> dict[str, type[Objective[Any]]]:
+OBJECTIVES: Registry[type[Objective]] = Registry("objective", "medclip_debias.losses")
+POLICIES: Registry[Any] = Registry(
+    "policy", "medclip_debias.losses.policies", known="known policies"
+)
+"""Of `medclip_debias.losses.policy.Policy`."""
+register = OBJECTIVES.register
+NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(OBJECTIVES.choice)]
+"""Field type of an objective inside another one, validated by the kind it names."""
+
+
+def objectives() -> dict[str, type[Objective]]:
     """All objectives by kind, in alphabetical order."""
     return OBJECTIVES.all()
 
@@ -150,78 +134,90 @@ def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.")
     Raises:
         UserError: the kind is missing or unknown, or a setting of it is wrong.
     """
-    objective = OBJECTIVES.find(content.get("kind"), where, f"{prefix}kind")
-    settings: LossSettings = validate(
-        objective.settings_class, _parts(content, where, prefix), where, prefix
-    )
+    settings: LossSettings = OBJECTIVES.settings(content, where, prefix)
     return settings
 
 
-def _nested(value: Any) -> Any:
-    return loss_settings(value, "core", "") if isinstance(value, dict) else value
-
-
-NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(_nested)]
-"""Field type of an objective inside another one, validated by the kind it names."""
-
-
-class AroundCore(Objective[L]):
-    """Base of the objectives that change another one, their ``core``."""
-
-    core: Objective[Any]
-
-    @property
-    def masked_lm(self) -> MaskedLMSettings | None:
-        """The core's."""
-        return self.core.masked_lm
-
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """The core's."""
-        return self.core.parameter_groups()
-
-
-def _parts(content: Mapping[str, Any], where: str, prefix: str) -> Mapping[str, Any]:
-    """Validate parts that have a kind first, so that a message can name their own keys."""
-    result = dict(content)
-    entries, core = content.get("negatives"), content.get("core")
-    if isinstance(entries, list | tuple):
-        result["negatives"] = tuple(
-            policy_settings(entry, where, f"{prefix}negatives.{place}.")
-            for place, entry in enumerate(entries)
-        )
-    if isinstance(core, Mapping):
-        result["core"] = loss_settings(core, where, f"{prefix}core.")
-    if "evidence" in content:
-        result["evidence"] = evidence_settings(content["evidence"], where, f"{prefix}evidence.")
-    return result
-
-
-def build_objective(settings: LossSettings) -> Objective[Any]:
+def build_objective(settings: LossSettings) -> Objective:
     """Build the objective of validated ``settings``."""
     return objectives()[settings.kind](settings)
 
 
-def describe() -> list[dict[str, Any]]:
-    """Every objective, policy on negatives and kind of evidence: formula, paper, settings.
+class ContrastiveSettings(LossSettings):
+    """What the settings of every contrastive loss share; ``negatives`` are policies, in order."""
 
-    ``role`` is ``objective`` (a ``loss.kind``), ``policy`` (a kind in ``loss.negatives``) or
-    ``evidence`` (a kind in the ``evidence`` of an objective or a policy).
-    """
-    entries: list[dict[str, Any]] = []
-    known: dict[str, Mapping[str, type[Chosen[Any]]]] = {
-        "objective": objectives(),
-        "policy": policies(),
-        "evidence": evidence_kinds(),
-    }
-    for role, classes in known.items():
-        entries.extend(
-            {
-                "kind": kind,
-                "role": role,
-                "formula": cls.formula,
-                "paper": cls.paper,
-                "settings": cls.settings_class().model_dump(mode="json", exclude={"kind"}),
-            }
-            for kind, cls in classes.items()
-        )
-    return entries
+    direction: Direction = "text_to_image"
+    negatives: Annotated[
+        tuple[SerializeAsAny[Settings], ...], BeforeValidator(POLICIES.choices)
+    ] = ()
+
+
+class ContrastiveLoss(Objective):
+    """Base of the objectives that have anchors, positives and weighted negatives."""
+
+    def __init__(self, settings: ContrastiveSettings | None = None) -> None:
+        super().__init__(settings)
+        known = POLICIES.all() if self.settings.negatives else {}
+        self.policies = nn.ModuleList(known[s.kind](s) for s in self.settings.negatives)
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the policies read."""
+        return frozenset[str]().union(*(policy.requires for policy in self._policies))
+
+    @property
+    def _policies(self) -> list[Any]:
+        return list(self.policies)
+
+    def per_anchor(
+        self, anchors: Anchors, batch: ContrastiveBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss of each anchor ``[A]``, and diagnostics: numbers, or one for each anchor.
+
+        Args:
+            anchors: of one direction, as the policies left them; `Anchors.weighted_logits` applies
+                their weights.
+            batch: that the anchors are of.
+        """
+        raise NotImplementedError
+
+    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+        """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
+        sets, diagnostics = self.anchors(batch)
+        output = self.over(sets, batch)
+        return LossOutput(output.per_anchor, diagnostics | output.diagnostics)
+
+    def over(self, sets: list[Anchors], batch: ContrastiveBatch) -> LossOutput:
+        """Mean of `per_anchor` over the directions."""
+        losses, figures = zip(*(self.per_anchor(anchors, batch) for anchors in sets), strict=True)
+        means = {
+            name: batch.mean(torch.stack([each[name] for each in figures])) for name in figures[0]
+        }
+        return LossOutput(torch.stack(losses).mean(dim=0), means)
+
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The batch's anchors in the settings' direction, before any policy."""
+        return batch.anchors(self.settings.direction)
+
+    def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
+        """The batch's anchors in the settings' direction after every policy, and diagnostics.
+
+        ``positive_similarity`` and ``negative_similarity`` are on the cosine scale and taken
+        before any policy; ``removed``, the share of negatives that the policies took away, is
+        there only when there are policies, beside what these report themselves.
+        """
+        before = after = self.candidates(batch)
+        diagnostics: dict[str, Tensor] = {}
+        for policy in self._policies:
+            after = [policy.apply_to(anchors, batch) for anchors in after]
+            diagnostics |= policy.figures()
+        with torch.no_grad():
+            first = before[0]
+            diagnostics["positive_similarity"] = batch.mean(first.positive) / batch.scale
+            negative = batch.mean(first.logits[first.negatives])
+            diagnostics["negative_similarity"] = negative / batch.scale
+            if self._policies:
+                total = batch.total(torch.stack([a.negatives.sum() for a in before]).sum())
+                kept = batch.total(torch.stack([a.negatives.sum() for a in after]).sum())
+                diagnostics["removed"] = 1 - kept / total.clamp(min=1)
+        return after, diagnostics

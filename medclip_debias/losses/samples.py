@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.losses.anchors import Anchors
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.objective import KnowsRun
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.pairs import images_of
 
 
-class SampleTable(nn.Module, KnowsRun):
+class SampleTable(nn.Module):
     """Named columns, one row a training sample, 4 bytes an entry.
 
     A table starts empty and makes room when a sample is first seen, so that a side that is never
@@ -102,19 +101,10 @@ class PerSide(nn.Module):
         super().__init__()
         self.text, self.image, self.view = make(), make(), make()
 
-    def of(
-        self, anchors: Anchors, batch: ContrastiveBatch, reader: str
-    ) -> tuple[SampleTable, Tensor]:
-        """The table of these anchors, with room for them, and the row ``[A]`` of each.
-
-        Args:
-            anchors: of ``batch``.
-            batch: with ``sample_ids``.
-            reader: who asks, for the message when there are none.
-        """
+    def of(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[SampleTable, Tensor]:
+        """The table of these anchors, with room for them, and the row ``[A]`` of each."""
         table: SampleTable = getattr(self, anchors.side)
-        ids: Tensor = batch.needed("sample_ids", reader)
-        rows = ids[anchors.images(batch)[0]].long()
+        rows = batch["sample_ids"][images_of(anchors, batch)[0]].long()
         table.reserve(rows)
         return table, rows
 

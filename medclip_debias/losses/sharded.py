@@ -27,16 +27,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.losses.anchors import Anchors, Direction, image_rows, text_rows, view_rows
-from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
-from medclip_debias.losses.distributed import (
-    Ranks,
-    check_known,
-    gather_fields,
-    gather_rows,
-    row_counts,
+from medclip_debias.losses.batch import (
+    Anchors,
+    ContrastiveBatch,
+    Direction,
+    image_rows,
+    text_rows,
 )
+from medclip_debias.losses.distributed import Ranks, gather_fields, gather_rows, row_counts
 from medclip_debias.losses.objective import LossOutput
+from medclip_debias.losses.two_views import repeated, view_rows
 
 
 def whole_batch_reason(objective: nn.Module) -> str | None:
@@ -45,9 +45,9 @@ def whole_batch_reason(objective: nn.Module) -> str | None:
     Its policies and its evidence count.
     """
     for module in objective.modules():
-        reason = getattr(module, "whole_batch", None)
-        if isinstance(reason, str):
-            return f"'{getattr(module, 'kind', type(module).__name__)}' {reason}"
+        if getattr(module, "rowwise", True) is False:
+            name = getattr(module, "kind", type(module).__name__)
+            return f"'{name}' looks at more than an anchor's own row"
     return None
 
 
@@ -107,7 +107,6 @@ class Share:
         return sum(self.texts[: self.ranks.rank])
 
 
-@dataclass(frozen=True)
 class ShardedBatch(ContrastiveBatch):
     """A process's anchors against all candidates.
 
@@ -115,83 +114,66 @@ class ShardedBatch(ContrastiveBatch):
     fields are of the whole batch, as are the numbers in `Anchors.rows` and ``columns``.
     """
 
-    share: Share | None = None
+    def __init__(self, similarity: Tensor, scale: Tensor, *fields: Any, share: Share, **more: Any):
+        self.share = share
+        super().__init__(similarity, scale, *fields, **more)
 
     @property
     def counts(self) -> tuple[int, int]:
         """I and T of all processes."""
-        return sum(self._share.images), sum(self._share.texts)
-
-    @property
-    def _share(self) -> Share:
-        assert self.share is not None
-        return self.share
+        return sum(self.share.images), sum(self.share.texts)
 
     @cached_property
     def columns(self) -> Tensor:
         """``[I, T of this process]`` scores of all images and this process's sentences."""
-        share = self._share
+        share = self.share
         args = (self.similarity, share.images, share.texts, share.ranks)
         result: Tensor = _Transposed.apply(*args)
         return result
 
-    @property
-    def own(self) -> Tensor:
-        """Indices of this process's sentences."""
-        share = self._share
-        count, device = share.texts[share.ranks.rank], self.similarity.device
-        return torch.arange(count, device=device) + share.first_text
-
     def anchors(self, direction: Direction) -> list[Anchors]:
         """This process's anchors of ``direction``: one set, or two for ``symmetric``."""
-        found = []
+        share, sets = self.share, []
+        texts = share.first_text + torch.arange(
+            share.texts[share.ranks.rank], device=self.similarity.device
+        )
         if direction != "image_to_text":
-            found.append(text_rows((self.columns * self.scale).T, self.own, self))
+            sets.append(text_rows((self.columns * self.scale).T, texts, self))
         if direction != "text_to_image":
-            place = self.owners[self.own] - self._share.first_image
-            found.append(image_rows((self.similarity * self.scale)[place], self.own, self))
-        return found
+            place = self.owners[texts] - share.first_image
+            sets.append(image_rows((self.similarity * self.scale)[place], texts, self))
+        return sets
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over all processes, without gradient."""
-        return _total(value, self._share.ranks)
+        result = value.detach().clone()
+        if self.share.ranks.world > 1:
+            dist.all_reduce(result, group=self.share.ranks.group)
+        return result
 
     def loss_of(self, output: LossOutput) -> Tensor:
         """The loss of the whole batch, with the gradient of this process's anchors in it."""
-        return _loss_of(self, output, self._share.ranks)
+        each, world = output.per_anchor, self.share.ranks.world
+        count = self.total(each.new_tensor(len(each)))
+        # The mean over the processes of these is the mean over all anchors.
+        mine = each.sum() * (world / count)
+        return self.total(mine) / world + (mine - mine.detach())
 
 
-@dataclass(frozen=True)
 class ShardedViews(ShardedBatch):
     """The same of two views of each image: ``similarity`` ``[2 n of this process, 2 n]``."""
 
     @property
     def counts(self) -> tuple[int, int]:
         """2n and 2n."""
-        return 2 * sum(self._share.images), 2 * sum(self._share.images)
+        return 2 * sum(self.share.images), 2 * sum(self.share.images)
 
     def anchors(self, direction: Direction) -> list[Anchors]:  # noqa: ARG002
         """This process's views against all views but themselves: one set."""
-        share = self._share
-        device = self.similarity.device
+        share, device = self.share, self.similarity.device
         rows = torch.arange(share.images[share.ranks.rank], device=device) + share.first_image
         rows = torch.cat([rows, rows + sum(share.images)])
         return [view_rows(self.similarity * self.scale, rows, self.scale)]
-
-
-def _total(value: Tensor, ranks: Ranks) -> Tensor:
-    result = value.detach().clone()
-    if ranks.world > 1:
-        dist.all_reduce(result, group=ranks.group)
-    return result
-
-
-def _loss_of(batch: ShardedBatch, output: LossOutput, ranks: Ranks) -> Tensor:
-    each = output.per_anchor
-    count = batch.total(each.new_tensor(len(each)))
-    # The mean over the processes of these is the mean over all anchors.
-    mine = each.sum() * (ranks.world / count)
-    return batch.total(mine) / ranks.world + (mine - mine.detach())
 
 
 def shard_batch(
@@ -206,26 +188,20 @@ def shard_batch(
     **fields: Any,
 ) -> ShardedBatch:
     """This process's share of the batch; arguments as of `distributed.gather_batch`."""
-    check_known("shard_batch", fields)
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
     share = Share(ranks, images, texts)
     similarity = score(regions, gather_rows(sentences, ranks, texts))
     owners = gather_rows(image_of_sentence + share.first_image, ranks, texts)
-    whole = gather_fields(fields, ranks, images, texts)
-    if text_vectors is not None:
-        vectors = gather_rows(text_vectors, ranks, texts)
-        whole["text_similarity"] = (vectors @ vectors.T).clamp(-1, 1)
-    return ShardedBatch(similarity, scale, owners, **whole, share=share)
+    known = gather_fields(fields, ranks, images, texts, text_vectors)
+    return ShardedBatch(similarity, scale, owners, **known, share=share)
 
 
 def shard_views(
     first: Tensor, second: Tensor, scale: Tensor, ranks: Ranks, **fields: Any
 ) -> ShardedViews:
     """This process's share of a two-view batch; arguments as of `distributed.gather_views`."""
-    check_known("shard_views", fields)
     counts = row_counts(first, ranks)
-    whole = gather_fields(fields, ranks, counts, counts)
-    twice = {name: FIELDS[name].repeated(value) for name, value in whole.items()}
+    known = repeated(gather_fields(fields, ranks, counts, counts))
     with torch.autocast(first.device.type, enabled=False):
         views = [
             F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
@@ -235,4 +211,4 @@ def shard_views(
         similarity = torch.cat(views) @ everyone.T
     owners = torch.arange(len(everyone), device=first.device)
     share = Share(ranks, counts, counts)
-    return ShardedViews(similarity, scale, owners, **twice, share=share)
+    return ShardedViews(similarity, scale, owners, **known, share=share)

@@ -40,7 +40,7 @@ class Learned:
     synthetic: bool
 
     @property
-    def objective(self) -> Objective[Any]:
+    def objective(self) -> Objective:
         """The run's."""
         return self.run.objective
 

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from medclip_debias.data.loader import TrainingStudies
-from medclip_debias.losses.anchors import Anchors
-from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
+from medclip_debias.losses.batch import FIELDS, Anchors, ContrastiveBatch
+from medclip_debias.losses.evidence import PairEvidence
 from medclip_debias.losses.late_start import LateStart
-from medclip_debias.losses.objectives.multi_positive import MultiPositive
-from medclip_debias.losses.pair_evidence import PairEvidence
-from medclip_debias.losses.policies.weigh_by_evidence import WeighByEvidence
-from medclip_debias.losses.policy import NegativePolicy
+from medclip_debias.losses.multi_positive import MultiPositive
+from medclip_debias.losses.policies.evidence import WeighByEvidence
+from medclip_debias.losses.policy import Policy
 from medclip_debias.reporting.content import Rows, number
 from medclip_debias.reporting.learned_from import Learned
 from medclip_debias.training.fields import BatchFields
@@ -124,7 +123,7 @@ def judged(learned: Learned) -> tuple[list[Judged], list[str]]:
 def _parts(learned: Learned) -> Iterator[Any]:
     """Multiple positives, then policies, in the order of the objective."""
     for module in learned.objective.modules():
-        if isinstance(module, MultiPositive | NegativePolicy):
+        if isinstance(module, MultiPositive | Policy):
             yield module
 
 
@@ -153,7 +152,7 @@ def _weight(weight: float) -> str:
 
 
 def _by_evidence(
-    evidence: PairEvidence[Any],
+    evidence: PairEvidence,
     drawn: Sample,
     title: str,
     threshold: float,
@@ -174,7 +173,7 @@ def _by_evidence(
     )
 
 
-def _by_policy(part: NegativePolicy[Any], drawn: Sample) -> Judged:
+def _by_policy(part: Policy, drawn: Sample) -> Judged:
     before = drawn.anchors
     after = part.apply_to(before, drawn.batch)
     kept, others = after.negatives, before.negatives

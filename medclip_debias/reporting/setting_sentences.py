@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from medclip_debias.evaluation.catalogue import VALIDATION
-from medclip_debias.losses.objective import objectives
-from medclip_debias.losses.pair_evidence import evidence_kinds
-from medclip_debias.losses.policy import policies
+from medclip_debias.losses.evidence import EVIDENCE
+from medclip_debias.losses.objective import POLICIES, objectives
 from medclip_debias.training.settings import TrainSettings
 
 Settings = Mapping[str, Any]
@@ -108,13 +107,13 @@ def _eta(eta: Settings) -> str:
 def _evidence(evidence: Settings) -> str:
     kind = str(evidence.get("kind", ""))
     text = f"What agrees is known from {_EVIDENCE.get(kind, f'the evidence {kind}')}."
-    known = evidence_kinds().get(kind)
+    known = EVIDENCE.all().get(kind)
     return " ".join([text, *_others(evidence, known, {"kind"})])
 
 
 def _policy(policy: Settings) -> list[str]:
     kind = str(policy.get("kind", ""))
-    known = policies().get(kind)
+    known = POLICIES.all().get(kind)
     said = [_POLICIES.get(kind) or f"The policy '{kind}'{_formula(known)}."]
     if policy.get("evidence"):
         said.append(_evidence(policy["evidence"]))

@@ -1,9 +1,8 @@
 """What an objective asks for beside the similarities, gathered for each batch of a run.
 
-Each field of `ContrastiveBatch` that a run can give has one reader here: a function of the run's
-data. What it returns, and how a batch looks it up, follows from the axis of the field: one row for
-each distinct sentence (``text``), for each study (``image``), the unit vector of each distinct
-sentence (``pair``), or one value (``whole``).
+`READERS` has a function of the run's data for each field of `ContrastiveBatch` that a run can give.
+Its value has one row for each distinct sentence (axis ``text``), for each study (``image``), the
+unit vector of each distinct sentence (``pair``), or is one value (``whole``).
 """
 
 from __future__ import annotations
@@ -28,17 +27,9 @@ from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.eta import LanguageModelEta, TableEta
-from medclip_debias.losses.evidence.claims import Claims, ClaimsSettings
-from medclip_debias.losses.evidence.known import Known
+from medclip_debias.losses.evidence import ClaimsSettings
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
-from medclip_debias.losses.objectives.keyword_supervision import KeywordSettings
-from medclip_debias.losses.objectives.multi_positive import MultiPositive, MultiPositiveSettings
-from medclip_debias.losses.objectives.supcon import SupCon
-from medclip_debias.losses.policies.known import RemoveKnown
-from medclip_debias.losses.policies.mask import MaskIdenticalText, MaskSameStudy
-from medclip_debias.losses.policies.text import RemoveByText
-from medclip_debias.losses.policies.weigh_by_evidence import WeighByEvidence
 from medclip_debias.models.starting import TrainableModel
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
 
@@ -76,7 +67,7 @@ class RunData:
         model: before its first step, where there is no ``text_folder``.
     """
 
-    objective: Objective[Any]
+    objective: Objective
     settings: LossSettings
     prepared: PreparedSet
     studies: TrainingStudies
@@ -90,39 +81,217 @@ class RunData:
     @property
     def core(self) -> Core:
         """What stands inside all keyword supervision and multiple positives."""
-        settings, place = self.settings, "loss."
-        words: str | Path | None = None
-        while isinstance(settings, KeywordSettings | MultiPositiveSettings):
-            if isinstance(settings, KeywordSettings):
-                words = settings.words
+        settings: Any = self.settings
+        place, words = "loss.", None
+        while hasattr(settings, "core"):
+            words = getattr(settings, "words", words)
             settings, place = settings.core, place + "core."
         return Core(getattr(settings, "eta", None), place, words)
 
+    def parts(self, *kinds: str) -> list[Any]:
+        """Modules of the objective of these kinds."""
+        return [part for part in self.objective.modules() if getattr(part, "kind", "") in kinds]
+
     @property
-    def wanted(self) -> frozenset[str]:
+    def fields(self) -> frozenset[str]:
         """Fields that a batch needs, and those that it shall have if the data has them."""
-        found = self.objective.requires
+        names = self.objective.requires
         if self.several_views:
-            found |= {"study_of_image"}
-        if found & {"labels", "sample_ids"}:  # diagnostics of per-sample state use labels
-            found |= {"labels", "label_names"}
-        return found
+            names |= {"study_of_image"}
+        if names & {"labels", "sample_ids"}:  # diagnostics of per-sample state use labels
+            names |= {"labels", "label_names"}
+        return names
 
 
 Ints = NDArray[np.integer[Any]]
+
+
+def _text_ids(run: RunData) -> Tensor:
+    return torch.arange(len(run.studies.texts))
+
+
+def _studies(run: RunData) -> Tensor:
+    return torch.arange(len(run.studies.rows))
+
+
+def _log_prob(run: RunData) -> Tensor:
+    eta, place, _ = run.core
+    folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
+    folder = folder or run.text_folder
+    if folder is None:
+        raise UserError(
+            f"{run.where}: setting '{place}eta.language_model' is missing; name the language model "
+            "that scored the set, for model.start_from names none."
+        )
+    values = log_probabilities(run.prepared, run.studies.texts, folder)
+    return torch.from_numpy(values).float()
+
+
+def _eta(run: RunData) -> Tensor:
+    eta, place, _ = run.core
+    if not isinstance(eta, TableEta) or eta.path is None:
+        raise UserError(
+            f"{run.where}: setting '{place}eta.path' is missing; name the table of eta."
+        )
+    return torch.from_numpy(eta_table(eta.path, run.studies.texts)).float()
+
+
+def _keywords(run: RunData) -> Tensor | None:
+    _, place, words = run.core
+    if words is None:
+        return None
+    classes = load_keywords(words).classify(run.studies.texts)
+    if not any(classes):
+        raise UserError(
+            f"{run.where}: no sentence of the training set holds a word of the keyword list "
+            f"'{words}'; choose another in '{place.removesuffix('core.')}words'."
+        )
+    return torch.tensor(classes)
+
+
+def _text_vectors(run: RunData) -> Tensor:
+    model, texts = run.model, run.studies.texts
+    if run.text_folder is not None:
+        return frozen_embeddings(run.text_folder, texts, run.max_tokens, run.device)
+    assert model is not None  # of the run that starts from it
+    training = model.training
+    with torch.no_grad():
+        vectors = model.eval().encode_sentences(texts)
+    model.train(training)
+    return vectors
+
+
+def _labels(run: RunData) -> Tensor | None:
+    table = _label_table(run)
+    if table is None:
+        return None
+    ids = study_ids(run.prepared, run.studies)
+    return torch.from_numpy(table.loc[ids].to_numpy(dtype="float32", copy=True))
+
+
+def _label_names(run: RunData) -> tuple[str, ...] | None:
+    table = _label_table(run)
+    return None if table is None else tuple(table.columns)
+
+
+def _label_table(run: RunData) -> pd.DataFrame | None:
+    """Labels of each study of the set, None if it has none and the objective needs none."""
+    studies = run.prepared.studies
+    names = [name for name in studies.columns if name not in STUDY_COLUMNS]
+    table = studies.set_index("study_id")[names]
+    if names and table.notna().to_numpy().any():
+        return table
+    if "labels" not in run.objective.requires:
+        return None
+    raise UserError(
+        f"{run.prepared.folder}: its studies have no labels, but the objective reads them; "
+        "prepare the set from a source with a label table, or choose another policy."
+    )
+
+
+def _agreement(run: RunData) -> Tensor:
+    """Rows of the training studies, columns of their distinct sentences; all tables joined."""
+    names = study_ids(run.prepared, run.studies)
+    known = np.zeros((len(names), len(run.studies.texts)), dtype=bool)
+    for part in run.parts("remove_known", "known"):
+        if part.settings.path is None:
+            what = "policy" if part.kind == "remove_known" else "evidence"
+            raise UserError(
+                f"{run.where}: the {what} '{part.kind}' needs a 'path'; name its table."
+            )
+        known |= read_agreement(part.settings.path, run.studies.texts, names)
+    return torch.from_numpy(known)
+
+
+class StatedRows:
+    """What the reports of the training studies state about every claim, looked up by batch.
+
+    A matrix of all studies and claims would take gigabytes for a large archive.
+
+    Args:
+        evidence: of the prepared set.
+        numbers: number of each training study in the prepared set.
+        uncertain: confidence of an uncertain claim.
+        device: where the rows shall be.
+    """
+
+    def __init__(
+        self, evidence: Evidence, numbers: Ints, uncertain: float, device: torch.device
+    ) -> None:
+        self.evidence, self.numbers = evidence, numbers
+        self.uncertain, self.device = uncertain, device
+
+    def __getitem__(self, studies: Tensor) -> Tensor:
+        """``[B, P]`` hundredths; see `ContrastiveBatch.stated`."""
+        rows = self.evidence.stated(self.numbers[studies.cpu().numpy()], self.uncertain)
+        return torch.from_numpy(rows).to(self.device)
+
+
+def _stated(run: RunData) -> StatedRows:
+    evidence, settings = _evidence(run)
+    ids = pd.Index(run.prepared.studies["study_id"].astype(str))
+    numbers = ids.get_indexer(pd.Index(study_ids(run.prepared, run.studies)))
+    return StatedRows(evidence, numbers, settings.uncertain, run.device)
+
+
+def _claims(run: RunData) -> Tensor:
+    evidence, _ = _evidence(run)
+    numbers = pd.Index(run.prepared.texts).get_indexer(pd.Index(run.studies.texts))
+    return torch.from_numpy(evidence.claim_numbers(numbers))
+
+
+def _evidence(run: RunData) -> tuple[Evidence, ClaimsSettings]:
+    """The claims of the set, by the rules of the objective's settings.
+
+    Raises:
+        UserError: the set has no claims, or two parts of the objective read them by other rules.
+    """
+    claims: list[ClaimsSettings] = [part.settings for part in run.parts("claims")]
+    rules = {(settings.always, settings.uncertain) for settings in claims}
+    if len(rules) > 1:
+        raise UserError(
+            f"{run.where}: the evidence 'claims' is set with other values of 'always' or "
+            "'uncertain' in two places; make them equal."
+        )
+    settings = claims[0]
+    always = settings.always if settings.always <= 1 else ()
+    return Evidence.open(run.prepared, always), settings
+
+
+def _graph(run: RunData) -> None:
+    raise UserError(
+        f"{run.where}: setting 'loss.graph' is 'given', which is for those who pass the "
+        "matrix themselves; choose 'text' or 'labels'."
+    )
+
+
 Reader = Callable[[RunData], Any]
+READERS: dict[str, Reader] = {
+    "text_ids": _text_ids,
+    "sample_ids": _studies,
+    "study_of_image": _studies,
+    "log_prob": _log_prob,
+    "eta": _eta,
+    "keywords": _keywords,
+    "text_similarity": _text_vectors,
+    "labels": _labels,
+    "label_names": _label_names,
+    "agreement": _agreement,
+    "stated": _stated,
+    "claims": _claims,
+    "graph": _graph,
+}
+"""The reader of each field; None from one leaves the field out."""
 OF_STEP = frozenset({"seed", "done"})
 """Fields that the step gives, not the run's data."""
-READERS: dict[str, Reader] = {}
-"""The reader of each field; None from one leaves the field out."""
-
-
-def _reads(name: str) -> Callable[[Reader], Reader]:
-    def add(reader: Reader) -> Reader:
-        READERS[name] = reader
-        return reader
-
-    return add
+OF_SENTENCES = frozenset(READERS) - {
+    "sample_ids",
+    "study_of_image",
+    "labels",
+    "label_names",
+    "graph",
+}
+"""What a two-view batch, which has no sentences, cannot give to an objective."""
 
 
 class BatchFields:
@@ -139,14 +308,14 @@ class BatchFields:
     """
 
     def __init__(self, run: RunData) -> None:
-        unknown = run.wanted - {*READERS, *OF_STEP}
+        unknown = run.fields - {*READERS, *OF_STEP}
         if unknown:
             raise ValueError(f"the field '{min(unknown)}' has no reader in {__name__}")
         self.device = run.device
-        self.of_step = run.wanted & OF_STEP
+        self.of_step = run.fields & OF_STEP
         self.values: dict[str, Any] = {}
         for name, read in READERS.items():
-            value = read(run) if name in run.wanted else None
+            value = read(run) if name in run.fields else None
             if value is not None:
                 self.values[name] = value.to(run.device) if isinstance(value, Tensor) else value
 
@@ -176,200 +345,18 @@ class BatchFields:
         return fields
 
 
-# ------------------------------------------------------------------------------- the readers
+_EXCLUDING = {"mask_same_study", "mask_identical_text", "remove_by_text", "weigh_by_evidence"}
 
 
-@_reads("text_ids")
-def _text_ids(run: RunData) -> Tensor:
-    return torch.arange(len(run.studies.texts))
-
-
-@_reads("sample_ids")
-@_reads("study_of_image")
-def _studies(run: RunData) -> Tensor:
-    return torch.arange(len(run.studies.rows))
-
-
-@_reads("log_prob")
-def _log_prob(run: RunData) -> Tensor:
-    eta, place, _ = run.core
-    folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
-    folder = folder or run.text_folder
-    if folder is None:
-        raise UserError(
-            f"{run.where}: setting '{place}eta.language_model' is missing; name the language model "
-            "that scored the set, for model.start_from names none."
-        )
-    values = log_probabilities(run.prepared, run.studies.texts, folder)
-    return torch.from_numpy(values).float()
-
-
-@_reads("eta")
-def _eta(run: RunData) -> Tensor:
-    eta, place, _ = run.core
-    if not isinstance(eta, TableEta) or eta.path is None:
-        raise UserError(
-            f"{run.where}: setting '{place}eta.path' is missing; name the table of eta."
-        )
-    return torch.from_numpy(eta_table(eta.path, run.studies.texts)).float()
-
-
-@_reads("keywords")
-def _keywords(run: RunData) -> Tensor | None:
-    _, place, words = run.core
-    if words is None:
-        return None
-    classes = load_keywords(words).classify(run.studies.texts)
-    if not any(classes):
-        raise UserError(
-            f"{run.where}: no sentence of the training set holds a word of the keyword list "
-            f"'{words}'; choose another in '{place.removesuffix('core.')}words'."
-        )
-    return torch.tensor(classes)
-
-
-@_reads("text_similarity")
-def _text_vectors(run: RunData) -> Tensor:
-    model, texts = run.model, run.studies.texts
-    if run.text_folder is not None:
-        return frozen_embeddings(run.text_folder, texts, run.max_tokens, run.device)
-    assert model is not None  # of the run that starts from it
-    training = model.training
-    with torch.no_grad():
-        vectors = model.eval().encode_sentences(texts)
-    model.train(training)
-    return vectors
-
-
-@_reads("labels")
-def _labels(run: RunData) -> Tensor | None:
-    table = _label_table(run)
-    if table is None:
-        return None
-    ids = study_ids(run.prepared, run.studies)
-    return torch.from_numpy(table.loc[ids].to_numpy(dtype="float32", copy=True))
-
-
-@_reads("label_names")
-def _label_names(run: RunData) -> tuple[str, ...] | None:
-    table = _label_table(run)
-    return None if table is None else tuple(table.columns)
-
-
-def _label_table(run: RunData) -> pd.DataFrame | None:
-    """Labels of each study of the set, None if it has none and the objective needs none."""
-    studies = run.prepared.studies
-    names = [name for name in studies.columns if name not in STUDY_COLUMNS]
-    table = studies.set_index("study_id")[names]
-    if names and table.notna().to_numpy().any():
-        return table
-    if "labels" not in run.objective.requires:
-        return None
-    raise UserError(
-        f"{run.prepared.folder}: its studies have no labels, but the objective reads them; "
-        "prepare the set from a source with a label table, or choose another policy."
-    )
-
-
-@_reads("agreement")
-def _agreement(run: RunData) -> Tensor:
-    """Rows of the training studies, columns of their distinct sentences; all tables joined."""
-    names = study_ids(run.prepared, run.studies)
-    known = np.zeros((len(names), len(run.studies.texts)), dtype=bool)
-    for part in run.objective.modules():
-        if isinstance(part, RemoveKnown | Known):
-            what = "policy" if isinstance(part, RemoveKnown) else "evidence"
-            if part.settings.path is None:
-                raise UserError(
-                    f"{run.where}: the {what} '{part.kind}' needs a 'path'; name its table."
-                )
-            known |= read_agreement(part.settings.path, run.studies.texts, names)
-    return torch.from_numpy(known)
-
-
-class StatedRows:
-    """What the reports of the training studies state about every claim, looked up by batch.
-
-    A matrix of all studies and claims would take gigabytes for a large archive.
-
-    Args:
-        evidence: of the prepared set.
-        numbers: number of each training study in the prepared set.
-        uncertain: confidence of an uncertain claim.
-        device: where the rows shall be.
-    """
-
-    def __init__(
-        self, evidence: Evidence, numbers: Ints, uncertain: float, device: torch.device
-    ) -> None:
-        self.evidence, self.numbers = evidence, numbers
-        self.uncertain, self.device = uncertain, device
-
-    def __getitem__(self, studies: Tensor) -> Tensor:
-        """``[B, P]`` hundredths; see `ContrastiveBatch.stated`."""
-        rows = self.evidence.stated(self.numbers[studies.cpu().numpy()], self.uncertain)
-        return torch.from_numpy(rows).to(self.device)
-
-
-@_reads("stated")
-def _stated(run: RunData) -> StatedRows:
-    evidence, settings = _evidence(run)
-    ids = pd.Index(run.prepared.studies["study_id"].astype(str))
-    numbers = ids.get_indexer(pd.Index(study_ids(run.prepared, run.studies)))
-    return StatedRows(evidence, numbers, settings.uncertain, run.device)
-
-
-@_reads("claims")
-def _claims(run: RunData) -> Tensor:
-    evidence, _ = _evidence(run)
-    numbers = pd.Index(run.prepared.texts).get_indexer(pd.Index(run.studies.texts))
-    return torch.from_numpy(evidence.claim_numbers(numbers))
-
-
-def _evidence(run: RunData) -> tuple[Evidence, ClaimsSettings]:
-    """The claims of the set, by the rules of the objective's settings.
-
-    Raises:
-        UserError: the set has no claims, or two parts of the objective read them by other rules.
-    """
-    found = [part.settings for part in run.objective.modules() if isinstance(part, Claims)]
-    rules = {(settings.always, settings.uncertain) for settings in found}
-    if len(rules) > 1:
-        raise UserError(
-            f"{run.where}: the evidence 'claims' is set with other values of 'always' or "
-            "'uncertain' in two places; make them equal."
-        )
-    settings = found[0]
-    always = settings.always if settings.always <= 1 else ()
-    return Evidence.open(run.prepared, always), settings
-
-
-@_reads("graph")
-def _graph(run: RunData) -> None:
-    raise UserError(
-        f"{run.where}: setting 'loss.graph' is 'given', which is for those who pass the "
-        "matrix themselves; choose 'text' or 'labels'."
-    )
-
-
-OF_SENTENCES = {name for name in READERS if FIELDS[name].axis in ("text", "pair")}
-"""What a two-view batch, which has no sentences, cannot give to an objective."""
-OF_SENTENCES |= {"agreement", "stated"}  # of images and sentences
-OF_SENTENCES -= {"graph"}  # of whatever the samples are; its reader says that no run can give it
-
-
-def spares_own_study(objective: Objective[Any]) -> bool:
-    """Tell whether something in ``objective`` keeps a study's own images from being negatives."""
-    for part in objective.modules():
-        if isinstance(part, MaskSameStudy | MaskIdenticalText | RemoveByText | WeighByEvidence):
-            return True
-        if isinstance(part, MultiPositive):
-            if part.settings.schedule is None and part.settings.weight == 1:
-                return True
-            return spares_own_study(part.core)
-        if isinstance(part, SupCon) or getattr(part, "positives", "pair") == "study":
-            return True
-    return False
+def excludes_own_study(loss: Any) -> bool:
+    """Whether a loss, by its settings, takes no image of an anchor's own study for a negative."""
+    if loss.kind == "multi_positive" and loss.schedule is None and loss.weight == 1:
+        return True
+    if hasattr(loss, "core"):
+        return excludes_own_study(loss.core)
+    if loss.kind == "supcon" or getattr(loss, "positives", "pair") == "study":
+        return True
+    return any(policy.kind in _EXCLUDING for policy in loss.negatives)
 
 
 def study_ids(prepared: PreparedSet, studies: TrainingStudies) -> list[str]:

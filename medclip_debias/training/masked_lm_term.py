@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.language.masked_lm import mask_tokens
-from medclip_debias.losses.objective import MaskedLMSettings
+from medclip_debias.losses.biovil import MaskedLMSettings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.starting import TrainableModel
 from medclip_debias.models.text_encoder import load_masked_lm

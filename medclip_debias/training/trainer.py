@@ -23,20 +23,20 @@ from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.grounding.preparation import differences
+from medclip_debias.losses.biovil import MaskedLMSettings
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.objective import (
-    MaskedLMSettings,
     Objective,
     build_objective,
     loss_settings,
 )
-from medclip_debias.losses.objectives.siglip import carry_bias
+from medclip_debias.losses.siglip import carry_bias
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.device import best_device
 from medclip_debias.models.dual_encoder import DualEncoder, load_state
 from medclip_debias.models.starting import Start, TrainableModel, start_training
 from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
-from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, spares_own_study
+from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, excludes_own_study
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
     choose_parts,
@@ -268,7 +268,7 @@ class Trainer:
     def _check_views(self) -> None:
         """Say so when further views of a study would be pushed away from its sentences."""
         views = self.settings.train.views_per_study
-        if views > 1 and not spares_own_study(self.objective):
+        if views > 1 and not excludes_own_study(self.loss_settings):
             warnings.warn(
                 ReportedWarning(
                     f"{self.where}: setting 'train.views_per_study' is {views}, but the loss takes"

@@ -27,9 +27,14 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from medclip_debias.config import ImageEncoderSettings, SimilaritySettings
-from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
-from medclip_debias.losses.objective import Objective, build_objective, loss_settings, objectives
-from medclip_debias.losses.policy import policies
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.objective import (
+    POLICIES,
+    Objective,
+    build_objective,
+    loss_settings,
+    objectives,
+)
 from medclip_debias.models.image_encoder import build_image_encoder
 from medclip_debias.models.similarity import Similarity
 
@@ -141,7 +146,7 @@ def contenders() -> Iterator[tuple[str, Objective]]:
     for kind in objectives():
         if kind != "infonce":
             yield kind, build_objective(loss_settings({"kind": kind}, "bench"))
-    for kind in policies():
+    for kind in POLICIES.all():
         content = {"kind": "infonce", "negatives": [{"kind": kind}]}
         yield f"infonce + {kind}", build_objective(loss_settings(content, "bench"))
 
@@ -149,14 +154,7 @@ def contenders() -> Iterator[tuple[str, Objective]]:
 def fields(batch: int) -> dict[str, object]:
     """Random values of everything an objective may read."""
     text = F.normalize(torch.randn(batch, DIM), dim=-1)
-    g = torch.Generator().manual_seed(0)
-    given: dict[str, object] = {
-        name: declared.random(batch, batch, g)
-        for name, declared in FIELDS.items()
-        if declared.holds != "value" and name not in ("similarity", "scale", "study_of_image")
-    }
-    return given | {
-        "image_of_sentence": None,
+    return {
         "log_prob": -20 * torch.rand(batch),
         "eta": 0.5 * torch.rand(batch),
         "text_ids": torch.randint(0, batch, (batch,)),
@@ -164,7 +162,12 @@ def fields(batch: int) -> dict[str, object]:
         "labels": torch.randint(-1, 2, (batch, 5)).float(),
         "text_similarity": (text @ text.T).clamp(-1, 1),
         "keywords": torch.randint(0, 5, (batch,)),
+        "graph": torch.rand(batch, batch),
+        "agreement": torch.rand(batch, batch) < 0.5,
+        "stated": torch.randint(-100, 101, (batch, 60)),
+        "claims": torch.randint(-60, 61, (batch, 3)),
         "seed": 0,
+        "done": 0.4,
     }
 
 

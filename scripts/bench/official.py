@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from medclip_debias.losses.batch import ContrastiveBatch, TwoViewBatch
-from medclip_debias.losses.objectives.sogclr import SogCLR, SogCLRSettings
-from medclip_debias.losses.objectives.xclr import XCLR, XCLRSettings
+from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings
+from medclip_debias.losses.sogclr import SogCLR, SogCLRSettings
+from medclip_debias.losses.two_views import TwoViewBatch
+from medclip_debias.losses.xclr import XCLR, XCLRSettings
 
 SAMPLES, BATCH, DIM, VISITS, COUNTED = 60, 20, 16, 12, 4
 TAU = 0.1

@@ -63,7 +63,7 @@ def main() -> None:
     (share if given.what == "share" else gloo)(given, objective)
 
 
-def share(given: argparse.Namespace, objective: Objective[Any]) -> None:
+def share(given: argparse.Namespace, objective: Objective) -> None:
     """One process of W, simulated: the whole batch's loss against its own share."""
     print("| B | W | peak, whole | peak, share | s, whole | s, share | received, whole | share |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -89,7 +89,7 @@ def received(size: int, world: int) -> tuple[float, float]:
     return 3 * matrix * others, 2 * matrix / world * others
 
 
-def once(objective: Objective[Any], size: int, world: int) -> dict[str, float]:
+def once(objective: Objective, size: int, world: int) -> dict[str, float]:
     """Forward and backward of the loss, given the similarities of a process of ``world``."""
     torch.manual_seed(0)
     mine, scale = size // world, torch.tensor(14.0)
@@ -108,7 +108,7 @@ def once(objective: Objective[Any], size: int, world: int) -> dict[str, float]:
     return {"bytes": resident("VmHWM") - before + given, "seconds": seconds}
 
 
-def gloo(given: argparse.Namespace, objective: Objective[Any]) -> None:
+def gloo(given: argparse.Namespace, objective: Objective) -> None:
     """W processes on this machine, from embeddings to gradients."""
     print("| B | W | s, whole | s, share |\n| ---: | ---: | ---: | ---: |")
     for size in given.sizes:
@@ -118,7 +118,7 @@ def gloo(given: argparse.Namespace, objective: Objective[Any]) -> None:
             print(f"| {size} | {world} | {times[0]:.3f} | {times[1]:.3f} |", flush=True)
 
 
-def step(objective: Objective[Any], size: int, rounds: int, ranks: Ranks) -> dict[str, list[float]]:
+def step(objective: Objective, size: int, rounds: int, ranks: Ranks) -> dict[str, list[float]]:
     """Seconds of each round of both ways, in turn."""
     torch.manual_seed(ranks.rank)
     count = size // ranks.world

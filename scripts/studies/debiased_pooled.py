@@ -7,29 +7,21 @@ larger than what is left of the negatives, and the floor takes over. Here ``v``,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.anchors import Anchors, masked_logsumexp
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.core import ContrastiveCore, CoreSettings
-from medclip_debias.losses.eta import (
-    EtaSettings,
-    LanguageModelEta,
-    clip_eta,
-    eta_of,
-    fields_of,
-)
-from medclip_debias.losses.objective import LossOutput
-from medclip_debias.losses.objectives.debiased import debiased_per_anchor
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
+from medclip_debias.losses.debiased import debiased_per_anchor
+from medclip_debias.losses.eta import EtaSettings, LanguageModelEta, clip_eta, eta_of, fields_of
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.pairs import between_texts
 from medclip_debias.losses.samples import Groups, SampleTable
 
 
-class PooledSettings(CoreSettings):
+class PooledSettings(ContrastiveSettings):
     """Settings of `PooledDebiased`.
 
     Attributes:
@@ -53,7 +45,14 @@ class PooledSettings(CoreSettings):
     floor: Literal["live", "detached"] = "live"
 
 
-class PooledDebiased(ContrastiveCore[PooledSettings]):
+@register(
+    "debiased_pooled",
+    PooledSettings,
+    formula="-log pos / (pos + Ng), Ng = max((neg - N eta v) / (1 - eta), N exp(-g2)), v a mean "
+    "over pairs of like sentences",
+    paper="this project (study 'estimator')",
+)
+class PooledDebiased(ContrastiveLoss):
     """The debiased loss with ``Ng = max((neg - N eta v) / (1 - eta), N exp(-g2))``, v pooled.
 
     Pooled images stay among the negatives: those are a sample of all images, which is what the
@@ -72,16 +71,7 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
         torch.Size([3])
     """
 
-    formula: ClassVar[str] = (
-        "-log pos / (pos + Ng), Ng = max((neg - N eta v) / (1 - eta), N exp(-g2)), v a mean over "
-        "pairs of like sentences"
-    )
-    paper: ClassVar[str] = "this project (study 'estimator')"
-    # 'running' holds a part of v constant in gradients, so differences would not agree.
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
-        {"pool": "pair", "eta": {"kind": "table"}},
-        {"threshold": 0.5, "shrink": 0.5},
-    )
+    settings: PooledSettings
 
     def __init__(self, settings: PooledSettings | None = None) -> None:
         super().__init__(settings)
@@ -95,29 +85,27 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
         pools = {"pair": set[str](), "text": {"text_similarity"}, "running": {"text_ids"}}
         return found | pools[self.settings.pool]
 
-    def over(
-        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
-    ) -> LossOutput:
+    def per_anchor(
+        self, anchors: Anchors, batch: ContrastiveBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses of the batch's sentences ``[T]``."""
         s = self.settings
-        (anchors,) = sets
         eta, clipped = clip_eta(s.shrink * eta_of(s.eta, batch))
         log_v, pooled = self._log_mean(anchors, batch)
         loss, floored = debiased_per_anchor(anchors, eta, log_v, live_floor=s.floor == "live")
-        diagnostics |= {
-            "clamped": floored.to(loss.dtype).mean(),
-            "mean_eta": eta.mean().detach(),
+        return loss, {
+            "clamped": floored.to(loss.dtype),
+            "mean_eta": eta,
             "eta_clipped": clipped,
             "pooled": pooled,
         }
-        return LossOutput(loss, diagnostics)
 
     def _log_mean(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[Tensor, Tensor]:
         """``log v`` of each anchor ``[A]``, and the mean number of pairs behind it."""
         one = torch.ones((), device=anchors.logits.device)
         match self.settings.pool:
             case "text":
-                like = anchors.between_texts(batch.needed("text_similarity", self.kind), batch)
+                like = between_texts(batch["text_similarity"], anchors, batch)
                 members = (like >= self.settings.threshold) | anchors.is_own
                 count = members.sum(dim=1).to(anchors.logits.dtype)
                 return masked_logsumexp(anchors.logits, members) - count.log(), count.mean()
@@ -135,7 +123,7 @@ class PooledDebiased(ContrastiveCore[PooledSettings]):
         valid = anchors.negatives.any(dim=1)
         level = masked_logsumexp(anchors.weighted_logits(anchors.logits), anchors.negatives)
         level = level - torch.where(valid, anchors.mass, torch.ones_like(level)).log()
-        ids = batch.needed("text_ids", self.kind)[anchors.rows].long()
+        ids = batch["text_ids"][anchors.rows].long()
         table = self.table
         table.reserve(ids)
         groups = Groups(ids, valid)  # an anchor without negatives has no mean to be relative to

@@ -30,13 +30,12 @@ def test_detection_of_nothing_has_no_precision():
 @pytest.mark.parametrize("alpha", [0.0, 0.01, 0.2, 0.5])
 def test_most_similar_removes_what_the_policy_removes(alpha):
     from medclip_debias.losses import ContrastiveBatch
-    from medclip_debias.losses.anchors import text_anchors
     from medclip_debias.losses.policies.fnc import FalseNegativeCancellation, FNCSettings
 
     rng = np.random.default_rng(0)
     similarity = rng.uniform(-1, 1, (12, 12))
     batch = ContrastiveBatch(torch.from_numpy(similarity), torch.tensor(1.0).double())
-    anchors = text_anchors(batch)
+    anchors = batch.anchors("text_to_image")[0]
     policy = FalseNegativeCancellation(FNCSettings(alpha=alpha, keep_mass=False))
     weights = policy(anchors, batch).numpy()
     negatives = anchors.negatives.numpy()

@@ -8,35 +8,23 @@ import pytest
 import torch
 
 from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
-from medclip_debias.losses.anchors import image_anchors, text_anchors
-from medclip_debias.losses.batch import FIELDS
 
 OWNERS = [0, 0, 1, 2, 3, 3, 4, 5]
 """8 sentences of 6 images; images 2 and 5 are two views of one study."""
 
 NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax", "Fracture")
 
-REQUIRED = ("similarity", "scale", "image_of_sentence", "study_of_image")
-
 
 def fields(seed: int, images: int, sentences: int, dtype: torch.dtype) -> dict[str, object]:
-    """Random values of the optional fields: by their declaration, some of a kind of their own."""
-    g = torch.Generator().manual_seed(seed + 2000)
-    plain = {
-        name: declared.random(images, sentences, g).to(dtype)
-        if declared.holds == "numbers"
-        else declared.random(images, sentences, g)
-        for name, declared in FIELDS.items()
-        if name not in REQUIRED and declared.holds != "value"
-    }
-    g.manual_seed(seed + 1000)
+    """Random values of the optional fields."""
+    g = torch.Generator().manual_seed(seed + 1000)
     vectors = torch.nn.functional.normalize(
         torch.randn(sentences, 4, generator=g, dtype=torch.float64), dim=-1
     )
     labels = torch.tensor([1.0, 0.0, -1.0, float("nan")])[
         torch.randint(0, 4, (images, len(NAMES)), generator=g)
     ]
-    return plain | {
+    return {
         "log_prob": (-torch.rand(sentences, generator=g, dtype=torch.float64) * 20).to(dtype),
         "eta": (torch.rand(sentences, generator=g, dtype=torch.float64) * 0.9).to(dtype),
         "text_ids": torch.randint(0, sentences // 2 + 1, (sentences,), generator=g),
@@ -95,49 +83,6 @@ def make_batch():
 def make_views():
     """`view_batch`."""
     return view_batch
-
-
-def _both_sides(batch):
-    return [("text", text_anchors(batch)), ("image", image_anchors(batch))]
-
-
-@pytest.fixture(scope="session")
-def both_sides():
-    """`_both_sides`."""
-    return _both_sides
-
-
-def _pairs(side, anchors, batch):
-    """(anchor, candidate, sentence, image of the anchor, images and sentences of candidate)."""
-    owners = batch.owners.tolist()
-    for j in range(anchors.logits.shape[0]):
-        for c in range(anchors.logits.shape[1]):
-            if not anchors.negatives[j, c]:
-                continue
-            if side == "text":
-                said = [n for n, owner in enumerate(owners) if owner == c]
-                yield j, c, owners[j], c, said
-            else:
-                yield j, c, owners[j], owners[c], [c]
-
-
-@pytest.fixture(scope="session")
-def pairs():
-    """`_pairs`."""
-    return _pairs
-
-
-def _effective(anchors):
-    """Weights in the sum over the candidates ``[A, C]``: None stands for 1 on every negative."""
-    if anchors.weights is None:
-        return anchors.negatives.to(anchors.logits.dtype)
-    return anchors.weights
-
-
-@pytest.fixture(scope="session")
-def effective():
-    """`_effective`."""
-    return _effective
 
 
 @pytest.fixture

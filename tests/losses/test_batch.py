@@ -1,110 +1,128 @@
-"""The batch checks each declared field by its axis, gathers it and repeats it likewise."""
+"""The batch checks each field by its axis, gathers it and repeats it likewise."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import math
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
-from medclip_debias.losses.batch import FIELDS
+from medclip_debias.losses.batch import FIELDS, masked_logsumexp
 from medclip_debias.losses.distributed import Ranks, gather_batch
+from medclip_debias.losses.objective import POLICIES
+from medclip_debias.losses.pairs import between_texts
 
-TENSORS = {name: f for name, f in FIELDS.items() if f.holds != "value"}
-OPTIONAL = {name: f for name, f in TENSORS.items() if name not in ("similarity", "scale")}
-
-
-def test_half_precision_similarities_are_raised():
-    batch = ContrastiveBatch(torch.eye(3).bfloat16(), torch.tensor(14.0).bfloat16())
-    assert batch.similarity.dtype == batch.scale.dtype == torch.float32
-    with torch.autocast("cpu", torch.bfloat16):
-        embedded = ContrastiveBatch.from_embeddings(torch.randn(3, 9), torch.randn(3, 9), 14.0)
-    assert embedded.similarity.dtype == torch.float32
+OPTIONAL = {name: field for name, field in FIELDS.items() if field.holds != "value"}
 
 
-@pytest.mark.parametrize(
-    "name", ["similarity", "scale", "log_prob", "eta", "text_similarity", "graph"]
-)
-def test_a_number_that_is_none_is_refused_by_name(name, make_batch):
-    batch = make_batch()
-    broken = getattr(batch, name).clone()
+@pytest.mark.parametrize("name", ["similarity", "scale", "log_prob", "eta", "graph"])
+def test_a_number_that_is_none_is_refused_by_name(name):
+    kept = {"similarity": torch.eye(3), "scale": torch.tensor(14.0)}
+    shapes = {"similarity": (3, 3), "scale": (), "graph": (3, 3)}
+    broken = torch.zeros(shapes.get(name, (3,)))
     broken.view(-1)[-1] = torch.nan
-    kept = {f: getattr(batch, f) for f in ("similarity", "scale", "image_of_sentence")}
     with pytest.raises(FloatingPointError, match=f"'{name}'"):
         ContrastiveBatch(**kept | {name: broken})
 
 
-def test_shapes_and_types_of_the_optional_fields_are_checked(make_batch):
-    with pytest.raises(ValueError, match="keywords has shape"):
-        make_batch(keywords=torch.zeros(3, dtype=torch.long))
-    with pytest.raises(ValueError, match="text_similarity has shape"):
-        make_batch(text_similarity=torch.zeros(6, 8))
-    with pytest.raises(ValueError, match="sample_ids must hold integers"):
-        make_batch(sample_ids=torch.zeros(6))
+def test_labels_may_be_blank_and_have_a_column_a_name(make_batch):
     with pytest.raises(ValueError, match=r"labels has shape \(6, 2\), expected \(6, 6\)"):
         make_batch(labels=torch.zeros(6, 2))
     with pytest.raises(FloatingPointError, match="labels"):
         make_batch(labels=torch.full((6, 6), torch.inf))
-    assert make_batch(labels=torch.full((6, 6), torch.nan)).labels is not None
-    with pytest.raises(ValueError, match="agreement must hold"):
-        make_batch(agreement=torch.zeros(6, 8))
+    assert make_batch(labels=torch.full((6, 6), torch.nan))["labels"].isnan().all()
     with pytest.raises(ValueError, match="2n, 2n"):
         TwoViewBatch(torch.zeros(3, 3), torch.tensor(1.0))
-
-
-def test_every_field_of_the_batch_is_declared():
-    assert {field.name for field in fields(ContrastiveBatch)} == set(FIELDS)
-    assert fields(TwoViewBatch) == fields(ContrastiveBatch)
+    with pytest.raises(TypeError, match="no field 'label'"):
+        make_batch(label=torch.zeros(6, 6))
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONAL))
-def test_a_field_of_one_row_less_is_refused_by_name(name, make_batch):
+def test_a_field_of_one_row_less_or_of_the_wrong_type_is_refused_by_name(name, make_batch):
+    batch = make_batch(study_of_image=torch.arange(6))
+    given = batch.fields | {"similarity": batch.similarity, "scale": batch.scale}
     with pytest.raises(ValueError, match=f"{name} has shape"):
-        short(make_batch, name)
+        ContrastiveBatch(**given | {name: given[name][:-1]})
+    if FIELDS[name].holds != "numbers":
+        with pytest.raises(ValueError, match=f"{name} must hold"):
+            ContrastiveBatch(**given | {name: given[name].double()})
 
 
-def short(make_batch, name):
-    whole = make_batch(study_of_image=torch.arange(6))
-    given = {field.name: getattr(whole, field.name) for field in fields(ContrastiveBatch)}
-    return ContrastiveBatch(**given | {name: given[name][:-1]})
+@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0)])
+def test_an_empty_batch_is_refused_instead_of_costing_nan(shape):
+    with pytest.raises(ValueError, match="the batch is empty"):
+        ContrastiveBatch(
+            torch.empty(shape), torch.tensor(14.0), torch.zeros(shape[1], dtype=torch.int64)
+        )
 
 
-@pytest.mark.parametrize("name", [n for n, f in OPTIONAL.items() if f.holds != "numbers"])
-def test_a_field_of_the_wrong_type_is_refused_by_name(name, make_batch):
-    whole = make_batch(study_of_image=torch.arange(6))
-    given = {field.name: getattr(whole, field.name) for field in fields(ContrastiveBatch)}
-    with pytest.raises(ValueError, match=f"{name} must hold"):
-        ContrastiveBatch(**given | {name: given[name].double()})
+@pytest.mark.parametrize("place", [-1, 3])
+def test_an_index_that_points_nowhere_is_refused_by_name(place):
+    scale, wrong = torch.tensor(14.0), torch.tensor([0, place, 2])
+    with pytest.raises(ValueError, match=f"image_of_sentence holds {place}.* 3 images"):
+        ContrastiveBatch(torch.eye(3), scale, wrong)
+    known = torch.zeros(3, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=f"text_ids holds {place}.* 3 columns of agreement"):
+        ContrastiveBatch(torch.eye(3), scale, text_ids=wrong, agreement=known)
+    with pytest.raises(ValueError, match="claims holds 3, but stated has 2"):
+        ContrastiveBatch(
+            torch.eye(1), scale, stated=torch.tensor([[0, 100]]), claims=torch.tensor([[-3]])
+        )
 
 
-def one_value(name, images, sentences):
+def one_value(name, count):
     """Values of ``name`` that differ from entry to entry."""
-    declared = FIELDS[name]
-    rows = {"image": (images,), "text": (sentences,), "pair": (sentences, sentences)}
-    shape = rows[declared.axis] + ((3,) if declared.columns else ())
+    shape = (count, count) if FIELDS[name].axis == "pair" else (count,)
+    shape += (3,) if FIELDS[name].columns else ()
     value = torch.arange(torch.Size(shape).numel()).view(shape)
     kinds = {"numbers": value.double(), "integers": value, "truth": value % 2 == 0}
-    return kinds[declared.holds]
+    return kinds[FIELDS[name].holds]
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIONAL) - {"image_of_sentence"}))
-def test_two_views_have_the_field_of_their_image(name):
-    first, second = torch.randn(2, 4, 5).double()
-    value = one_value(name, 4, 4)
-    batch = TwoViewBatch.from_views(first, second, 2.0, **{name: value})
-    found = getattr(batch, name)
-    for view in range(8):
-        if FIELDS[name].axis == "pair":
-            for other in range(8):
-                assert found[view, other] == value[view % 4, other % 4]
-        else:
-            assert torch.equal(found[view], value[view % 4])
-
-
-@pytest.mark.parametrize("name", sorted(set(OPTIONAL) - {"image_of_sentence"}))
-def test_one_process_gathers_each_field_as_it_is(name):
-    x = torch.eye(4).double()
-    value = one_value(name, 4, 4)
+def test_each_field_is_gathered_and_two_views_have_that_of_their_image(name):
+    value, x = one_value(name, 4), torch.eye(4).double()
     batch = gather_batch(x, x, torch.matmul, torch.tensor(1.0), Ranks(), **{name: value})
-    assert torch.equal(getattr(batch, name), value)
+    assert torch.equal(batch[name], value)
+    first, second = torch.randn(2, 4, 5).double()
+    twice = TwoViewBatch.from_views(first, second, 2.0, **{name: value})[name]
+    for view in range(8):
+        expected = value[view % 4]
+        if FIELDS[name].axis == "pair":
+            expected = expected.repeat(2)
+        assert torch.equal(twice[view], expected)
+
+
+def test_an_image_is_known_by_every_sentence_of_its_study(several_images):
+    batch = several_images
+    (anchors,) = batch.anchors("text_to_image")
+    matrix = torch.arange(1.0, 10.0, dtype=torch.float64).view(3, 3) / 10
+    expected = [[0.2, 0.2, 0.2, 0.3], [0.5, 0.5, 0.5, 0.6], [0.8, 0.8, 0.8, 0.9]]
+    assert between_texts(matrix, anchors, batch).tolist() == expected
+    # Sentence 2 is literally what the report of images 0 to 2 says, whichever one owns it.
+    kept = POLICIES.all()["mask_identical_text"]().apply_to(anchors, batch)
+    assert kept.negatives[2].tolist() == [False] * 4
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**20), size=st.integers(2, 9))
+def test_weighted_logits_sum_to_the_weighted_exponentials(seed, size):
+    g = torch.Generator().manual_seed(seed)
+    similarity = torch.rand(size, size, generator=g, dtype=torch.float64)
+    (anchors,) = ContrastiveBatch(similarity, 5.0).anchors("text_to_image")
+    weights = torch.rand(size, size, generator=g, dtype=torch.float64) * 3
+    anchors = replace(anchors, weights=weights)
+    found = masked_logsumexp(anchors.weighted_logits(), anchors.negatives)
+    for j in range(size):
+        expected = sum(
+            weights[j, n].item() * math.exp(5 * (similarity[n, j] - similarity[j, j]).item())
+            for n in range(size)
+            if n != j
+        )
+        assert math.exp(found[j].item()) == pytest.approx(expected, rel=1e-12)
+        # A candidate that is no negative keeps its logit.
+        assert anchors.weighted_logits()[j, j].item() == 0

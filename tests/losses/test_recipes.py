@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import fields
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
 
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.losses import anchors, batch, core, objective, policy
-from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
-from medclip_debias.losses.objective import OBJECTIVES, build_objective, loss_settings
-from medclip_debias.losses.policy import POLICIES
+from medclip_debias.losses import ContrastiveBatch, batch, objective, pairs, policy
+from medclip_debias.losses.batch import FIELDS
+from medclip_debias.losses.objective import OBJECTIVES, POLICIES, build_objective, loss_settings
+from medclip_debias.training import fields
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
 
@@ -28,24 +26,23 @@ def recipe(name):
 
 def run(name, *modules):
     """What the recipe defines, among the names that its file would import."""
-    names = {"Literal": Literal, "torch": torch}
+    names = {"torch": torch, "Tensor": torch.Tensor}
     for module in modules:
         names |= vars(module)
     exec(compile(recipe(name), str(DOCS), "exec", dont_inherit=True), names)
     return names
 
 
-@pytest.fixture
-def registries(monkeypatch):
+@pytest.fixture(autouse=True)
+def _registries(monkeypatch):
     """Both registries as they are, given back afterwards."""
     for each in (OBJECTIVES, POLICIES):
         monkeypatch.setattr(each, "entries", each.all())
 
 
-def test_the_objective_is_chosen_by_its_kind_and_is_the_printed_formula(registries, make_batch):
-    run("objective", anchors, batch, core, objective)
+def test_the_objective_is_chosen_by_its_kind_and_is_the_printed_formula(make_batch):
+    run("objective", batch, objective)
     given = make_batch()
-    similarity = given.similarity.clone().requires_grad_()
     policies = [{"kind": "remove_by_text", "threshold": 0.3}]
     content = {"kind": "decoupled", "direction": "symmetric", "negatives": policies}
     loss = build_objective(loss_settings(content, "run.yaml"))
@@ -54,29 +51,21 @@ def test_the_objective_is_chosen_by_its_kind_and_is_the_printed_formula(registri
         s = 3 * given.similarity[:, j]
         others = torch.tensor([i for i in range(6) if i != owner])
         assert plain[j] == pytest.approx((s[others].exp().sum().log() - s[owner]).item())
+    similarity = given.similarity.clone().requires_grad_()
     assert torch.autograd.gradcheck(
         lambda s: loss(make_batch(similarity=s)).per_anchor, (similarity,)
     )
 
 
-def test_the_policy_masks_by_a_field_that_is_declared_and_read_once(
-    registries, monkeypatch, prepared_phantom
-):
-    from medclip_debias.training import fields as readers
-
-    run("policy", anchors, batch, policy)
-    lines = f"@dataclass(frozen=True)\nclass Extended(ContrastiveBatch):\n    {recipe('field')}"
-    names = dict(vars(batch))
-    exec(compile(lines, str(DOCS), "exec", dont_inherit=True), names)
-    (declared,) = (f for f in fields(names["Extended"]) if f.name == "patient_ids")
-    monkeypatch.setitem(FIELDS, "patient_ids", declared.metadata["declared"])
-    monkeypatch.setattr(readers, "READERS", dict(readers.READERS))
-    read = run("reader", readers)["_patient_ids"]
-
+def test_the_policy_masks_by_a_field_that_is_declared_and_read_once(monkeypatch, prepared_phantom):
+    run("policy", batch, policy, pairs)
+    for name, field in eval(f"{{{recipe('field')}}}", vars(batch)).items():
+        monkeypatch.setitem(FIELDS, name, field)
+    read = run("reader", fields)["_patient_ids"]
     prepared = PreparedSet.open(prepared_phantom)
     studies = TrainingStudies.of(prepared)
     settings = loss_settings({"kind": "clip"}, "test")
-    data = readers.RunData(
+    data = fields.RunData(
         build_objective(settings),
         settings,
         prepared=prepared,
@@ -87,16 +76,13 @@ def test_the_policy_masks_by_a_field_that_is_declared_and_read_once(
         where="test",
     )
     ids = read(data)[:6]
-    whole = names["Extended"](torch.zeros(6, 6), torch.tensor(1.0), patient_ids=ids)
+    of_patients = ContrastiveBatch(torch.zeros(6, 6), 1.0, patient_ids=ids)
     mask = POLICIES.find("mask_same_patient", "test")()
     assert mask.requires == {"patient_ids"}
-    kept = mask.apply_to(whole.anchors("text_to_image")[0], whole).negatives
+    kept = mask.apply_to(of_patients.anchors("text_to_image")[0], of_patients).negatives
     patients = [prepared.images["patient_id"].iloc[studies.rows[n][0]] for n in range(6)]
     for j in range(6):
         for i in range(6):
             assert kept[j, i] == (patients[i] != patients[j])
     with pytest.raises(ValueError, match="patient_ids must hold integers"):
-        names["Extended"](torch.zeros(6, 6), torch.tensor(1.0), patient_ids=ids.double())
-    monkeypatch.delitem(FIELDS, "patient_ids")
-    with pytest.raises(TypeError):
-        ContrastiveBatch(torch.zeros(6, 6), torch.tensor(1.0), patient_ids=ids)
+        ContrastiveBatch(torch.zeros(6, 6), 1.0, patient_ids=ids.double())

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import presets
@@ -23,99 +24,23 @@ from medclip_debias.losses.presets import presets
 RECORDED = Path(__file__).with_name("recorded.json")
 STATEFUL = ("glofnd", "fnc", "sogclr")
 
-OBJECTIVES: list[dict[str, Any]] = [
-    {"kind": "infonce"},
-    {"kind": "clip"},
-    {"kind": "biovil"},
-    {"kind": "debiased"},
-    {"kind": "debiased", "eta": {"kind": "constant", "value": 0.3}, "weigh_anchors": True},
-    {"kind": "debiased", "eta": {"kind": "table"}, "positives": "study"},
-    {"kind": "debiased", "eta": {"kind": "table", "factor": 0.5, "control": "shuffled"}},
-    {"kind": "debiased", "schedule": {"end": 0.8, "shape": "linear"}},
-    {"kind": "supcon"},
-    {"kind": "supcon", "match": "shared", "uncertain": "ignore"},
-    {"kind": "supcon", "match": "text"},
-    {"kind": "xclr"},
-    {"kind": "xclr", "graph": "labels", "uncertain": "as_positive"},
-    {"kind": "xclr", "graph": "given", "target_temperature": 0.3},
-    {"kind": "sogclr", "gamma": 0.6},
-    {"kind": "sogclr", "gamma": 0.3, "gamma_schedule": "cosine", "decay_steps": 3},
-    {"kind": "sogclr", "temperature": "model"},
-    {"kind": "sogclr", "temperature": "robust"},
-    {"kind": "sogclr", "temperature": "modality"},
-    {"kind": "sogclr", "temperature": "individual"},
-]
+CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 DIRECTIONS = ("text_to_image", "image_to_text", "symmetric")
-POLICIES: list[dict[str, Any]] = [
-    {"kind": "remove_by_label"},
-    {"kind": "remove_by_label", "match": "equal", "uncertain": "ignore", "keep_mass": True},
-    {"kind": "remove_by_text", "threshold": 0.3},
-    {"kind": "remove_by_text", "threshold": 0.3, "keep_mass": True},
-    {"kind": "reweight_by_text", "beta": 2.0},
-    {"kind": "resample_by_text", "share": 0.4},
-    {"kind": "fnc", "alpha": 0.3},
-    {"kind": "fnc", "alpha": 0.3, "start_epoch": 1, "keep_mass": False},
-    {"kind": "glofnd", "alpha": 0.3, "init": "quantile"},
-    {"kind": "glofnd", "alpha": 0.3, "lr": 0.4, "start_step": 1, "filter_step": 2},
-    {"kind": "glofnd", "alpha": 0.2, "optimizer": "sgd", "lr": 0.7},
-    {"kind": "remove_known"},
-    {"kind": "mask_same_study"},
-    {"kind": "mask_identical_text"},
-    {"kind": "weigh_by_evidence"},
-    {"kind": "weigh_by_evidence", "contradict": 2.0, "unknown": 0.5, "margin": 0.1},
-    {
-        "kind": "weigh_by_evidence",
-        "evidence": {"kind": "known", "control": "random"},
-        "schedule": {"end": 0.6, "shape": "cosine"},
-        "margin": 0.2,
-        "keep_mass": True,
-    },
-]
-EVIDENCE: list[dict[str, Any]] = [
-    {"kind": "claims"},
-    {"kind": "known"},
-    {"kind": "label"},
-    {"kind": "label", "match": "shared"},
-    {"kind": "text", "threshold": 0.3},
-    {"kind": "study"},
-    {"kind": "claims", "control": "random"},
-    {"kind": "claims", "control": "permuted"},
-]
-AROUND: list[dict[str, Any]] = [
-    {"kind": "siglip"},
-    {"kind": "siglip", "initial_bias": -1.0, "negatives": [{"kind": "reweight_by_text"}]},
-    {"kind": "keyword"},
-    {"kind": "keyword", "core": {"kind": "debiased"}, "g": "g2", "weight": 2.0},
-    {"kind": "keyword", "denominator": "same_class"},
-    {"kind": "multi_positive", "weigh": "confidence", "prior": 0.1, "core": {"kind": "clip"}},
-    {
-        "kind": "multi_positive",
-        "core": {"kind": "siglip", "initial_bias": -1.0, "negatives": [POLICIES[15]]},
-        "weigh": "confidence",
-        "threshold": 0.1,
-    },
-    {
-        "kind": "multi_positive",
-        "core": {"kind": "debiased", "direction": "symmetric", "negatives": [POLICIES[15]]},
-        "weight": 0.7,
-        "schedule": {"start": 0.1, "end": 0.9, "shape": "linear"},
-        "evidence": {"kind": "text", "threshold": 0.3},
-    },
-]
 
 
 def cases() -> dict[str, dict[str, Any]]:
     """Settings of each loss by a name: the preset's, or the settings as JSON."""
-    several = [{**loss, "direction": d} for loss, d in product(OBJECTIVES, DIRECTIONS)]
-    several += [{"kind": "clip", "negatives": [policy]} for policy in POLICIES]
-    several += [{"kind": "supcon", "negatives": [policy]} for policy in POLICIES[::4]]
-    several += [{"kind": "clip", "negatives": POLICIES}]
-    for evidence in EVIDENCE:
+    policies = CASES["policies"]
+    several = [{**loss, "direction": d} for loss, d in product(CASES["objectives"], DIRECTIONS)]
+    several += [{"kind": "clip", "negatives": [policy]} for policy in policies]
+    several += [{"kind": "supcon", "negatives": [policy]} for policy in policies[::4]]
+    several += [{"kind": "clip", "negatives": policies}]
+    for evidence in CASES["evidence"]:
         several.append({"kind": "multi_positive", "evidence": evidence})
         weigh = {"kind": "weigh_by_evidence", "evidence": evidence, "contradict": 3.0}
         several.append({"kind": "clip", "negatives": [weigh]})
     named = {f"preset {name}": dict(found.loss) for name, found in presets().items()}
-    return named | {json.dumps(content): content for content in several + AROUND}
+    return named | {json.dumps(content): content for content in several + CASES["around"]}
 
 
 def steps(content: dict[str, Any], make_batch: Any, make_views: Any) -> Iterator[list[float]]:
@@ -136,7 +61,7 @@ def steps(content: dict[str, Any], make_batch: Any, make_views: Any) -> Iterator
             batch = make(draw)
             for name in ("similarity", "scale"):
                 leaf = getattr(batch, name).detach().requires_grad_()
-                object.__setattr__(batch, name, leaf)
+                setattr(batch, name, leaf)
             out = objective(batch)
             inputs = [batch.similarity, batch.scale, *objective.parameters()]
             gradients = torch.autograd.grad(out.loss, inputs, allow_unused=True)

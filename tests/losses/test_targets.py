@@ -45,7 +45,7 @@ def test_xclr_is_the_cross_entropy_to_the_softened_graph(make_batch, side, tempe
     loss = XCLR(XCLRSettings(direction=side, target_temperature=temperature))
     out = loss(batch)
     for j, _, _, logits, said in rows(batch, side):
-        graph = {c: max(batch.text_similarity[j, n].item() for n in s) for c, s in said.items()}
+        graph = {c: max(batch["text_similarity"][j, n].item() for n in s) for c, s in said.items()}
         z = sum(math.exp(g / temperature) for g in graph.values())
         target = {c: math.exp(g / temperature) / z for c, g in graph.items()}
         assert out.per_anchor[j].item() == pytest.approx(cross_entropy(logits, target), rel=1e-10)
@@ -65,7 +65,7 @@ def test_supcon_is_the_mean_over_the_positives(make_batch, side, match):
         for c, sentences in said.items():
             other = c if side == "text_to_image" else owners[c]
             if match == "text":
-                alike = any(batch.text_ids[j] == batch.text_ids[n] for n in sentences)
+                alike = any(batch["text_ids"][j] == batch["text_ids"][n] for n in sentences)
             elif match == "equal":
                 alike = torch.equal(labels[owner], labels[other])
             else:
@@ -123,7 +123,7 @@ def test_as_the_target_temperature_falls_xclr_becomes_infonce_on_unique_captions
 
 def test_a_given_graph_takes_the_place_of_the_texts(make_batch):
     batch = make_batch(6)
-    given = make_batch(6, graph=batch.text_similarity, text_similarity=None)
+    given = make_batch(6, graph=batch["text_similarity"], text_similarity=None)
     a = XCLR(XCLRSettings(graph="text"))(batch).per_anchor
     b = XCLR(XCLRSettings(graph="given"))(given).per_anchor
     assert torch.equal(a, b)
@@ -136,7 +136,7 @@ def test_removed_negatives_leave_both_softmaxes_of_xclr(make_batch):
     )
     out = XCLR(settings)(batch)
     for j, owner, _, logits, said in rows(batch, "text_to_image"):
-        graph = {c: max(batch.text_similarity[j, n].item() for n in s) for c, s in said.items()}
+        graph = {c: max(batch["text_similarity"][j, n].item() for n in s) for c, s in said.items()}
         graph = {c: g for c, g in graph.items() if c == owner or g <= 0.2}
         z = sum(math.exp(g / 0.1) for g in graph.values())
         target = {c: math.exp(g / 0.1) / z for c, g in graph.items()}

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from medclip_debias.losses import ContrastiveBatch
-from medclip_debias.losses.anchors import Anchors, text_anchors
+from medclip_debias.losses.batch import Anchors
+from medclip_debias.losses.debiased import debiased_per_anchor
 from medclip_debias.losses.objective import build_objective, loss_settings
-from medclip_debias.losses.objectives.debiased import debiased_per_anchor
-from medclip_debias.losses.targets import soft_cross_entropy
+from medclip_debias.losses.xclr import soft_cross_entropy
 
 MANY = 1e9
 SCALE = 60.0
@@ -39,6 +39,7 @@ def population(scores, p, negatives_p=None):
         rows=places,
         columns=places,
         side="text",
+        others=torch.ones(n, n, dtype=torch.bool),
         weights=weights.expand(n, n),
     )
 
@@ -193,7 +194,7 @@ def test_positives_by_evidence_are_smallest_at_the_shares_of_agreement():
         batch = ContrastiveBatch(
             scores[:, None] / 10, torch.tensor(10.0).double(), torch.tensor([0])
         )
-        loss = soft_cross_entropy(text_anchors(batch), target)
+        loss = soft_cross_entropy(batch.anchors("text_to_image")[0], target)
         loss.sum().backward()
         return loss.sum()
 

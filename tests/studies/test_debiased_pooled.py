@@ -14,8 +14,9 @@ from medclip_debias.losses import (
     DebiasedContrastive,
     DebiasedSettings,
     TableEta,
+    describe,
 )
-from medclip_debias.losses.objective import build_objective, describe, loss_settings
+from medclip_debias.losses.objective import build_objective, loss_settings
 from studies import debiased_pooled
 from studies.debiased_pooled import PooledDebiased, PooledSettings
 
@@ -47,7 +48,7 @@ def test_one_pair_is_the_debiased_loss(make_batch):
 def test_like_sentences_share_their_images(make_batch, draw):
     batch = make_batch(draw, eta=torch.full((8,), 0.3, dtype=torch.float64))
     found = pooled(pool="text", threshold=0.2)(batch).per_anchor
-    owners, alike = batch.owners.tolist(), batch.text_similarity
+    owners, alike = batch.owners.tolist(), batch["text_similarity"]
     for j in range(8):
         s = (batch.similarity[:, j] * batch.scale).tolist()
         members = {owners[k] for k in range(8) if alike[j, k] >= 0.2} | {owners[j]}

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.losses.anchors import text_anchors
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.objectives.debiased import debiased_per_anchor
+from medclip_debias.losses.debiased import debiased_per_anchor
 from studies.error_bound import (
     ErrorBound,
     ErrorBoundSettings,
@@ -71,7 +70,7 @@ def test_estimator_is_that_of_our_loss():
     similarity = torch.from_numpy(rng.uniform(-1, 1, (6, 6)))
     batch = ContrastiveBatch(similarity, torch.tensor(1.0, dtype=torch.float64))
     eta = torch.full((6,), 0.1, dtype=torch.float64)
-    ours, _ = debiased_per_anchor(text_anchors(batch), eta)
+    ours, _ = debiased_per_anchor(batch.anchors("text_to_image")[0], eta)
     kernel = np.exp(similarity.numpy().T)
     pair = np.diag(kernel)
     negatives = (kernel.sum(axis=1) - pair) / 5

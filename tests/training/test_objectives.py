@@ -21,7 +21,7 @@ from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-from medclip_debias.losses.evidence.claims import claim_evidence
+from medclip_debias.losses.evidence import claim_evidence
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm

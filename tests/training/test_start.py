@@ -26,8 +26,8 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.grounding.ground import region_grid
-from medclip_debias.losses.objectives.multi_positive import MultiPositive, MultiPositiveSettings
-from medclip_debias.losses.objectives.siglip import carry_bias
+from medclip_debias.losses.multi_positive import MultiPositive, MultiPositiveSettings
+from medclip_debias.losses.siglip import carry_bias
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.dual_encoder import DualEncoder

@@ -10,9 +10,9 @@ import torch
 
 from medclip_debias.errors import ReportedWarning
 from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.clip import InfoNCE
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.objectives.infonce import InfoNCE
-from medclip_debias.losses.objectives.sogclr import SogCLR
+from medclip_debias.losses.sogclr import SogCLR
 from medclip_debias.training.place import Place
 from medclip_debias.training.processes import average_gradients, together
 from medclip_debias.training.step import shares_loss

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.anchors import Anchors
-from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.late_start import LateStart, LateStartSettings
-from medclip_debias.losses.policy import NegativePolicy, largest
+from medclip_debias.losses.policy import register
 
 SIDES = ("text", "image", "view")
 
@@ -25,7 +23,14 @@ class FNCSettings(LateStartSettings):
     keep_mass: bool = True
 
 
-class FalseNegativeCancellation(LateStart, NegativePolicy[FNCSettings]):
+@register(
+    "fnc",
+    FNCSettings,
+    rowwise=True,
+    formula="W = 0 where s_jn is above the (1 - alpha) quantile of row j",
+    paper="False negative cancellation, Huynh et al. (2022)",
+)
+class FalseNegativeCancellation(LateStart):
     """``W = 0`` above the ``1 - alpha`` quantile of the anchor's negatives in the batch.
 
     With N negatives these are the ``ceil(alpha (N - 1))`` most similar ones, at least one as
@@ -34,7 +39,6 @@ class FalseNegativeCancellation(LateStart, NegativePolicy[FNCSettings]):
     Its only state is how many training steps it has seen, for each side.
 
     Example:
-        >>> import torch
         >>> similarity = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.5, 0.7]])
         >>> batch = ContrastiveBatch(similarity, torch.tensor(1.0))
         >>> policy = FalseNegativeCancellation(FNCSettings(alpha=0.5, keep_mass=False))
@@ -44,10 +48,6 @@ class FalseNegativeCancellation(LateStart, NegativePolicy[FNCSettings]):
                 [False,  True, False]])
     """
 
-    whole_batch = None
-    formula: ClassVar[str] = "W = 0 where s_jn is above the (1 - alpha) quantile of row j"
-    paper: ClassVar[str] = "False negative cancellation, Huynh et al. (2022)"
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"alpha": 0.3},)
     settings: FNCSettings
     steps: Tensor
 
@@ -69,3 +69,17 @@ class FalseNegativeCancellation(LateStart, NegativePolicy[FNCSettings]):
         top = (self.settings.alpha * (total - 1).double() - 1e-9).ceil().long()
         top = top.clamp(min=1 if self.settings.alpha > 0 else 0)
         return ~largest(anchors.logits.detach(), anchors.negatives, top)
+
+
+def largest(values: Tensor, mask: Tensor, count: Tensor) -> Tensor:
+    """``[A, C]`` bool: the ``count`` ``[A]`` largest of each row's ``values`` where ``mask``.
+
+    Exactly that many (or all there are), also among equal values.
+    """
+    result = torch.zeros_like(mask)
+    most = min(int(count.max()), mask.shape[1]) if count.numel() else 0
+    if most <= 0:
+        return result
+    columns = torch.where(mask, values, -torch.inf).topk(most, dim=1).indices
+    wanted = torch.arange(most, device=count.device) < count[:, None]
+    return result.scatter_(1, columns, wanted) & mask

@@ -6,25 +6,18 @@ quantile of its similarity to all other samples, although a batch shows only a f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.anchors import Anchors, same_study
-from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.labels import shared_present
 from medclip_debias.losses.late_start import LateStart, LateStartSettings
-from medclip_debias.losses.policy import NegativePolicy
-from medclip_debias.losses.samples import (
-    Adam,
-    Groups,
-    PerSide,
-    SampleTable,
-    cosines,
-)
+from medclip_debias.losses.pairs import between_images, same_study
+from medclip_debias.losses.policy import register
+from medclip_debias.losses.samples import Adam, Groups, PerSide, SampleTable, cosines
 
 
 class GloFNDSettings(LateStartSettings):
@@ -50,7 +43,15 @@ class GloFNDSettings(LateStartSettings):
     samples: int | None = Field(None, ge=1)
 
 
-class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
+@register(
+    "glofnd",
+    GloFNDSettings,
+    reads={"sample_ids"},
+    formula="W = 0 where sim_jn > lambda_j; lambda_j moves against alpha - mean_n 1[sim_jn > "
+    "lambda_j]",
+    paper="GloFND, Balmaseda et al. (2025), eq. 2-4",
+)
+class GloFND(LateStart):
     """``W = 0`` where the cosine exceeds the anchor's own threshold ``lambda``.
 
     At each training step the thresholds of the batch's samples move first, against the gradient
@@ -81,12 +82,6 @@ class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
                 [False,  True, False]])
     """
 
-    whole_batch = "keeps a threshold of every study, which all processes must move alike"
-    formula: ClassVar[str] = (
-        "W = 0 where sim_jn > lambda_j; lambda_j moves against alpha - mean_n 1[sim_jn > lambda_j]"
-    )
-    paper: ClassVar[str] = "GloFND, Balmaseda et al. (2025), eq. 2-4"
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"alpha": 0.3, "init": "quantile"},)
     settings: GloFNDSettings
 
     def __init__(self, settings: GloFNDSettings | None = None) -> None:
@@ -97,18 +92,13 @@ class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
         self.adam = Adam(s.lr, s.betas)
         self._sums: dict[str, Tensor] = {}
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """``sample_ids``."""
-        return frozenset({"sample_ids"})
-
     @torch.no_grad()
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """Weights ``[A, C]``, 0 or 1; in training mode, after an update of the thresholds."""
         s = self.settings
-        table, ids = self.tables.of(anchors, batch, self.kind)
+        table, ids = self.tables.of(anchors, batch)
         similarity = cosines(anchors, batch)
-        others = anchors.negatives & ~same_study(anchors, batch, self.kind)
+        others = anchors.negatives & ~same_study(anchors, batch)
         count = others.sum(dim=1)
         step = int(table.steps)
         quantile = upper_quantile(similarity, others, count, s.alpha)
@@ -173,11 +163,10 @@ class GloFND(LateStart, NegativePolicy[GloFNDSettings]):
             "absolute": error.abs().sum(),
             "square": (error**2).sum(),
         }
-        if batch.labels is not None:
-            present = (batch.labels == 1).to(batch.similarity.dtype)
+        if "labels" in batch.fields:
+            present = (batch["labels"] == 1).to(batch.similarity.dtype)
             alike = shared_present(present, torch.ones_like(present))
-            rows, columns = anchors.images(batch)
-            true = alike[rows][:, columns] & anchors.negatives
+            true = between_images(alike, anchors, batch) & anchors.negatives
             sums |= {"true": true.sum(), "hits": (true & removed).sum()}
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0) + value

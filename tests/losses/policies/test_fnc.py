@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medclip_debias.losses import ContrastiveBatch, FalseNegativeCancellation, FNCSettings
-from medclip_debias.losses.anchors import text_anchors
+from medclip_debias.losses import ContrastiveBatch
+from medclip_debias.losses.policies.fnc import FalseNegativeCancellation, FNCSettings
 
 
 @settings(deadline=None, max_examples=60)
@@ -18,7 +18,7 @@ def test_fnc_removes_what_lies_above_the_quantile(seed, alpha, images):
     g = torch.Generator().manual_seed(seed)
     similarity = torch.rand(images, images, generator=g, dtype=torch.float64)
     batch = ContrastiveBatch(similarity, torch.tensor(14.0).double())
-    anchors = text_anchors(batch)
+    anchors = batch.anchors("text_to_image")[0]
     kept = FalseNegativeCancellation(FNCSettings(alpha=alpha)).apply_to(anchors, batch).negatives
     for j in range(images):
         row = np.delete(similarity[:, j].numpy(), j)
@@ -35,7 +35,7 @@ def test_fnc_removes_what_lies_above_the_quantile(seed, alpha, images):
 
 def test_fnc_counts_exactly_also_among_equals():
     batch = ContrastiveBatch(torch.ones(101, 101), torch.tensor(14.0))
-    anchors = text_anchors(batch)
+    anchors = batch.anchors("text_to_image")[0]
     for alpha, removed in ((0, 0), (1e-9, 1), (0.07, 7), (0.5, 50)):
         policy = FalseNegativeCancellation(FNCSettings(alpha=alpha))
         after = policy.apply_to(anchors, batch)
@@ -49,7 +49,7 @@ def test_fnc_waits_for_its_start_and_a_resumed_one_does_not_wait_again():
     )
     settings = FNCSettings(alpha=0.3, start_step=3)
     policy = FalseNegativeCancellation(settings)
-    anchors = text_anchors(batch)
+    anchors = batch.anchors("text_to_image")[0]
 
     def removed(one):
         return int((anchors.negatives & ~one.apply_to(anchors, batch).negatives).sum())
@@ -77,7 +77,7 @@ def test_fnc_counts_the_steps_of_each_side(make_batch):
 
 def test_fnc_can_start_at_an_epoch_once_it_knows_how_long_one_is(make_batch):
     batch = make_batch(1)
-    anchors = text_anchors(batch)
+    anchors = batch.anchors("text_to_image")[0]
     policy = FalseNegativeCancellation(FNCSettings(alpha=0.3, start_epoch=2, keep_mass=False))
     with pytest.raises(ValueError, match="'fnc' has a start_epoch"):
         policy.apply_to(anchors, batch)

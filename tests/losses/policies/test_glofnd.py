@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medclip_debias.losses.batch import ContrastiveBatch, TwoViewBatch
-from medclip_debias.losses.objectives.infonce import InfoNCE, InfoNCESettings
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.clip import InfoNCE, InfoNCESettings
 from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings, upper_quantile
 from medclip_debias.losses.samples import SampleTable
+from medclip_debias.losses.two_views import TwoViewBatch
 
 
 def cosine_matrix(seed, samples=40, dim=6):

@@ -20,10 +20,11 @@ from medclip_debias.losses import (
     InfoNCE,
     InfoNCESettings,
     LanguageModelEta,
+    Policy,
+    PolicySettings,
     TableEta,
-    TwoViewBatch,
 )
-from medclip_debias.losses.objective import build_objective, loss_settings
+from medclip_debias.losses.objective import POLICIES, build_objective, loss_settings
 
 
 def naive_loss(similarity, scale, owners, eta):
@@ -177,16 +178,6 @@ def test_one_image_with_two_sentences_keeps_them_from_pushing_each_other_apart()
     np.testing.assert_allclose(out.per_anchor.detach().numpy(), expected, rtol=1e-12)
 
 
-def test_a_batch_of_one_has_no_negatives_and_costs_nothing():
-    similarity = torch.tensor([[0.3]], requires_grad=True)
-    out = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.5)))(
-        ContrastiveBatch(similarity, torch.tensor(14.0))
-    )
-    out.loss.backward()
-    assert out.loss.item() == 0
-    assert similarity.grad.item() == 0
-
-
 def test_the_floor_takes_over_where_the_correction_exceeds_the_negatives():
     # Two images: positive at 1, negative at -1, eta .9: neg - eta pos is far below zero.
     similarity = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
@@ -237,45 +228,6 @@ def test_diagnostics_are_the_means_of_the_similarities():
     assert out.diagnostics["negative_similarity"].item() == pytest.approx(0.15)
 
 
-def test_what_eta_needs_must_be_in_the_batch():
-    batch = ContrastiveBatch(torch.eye(2), torch.tensor(14.0))
-    with pytest.raises(ValueError, match="log_prob"):
-        DebiasedContrastive(DebiasedSettings(eta=LanguageModelEta()))(batch)
-    with pytest.raises(ValueError, match="eta"):
-        DebiasedContrastive(DebiasedSettings(eta=TableEta()))(batch)
-
-
-@pytest.mark.parametrize("shape", [(0, 0), (0, 2), (2, 0)])
-def test_an_empty_batch_is_refused_instead_of_costing_nan(shape):
-    with pytest.raises(ValueError, match="the batch is empty"):
-        ContrastiveBatch(
-            torch.empty(shape), torch.tensor(14.0), torch.zeros(shape[1], dtype=torch.int64)
-        )
-    if shape == (0, 0):
-        for make in (ContrastiveBatch, TwoViewBatch):
-            with pytest.raises(ValueError, match="the batch is empty"):
-                make(torch.empty(shape), torch.tensor(14.0))
-
-
-@pytest.mark.parametrize("place", [-1, 3])
-def test_an_index_that_points_nowhere_is_refused_by_name(place):
-    scale = torch.tensor(14.0)
-    with pytest.raises(ValueError, match=f"image_of_sentence holds {place}.* 3 images"):
-        ContrastiveBatch(torch.eye(3), scale, torch.tensor([0, place, 2]))
-    with pytest.raises(ValueError, match=f"text_ids holds {place}.* 3 columns of agreement"):
-        ContrastiveBatch(
-            torch.eye(3),
-            scale,
-            text_ids=torch.tensor([0, place, 2]),
-            agreement=torch.zeros(3, 3, dtype=torch.bool),
-        )
-
-
-def test_a_nan_is_refused_by_name():
-    with pytest.raises(FloatingPointError, match="similarity"):
-        ContrastiveBatch(torch.tensor([[float("nan")]]), torch.tensor(14.0))
-
-
 @pytest.mark.parametrize("eta", [0.0, 1e-30, 0.3, 0.99])
 @pytest.mark.parametrize("direction", ["text_to_image", "image_to_text"])
 def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradient(eta, direction):
@@ -307,3 +259,108 @@ def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradie
         mass = (sum(s[j] for j in negatives) - n * eta * v) / (1 - eta)
         mass = max(mass, n * math.exp(-100))
         assert high[anchor].item() == pytest.approx(math.log1p(mass / s[anchor]), rel=1e-9)
+
+
+# ------------------------------------------------------------------ with policies and positives
+
+
+def policy(kind, **settings):
+    return POLICIES.all()[kind](POLICIES.settings({"kind": kind} | settings, "test"))
+
+
+class Given(Policy):
+    """Weights that the test gives, not registered."""
+
+    def forward(self, anchors, batch):
+        return self.weights
+
+
+def weighted_loss(logits, scale, own, positives, weights, eta):
+    """Equations 6 to 8 with weights and M positives, as printed, one anchor."""
+    n = sum(weights)
+    neg = sum(w * math.exp(s) for w, s in zip(weights, logits, strict=True))
+    v = sum(math.exp(logits[m]) for m in positives) / len(positives)
+    pos = math.exp(logits[own])
+    if n == 0:
+        return 0.0
+    ng = max((neg - n * eta * v) / (1 - eta), n * math.exp(-scale))
+    return -math.log(pos / (pos + ng))
+
+
+@pytest.mark.parametrize("positives", ["pair", "study"])
+@pytest.mark.parametrize("side", ["text_to_image", "image_to_text"])
+@pytest.mark.parametrize("draw", range(4))
+def test_weighted_negatives_and_many_positives_are_the_printed_formula(
+    make_batch, positives, side, draw
+):
+    batch = make_batch(draw)
+    columns = 6 if side == "text_to_image" else 8
+    g = torch.Generator().manual_seed(draw)
+    weights = torch.rand(8, columns, generator=g, dtype=torch.float64) * 3
+    weights[weights < 0.7] = 0
+    weights[5] = 0
+    objective = DebiasedContrastive(
+        DebiasedSettings(eta=TableEta(), direction=side, positives=positives)
+    )
+    given = Given(PolicySettings())
+    given.weights = weights
+    objective.policies.append(given)
+    out = objective(batch)
+    owners, studies = batch.owners.tolist(), batch["sample_ids"].tolist()
+    for j, owner in enumerate(owners):
+        if side == "text_to_image":
+            logits = [3 * batch.similarity[i, j].item() for i in range(6)]
+            of, own = list(range(6)), owner
+        else:
+            logits = [3 * batch.similarity[owner, n].item() for n in range(8)]
+            of, own = owners, j
+        mine = [c for c in range(columns) if studies[of[c]] == studies[owner]]
+        same = mine if positives == "study" else [own]
+        excluded = set(same) | {c for c in range(columns) if of[c] == owner}
+        row = [0.0 if c in excluded else weights[j, c].item() for c in range(columns)]
+        expected = weighted_loss(logits, 3.0, own, same, row, batch["eta"][j].item())
+        assert out.per_anchor[j].item() == pytest.approx(expected, rel=1e-9, abs=1e-13)
+    assert out.per_anchor[5] == 0
+
+
+def test_one_positive_of_the_study_is_the_plain_loss(make_batch):
+    batch = ContrastiveBatch(
+        make_batch().similarity[:, 2:8],
+        torch.tensor(14.0).double(),
+        eta=torch.full((6,), 0.2).double(),
+        sample_ids=torch.arange(6),
+    )
+    one = DebiasedContrastive(DebiasedSettings(eta=TableEta()))(batch)
+    many = DebiasedContrastive(DebiasedSettings(eta=TableEta(), positives="study"))(batch)
+    torch.testing.assert_close(one.per_anchor, many.per_anchor, rtol=1e-12, atol=1e-14)
+
+
+def test_each_policy_sees_what_the_one_before_has_left(make_batch):
+    batch = make_batch(0)
+    anchors = batch.anchors("text_to_image")[0]
+    top = policy("fnc", alpha=1e-9, keep_mass=False)
+    once = top.apply_to(anchors, batch)
+    twice = top.apply_to(once, batch)
+    for j in range(8):
+        order = anchors.logits[j].masked_fill(~anchors.negatives[j], -torch.inf).argsort()
+        gone = set(np.flatnonzero(anchors.negatives[j] & ~twice.negatives[j]).tolist())
+        assert gone == set(order[-2:].tolist())
+    assert (twice.mass == anchors.mass - 2).all()
+
+
+def test_no_policy_carries_gradient(make_batch):
+    batch = make_batch()
+    batch.similarity = batch.similarity.clone().requires_grad_()
+    (anchors,) = batch.anchors("text_to_image")
+    assert not policy("fnc", keep_mass=True).apply_to(anchors, batch).weights.requires_grad
+
+
+def test_a_policy_does_not_spend_its_removals_on_further_positives(several_images):
+    batch = several_images
+    fnc = {"kind": "fnc", "alpha": 0.01, "keep_mass": False}
+    settings = DebiasedSettings(eta=ConstantEta(value=0), positives="study", negatives=(fnc,))
+    (anchors,), _ = DebiasedContrastive(settings).anchors(batch)
+    # The most similar other image of sentence 0 is of its own study; the only negative goes.
+    assert not anchors.negatives[0].any()
+    # Of sentence 2 the three images of the other study are negatives: the most similar goes.
+    assert anchors.negatives[2].tolist() == [True, True, False, False]

@@ -1,34 +1,33 @@
 """Global contrastive loss with a moving average of each sample's denominator (SogCLR, FastCLIP).
 
 Yuan et al. (2022); GloFND (Balmaseda et al. 2025), equations 1, 3, 5 and appendix B; the schedule
-and the temperature variants are those of FastCLIP (Wei et al. 2024).
+and the temperature variants are those of FastCLIP (Wei et al. 2024)::
+
+    g = mean_n exp((sim_n - sim+) / tau),   u <- (1 - gamma) u + gamma g
+    loss = tau log u,   with the gradient tau grad(g) / u
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from medclip_debias.bounds import Bounded, within
-from medclip_debias.losses.anchors import Anchors, Direction, masked_logsumexp
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.core import ContrastiveCore, CoreSettings, mean_or_zero
-from medclip_debias.losses.objective import LossOutput, ParameterGroup
-from medclip_debias.losses.samples import (
-    Adam,
-    Groups,
-    PerSide,
-    SampleTable,
-    cosines,
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
+from medclip_debias.losses.objective import (
+    ContrastiveLoss,
+    ContrastiveSettings,
+    ParameterGroup,
+    register,
 )
+from medclip_debias.losses.samples import Adam, Groups, PerSide, SampleTable, cosines
 
 
-class SogCLRSettings(CoreSettings):
+class SogCLRSettings(ContrastiveSettings):
     """Settings of `SogCLR`.
 
     ``gamma``: weight of the new value in the moving average, constant, or brought down to it
@@ -78,7 +77,14 @@ _LOG_EPS = math.log(1e-14)
 _GRADIENT_LIMIT = 5.0
 
 
-class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
+@register(
+    "sogclr",
+    SogCLRSettings,
+    formula="tau log u, gradient tau grad(g) / u; g = mean_n exp((sim_n - sim+) / tau), "
+    "u <- (1 - gamma) u + gamma g",
+    paper="SogCLR, Yuan et al. (2022); FastCLIP, Wei et al. (2024)",
+)
+class SogCLR(ContrastiveLoss, Bounded):
     """``tau log u``, with the gradient ``tau grad(g) / u``.
 
     ``g = mean_n exp((sim_n - sim+) / tau)`` over the negatives that the policies keep (their
@@ -115,19 +121,7 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
         tensor(-1.)
     """
 
-    whole_batch = "keeps a moving average of every study, which all processes must move alike"
-    formula: ClassVar[str] = (
-        "tau log u, gradient tau grad(g) / u; g = mean_n exp((sim_n - sim+) / tau), "
-        "u <- (1 - gamma) u + gamma g"
-    )
-    paper: ClassVar[str] = "SogCLR, Yuan et al. (2022); FastCLIP, Wei et al. (2024)"
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
-        {"gamma": 0.6},
-        {"temperature": "model"},
-        {"temperature": "robust"},
-        {"temperature": "modality"},
-        {"temperature": "individual"},
-    )
+    settings: SogCLRSettings
 
     def __init__(self, settings: SogCLRSettings | None = None) -> None:
         super().__init__(settings)
@@ -160,15 +154,6 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
             for log_tau in self.log_tau.values():
                 log_tau.clamp_(math.log(self.settings.tau_min), 0.0)
 
-    def over(
-        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
-    ) -> LossOutput:
-        """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
-        parts = [self._side(anchors, batch) for anchors in sets]
-        for name in parts[0][1]:
-            diagnostics[name] = torch.stack([numbers[name] for _, numbers in parts]).mean()
-        return LossOutput(torch.stack([loss for loss, _ in parts]).mean(dim=0), diagnostics)
-
     def gamma(self, step: int) -> float:
         """Weight of the new value in the moving average at one step."""
         s = self.settings
@@ -177,8 +162,11 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
         done = min(step / s.decay_steps, 1.0)
         return s.gamma + (1 - s.gamma) * 0.5 * (1 + math.cos(math.pi * done))
 
-    def _side(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        table, ids = self.tables.of(anchors, batch, self.kind)
+    def per_anchor(
+        self, anchors: Anchors, batch: ContrastiveBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the class."""
+        table, ids = self.tables.of(anchors, batch)
         tau = self._temperature(table, anchors, ids, batch)
         similarity = cosines(anchors, batch)
         positive = similarity.gather(1, anchors.own[:, None])
@@ -202,12 +190,12 @@ class SogCLR(ContrastiveCore[SogCLRSettings], Bounded):
                 loss = tau * (log_u + self.settings.rho) + tau.detach() * gradient_only
         if self.settings.temperature == "individual" and self.training:
             self._move_tau(table, ids, log_u, ratio.detach(), weighted, relative, anchors, valid)
-        numbers = {
+        figures = {
             "gamma": torch.tensor(gamma, dtype=loss.dtype, device=loss.device),
-            "mean_log_u": mean_or_zero(log_u[valid]),
-            "temperature": tau.detach().mean(),
+            "mean_log_u": batch.mean(log_u[valid]),
+            "temperature": tau,
         }
-        return torch.where(valid, loss, torch.zeros_like(loss)), numbers
+        return torch.where(valid, loss, torch.zeros_like(loss)), figures
 
     def _temperature(
         self, table: SampleTable, anchors: Anchors, ids: Tensor, batch: ContrastiveBatch

@@ -16,9 +16,8 @@ from medclip_debias.losses import (
     KeywordSettings,
     KeywordSupervision,
 )
-from medclip_debias.losses.anchors import image_anchors
+from medclip_debias.losses.keyword_supervision import keyword_per_anchor
 from medclip_debias.losses.keywords import KeywordList, load_keywords
-from medclip_debias.losses.objectives.keyword_supervision import keyword_per_anchor
 
 
 @pytest.mark.parametrize("g", ["g1", "g2"])
@@ -26,8 +25,8 @@ from medclip_debias.losses.objectives.keyword_supervision import keyword_per_anc
 @pytest.mark.parametrize("draw", range(4))
 def test_the_term_is_definition_4_1_in_float64(make_batch, g, denominator, draw):
     batch = make_batch(draw)
-    found = keyword_per_anchor(image_anchors(batch), batch.keywords, g, denominator)
-    owners, labels = batch.owners.tolist(), batch.keywords.tolist()
+    found = keyword_per_anchor(batch.anchors("image_to_text")[0], batch["keywords"], g, denominator)
+    owners, labels = batch.owners.tolist(), batch["keywords"].tolist()
     for i, owner in enumerate(owners):
         s = [math.exp(3 * batch.similarity[owner, j].item()) for j in range(8)]
         foreign = [j for j in range(8) if owners[j] != owner]
@@ -53,7 +52,7 @@ def pairs(keywords, seed=0, scale=5.0):
 
 def test_with_all_classes_distinct_g1_is_infonce_from_image_to_text():
     batch = pairs([3, 1, 4, 5, 9, 2])
-    found = keyword_per_anchor(image_anchors(batch), batch.keywords)
+    found = keyword_per_anchor(batch.anchors("image_to_text")[0], batch["keywords"])
     expected = InfoNCE(InfoNCESettings(direction="image_to_text"))(batch).per_anchor
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
 
@@ -61,7 +60,7 @@ def test_with_all_classes_distinct_g1_is_infonce_from_image_to_text():
 def test_the_total_is_the_core_plus_the_weighted_mean_over_all_pairs():
     batch = pairs([1, 0, 2, 2, 0, 1], seed=1)
     loss = KeywordSupervision(KeywordSettings(weight=0.7, g="g2"))
-    extra = keyword_per_anchor(image_anchors(batch), batch.keywords, "g2")
+    extra = keyword_per_anchor(batch.anchors("image_to_text")[0], batch["keywords"], "g2")
     expected = CLIP()(batch).loss + 0.7 * extra.sum() / 6
     out = loss(batch)
     assert out.loss.item() == pytest.approx(expected.item(), rel=1e-12)
@@ -72,10 +71,10 @@ def test_the_total_is_the_core_plus_the_weighted_mean_over_all_pairs():
 def test_without_any_other_class_the_term_and_its_gradient_are_zero():
     batch = pairs([2, 2, 0, 2])
     similarity = batch.similarity.clone().requires_grad_()
-    anchors = image_anchors(ContrastiveBatch(similarity, batch.scale))
+    anchors = ContrastiveBatch(similarity, batch.scale).anchors("image_to_text")[0]
     for g in ("g1", "g2"):
         for denominator in ("pair", "same_class"):
-            value = keyword_per_anchor(anchors, batch.keywords, g, denominator).sum()
+            value = keyword_per_anchor(anchors, batch["keywords"], g, denominator).sum()
             (gradient,) = torch.autograd.grad(value, similarity, retain_graph=True)
             assert value.item() == 0
             assert (gradient == 0).all()

@@ -1,16 +1,13 @@
-"""What holds for every objective under every policy: gradients, finiteness, docs, precision.
-
-The lists are the registries and the ``examples`` that stand in each class: a new objective or
-policy is in every test here by being there.
-"""
+"""What holds for every objective, policy and kind of evidence: gradients, finiteness, messages."""
 
 from __future__ import annotations
 
 import copy
 import doctest
 import importlib
+import json
 import pkgutil
-from typing import Literal
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,55 +17,51 @@ from hypothesis import strategies as st
 
 from medclip_debias import losses
 from medclip_debias.errors import UserError
-from medclip_debias.losses import ContrastiveBatch, NegativePolicy, PolicySettings
+from medclip_debias.losses import CLIP, BioViL, ContrastiveBatch, LanguageModelEta, describe
 from medclip_debias.losses.batch import FIELDS
-from medclip_debias.losses.core import ContrastiveCore
+from medclip_debias.losses.evidence import EVIDENCE, build_evidence
 from medclip_debias.losses.objective import (
     OBJECTIVES,
+    POLICIES,
+    ContrastiveLoss,
     build_objective,
-    describe,
     loss_settings,
     objectives,
 )
-from medclip_debias.losses.policy import POLICIES, policies
 from medclip_debias.settings_files import load_yaml
 
-
-def examples(registry):
-    """Loss or policy settings of each example, by kind and what differs from the defaults."""
-    found = {}
-    for kind, cls in registry.items():
-        for example in cls.examples:
-            words = [f"{name}={value}" for name, value in example.items()]
-            found[", ".join([kind, *words])] = {"kind": kind, **example}
-    return found
+CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 
 
-LOSSES, EACH_POLICY = examples(objectives()), examples(policies())
-CORES = {kind: cls for kind, cls in objectives().items() if issubclass(cls, ContrastiveCore)}
+def named(listed, registry):
+    """Listed settings by a name, and the defaults of kinds that are not listed."""
+    known = {kind for kind, cls in registry.all().items() if "medclip_debias" in cls.__module__}
+    unlisted = [{"kind": kind} for kind in sorted(known - {each["kind"] for each in listed})]
+    return {json.dumps(each): each for each in listed + unlisted}
+
+
+LOSSES = named(CASES["objectives"] + CASES["around"], OBJECTIVES)
+EACH_POLICY = named(CASES["policies"], POLICIES)
+EACH_EVIDENCE = named(CASES["evidence"], EVIDENCE)
+CORES = [kind for kind, cls in objectives().items() if issubclass(cls, ContrastiveLoss)]
 WITH_POLICIES = {
-    f"{kind} + {name}": {"kind": kind, **cls.examples[0], "negatives": [policy]}
-    for kind, cls in CORES.items()
+    f"{kind} + {name}": {"kind": kind, "negatives": [policy]}
+    for kind in CORES
     for name, policy in EACH_POLICY.items()
 }
-ALL = (
-    LOSSES
-    | WITH_POLICIES
-    | {"infonce + all": {"kind": "infonce", "negatives": [*EACH_POLICY.values()]}}
-)
-OPTIONAL = {
-    name
-    for name in FIELDS
-    if name not in ("similarity", "scale", "image_of_sentence", "study_of_image", "label_names")
-}
+ALL = LOSSES | WITH_POLICIES
+ALL["infonce + all"] = {"kind": "infonce", "negatives": list(EACH_POLICY.values())}
+OPTIONAL = set(FIELDS) - {"image_of_sentence", "study_of_image", "label_names"}
 
 
 def objective(content):
-    return build_objective(loss_settings(content, "test"))
+    made = build_objective(loss_settings(content, "test"))
+    made.begin(samples=12, steps_per_epoch=2)
+    return made
 
 
-def check_gradients(name, batch, inputs):
-    """Gradients to ``inputs`` of the batch and to all parameters, by finite differences.
+def check_gradients(name, batch):
+    """Gradients to similarity and scale of the batch and to all parameters, by differences.
 
     Each value is that of a fresh state, since a call may move it. Where there is state, a
     sample's anchors share it, so that only their sum has the gradient of the objective.
@@ -76,12 +69,11 @@ def check_gradients(name, batch, inputs):
     loss = objective(ALL[name]).double()
     state = dict(loss.named_buffers())
     names = [parameter for parameter, _ in loss.named_parameters()]
-    values = [getattr(batch, field).detach().clone().requires_grad_() for field in inputs]
+    values = [x.detach().clone().requires_grad_() for x in (batch.similarity, batch.scale)]
 
-    def value(*given):
-        for field, tensor in zip(inputs, given, strict=False):
-            object.__setattr__(batch, field, tensor)
-        learned = dict(zip(names, given[len(inputs) :], strict=True))
+    def value(similarity, scale, *parameters):
+        batch.similarity, batch.scale = similarity, scale
+        learned = dict(zip(names, parameters, strict=True))
         fresh = {buffer: value.clone() for buffer, value in state.items()}
         out = torch.func.functional_call(loss, learned | fresh, (batch,))
         return out.loss if state else out.per_anchor
@@ -92,17 +84,14 @@ def check_gradients(name, batch, inputs):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_autograd_agrees_with_finite_differences(name, make_batch):
+def test_autograd_agrees_with_finite_differences(name, make_batch, make_views):
     few = {"owners": [0, 0, 1, 2, 3, 4], "sample_ids": torch.tensor([7, 8, 9, 10, 9])}
-    check_gradients(name, make_batch(**few), ("similarity", "scale"))
+    check_gradients(name, make_batch(**few))
+    if name in LOSSES:
+        check_gradients(name, make_views(images=3))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_autograd_agrees_with_finite_differences_on_two_views(name, make_views):
-    check_gradients(name, make_views(images=3), ("similarity", "scale"))
-
-
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=150)
 @given(
     seed=st.integers(0, 2**20),
     scale=st.floats(1, 100),
@@ -131,40 +120,26 @@ def test_loss_and_gradients_are_finite(make_batch, seed, scale, eta, name, extre
         assert parameter.grad is None or torch.isfinite(parameter.grad).all()
 
 
-NEEDS_NEGATIVES = [name for name, content in ALL.items() if not objective(content).positive_alone]
-
-
-@pytest.mark.parametrize("name", NEEDS_NEGATIVES)
-def test_a_batch_of_one_costs_nothing(name):
-    similarity = torch.tensor([[0.3]], requires_grad=True)
-    g = torch.Generator().manual_seed(0)
-    some = {field: FIELDS[field].random(1, 1, g) for field in OPTIONAL - {"seed", "done"}}
-    batch = ContrastiveBatch(similarity, torch.tensor(14.0), **some, seed=0, done=0.4)
-    out = objective(ALL[name])(batch)
-    out.loss.backward()
-    assert out.loss.item() == 0
-    assert similarity.grad.item() == 0
-
-
 REMOVED = [{"kind": "remove_by_text", "threshold": -1, "keep_mass": True}]
 WITHOUT_NEGATIVES = {
-    kind: {"kind": kind, "negatives": REMOVED}
-    for kind, cls in CORES.items()
-    if not cls.positive_alone
+    kind: {"kind": kind, "negatives": REMOVED} for kind in CORES if kind != "siglip"
 } | {"keyword": {"kind": "keyword", "core": {"kind": "clip", "negatives": REMOVED}, "weight": 0}}
 
 
 @pytest.mark.parametrize("name", WITHOUT_NEGATIVES)
-def test_anchors_that_lost_every_negative_cost_nothing(name, make_batch):
-    similarity = make_batch().similarity.clone().requires_grad_()
+def test_anchors_without_negatives_cost_nothing(name, make_batch):
+    """Those that lost every one, and those of a batch of one; SigLIP's pair has a term alone."""
     changes = {
         "text_similarity": torch.ones(8, 8, dtype=torch.float64),
         "labels": torch.full((6, 6), torch.nan),  # nobody is of a class, and so a positive
     }
-    out = objective(WITHOUT_NEGATIVES[name])(make_batch(similarity=similarity, **changes))
-    out.loss.backward()
-    assert (out.per_anchor == 0).all()
-    assert (similarity.grad == 0).all()
+    one = make_batch(owners=[0], labels=torch.full((1, 6), torch.nan))
+    for batch in (make_batch(**changes), one):
+        batch.similarity = batch.similarity.clone().requires_grad_()
+        out = objective(WITHOUT_NEGATIVES[name])(batch)
+        out.loss.backward()
+        assert (out.per_anchor == 0).all()
+        assert (batch.similarity.grad == 0).all()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -192,15 +167,32 @@ def test_what_an_objective_requires_is_what_it_reads(name, make_batch):
             loss(make_batch(**{field: None} | ({"label_names": None} if field == "labels" else {})))
 
 
+@pytest.mark.parametrize("name", EACH_EVIDENCE)
+def test_evidence_lies_between_minus_one_and_one_and_only_at_negatives(name, make_batch):
+    batch = make_batch()
+    evidence = build_evidence(EVIDENCE.settings(EACH_EVIDENCE[name], "test"))
+    for anchors in batch.anchors("symmetric"):
+        value = evidence(anchors, batch)
+        assert value.shape == anchors.logits.shape
+        assert value.dtype == anchors.logits.dtype
+        assert (value.abs() <= 1).all()
+        assert (value[~anchors.negatives] == 0).all()
+
+
 def test_the_list_names_formula_paper_and_settings_of_each():
     listing = describe()
-    roles = {(entry["role"], entry["kind"]) for entry in listing}
-    assert {("objective", kind) for kind in objectives()} <= roles
-    assert {("policy", kind) for kind in policies()} <= roles
+    assert {(entry["role"], entry["kind"]) for entry in listing} == {
+        (registry.what, kind)
+        for registry in (OBJECTIVES, POLICIES, EVIDENCE)
+        for kind in registry.all()
+    }
     for entry in listing:
         assert entry["formula"]
         assert entry["paper"]
         yaml.safe_dump(entry["settings"])
+    for registry in (OBJECTIVES, POLICIES, EVIDENCE):
+        for kind, cls in registry.all().items():
+            assert cls().settings.kind == cls.kind == kind
 
 
 def test_settings_survive_being_written_and_read(tmp_path):
@@ -211,55 +203,52 @@ def test_settings_survive_being_written_and_read(tmp_path):
         assert loss_settings(load_yaml(path), str(path)) == made
 
 
+def test_settings_choose_the_kind_of_eta():
+    content = {"kind": "debiased", "eta": {"kind": "language_model", "a": 0.1}}
+    made = objective(content)
+    assert made.settings.eta == LanguageModelEta(a=0.1, k=0.35)
+    assert made.requires == {"log_prob"}
+    assert (CLIP().settings.kind, BioViL().settings.kind) == ("clip", "biovil")
+
+
+CORE = "loss.core.negatives.0.evidence.kind"
+UNKNOWN = [{"kind": "weigh_by_evidence", "evidence": {"kind": "x"}}]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"negatives": [{"kind": "fncc"}]}, ["loss.negatives.0.kind", "did you mean 'fnc'"]),
-        ({"negatives": [{"alpha": 1}]}, ["loss.negatives.0.kind", "known policies"]),
+        ({"kind": "debiasd"}, ["loss.kind", "did you mean 'debiased'"]),
+        ({}, ["loss.kind"]),
+        ({"kind": "debiased", "etta": {}}, ["loss.etta", "did you mean 'eta'"]),
+        ({"kind": "debiased", "eta": {"kind": "constant", "value": 1.0}}, ["loss.eta", "1.0"]),
+        ({"kind": "infonce", "negatives": [{"kind": "fncc"}]}, ["loss.negatives.0.kind", "'fnc'"]),
+        ({"kind": "infonce", "negatives": [{"alpha": 1}]}, ["known policies"]),
         (
-            {"negatives": [{"kind": "fnc"}, {"kind": "fnc", "alpa": 0.1}]},
+            {"kind": "infonce", "negatives": [{"kind": "fnc"}, {"kind": "fnc", "alpa": 0.1}]},
             ["unknown setting 'loss.negatives.1.alpa'", "did you mean 'alpha'"],
         ),
-        ({"negatives": [{"kind": "fnc", "alpha": 1}]}, ["'loss.negatives.0.alpha' is wrong"]),
-        ({"negatives": 3}, ["'loss.negatives'"]),
-        ({"kind": "keyword", "core": {"kind": "clp"}}, ["loss.core.kind", "did you mean 'clip'"]),
         (
-            {"kind": "keyword", "core": {"kind": "clip", "negatives": [{"kind": "x"}]}},
-            ["loss.core.negatives.0.kind"],
+            {"kind": "infonce", "negatives": [{"kind": "fnc", "alpha": 1}]},
+            ["'loss.negatives.0.alpha' is wrong"],
+        ),
+        ({"kind": "infonce", "negatives": 3}, ["'loss.negatives'"]),
+        ({"kind": "keyword", "core": {"kind": "clp"}}, ["loss.core.kind", "did you mean 'clip'"]),
+        ({"kind": "multi_positive", "core": {"kind": "keyword"}}, ["no contrastive core"]),
+        ({"kind": "multi_positive", "core": {"kind": "clip", "negatives": UNKNOWN}}, [CORE]),
+        ({"kind": "multi_positive", "evidence": {"kind": "claim"}}, ["did you mean 'claims'"]),
+        ({"kind": "multi_positive", "evidence": 3}, ["loss.evidence.kind", "kinds of evidence"]),
+        (
+            {"kind": "multi_positive", "schedule": {"start": 0.5, "end": 0.2}},
+            ["end 0.2 must be larger than start 0.5"],
         ),
     ],
 )
-def test_a_wrong_entry_is_named_by_its_place(content, words):
+def test_a_wrong_setting_is_one_sentence_that_names_its_place(content, words):
     with pytest.raises(UserError) as caught:
-        loss_settings({"kind": "infonce"} | content, "run.yaml")
+        loss_settings(content, "run.yaml")
     for word in ["run.yaml", *words]:
         assert word in str(caught.value)
-
-
-def test_a_new_policy_is_one_class():
-    class KeepFirstSettings(PolicySettings):
-        kind: Literal["keep_first_for_a_test"] = "keep_first_for_a_test"
-
-    try:
-
-        class KeepFirst(NegativePolicy[KeepFirstSettings]):
-            formula, paper = "W = 1 for candidate 0", "none"
-
-            def forward(self, anchors, batch):
-                return torch.arange(anchors.logits.shape[1]) == 0
-
-        content = {"kind": "infonce", "negatives": [{"kind": "keep_first_for_a_test"}]}
-        out = objective(content)(ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0)))
-        assert out.per_anchor.tolist() == pytest.approx([0, 0.6931472, 0.6931472])
-    finally:
-        POLICIES.entries.pop("keep_first_for_a_test", None)
-
-
-@pytest.mark.parametrize("registry", [OBJECTIVES, POLICIES], ids=lambda each: each.what)
-def test_an_object_knows_its_kind_by_its_own_settings(registry):
-    for kind, cls in registry.all().items():
-        assert cls().settings.kind == cls.kind == kind
-        assert type(cls().settings) is cls.settings_class
 
 
 def modules():
@@ -273,13 +262,14 @@ def test_the_examples_in_the_docstrings_run(name):
 
 
 def test_every_objective_and_policy_has_an_example():
-    for cls in [*objectives().values(), *policies().values()]:
-        assert ">>>" in (cls.__doc__ or ""), cls.__name__
+    for registry in (OBJECTIVES, POLICIES):
+        for cls in registry.all().values():
+            assert ">>>" in (cls.__doc__ or ""), cls.__name__
 
 
 @pytest.mark.parametrize("kind", sorted(objectives()))
 def test_every_learned_parameter_is_in_one_group(kind):
-    loss = build_objective(loss_settings({"kind": kind}, "test"))
+    loss = objective({"kind": kind})
     grouped = [p for group in loss.parameter_groups() for p in group.parameters]
     assert len({id(p) for p in grouped}) == len(grouped)
     assert {id(p) for p in grouped} == {id(p) for p in loss.parameters()}
@@ -288,6 +278,14 @@ def test_every_learned_parameter_is_in_one_group(kind):
 def test_learned_temperatures_have_their_own_learning_rate_also_under_keywords():
     core = {"kind": "sogclr", "temperature": "modality", "tau_lr_factor": 0.5}
     for content in (core, {"kind": "keyword", "core": core}):
-        (group,) = build_objective(loss_settings(content, "test")).parameter_groups()
+        (group,) = objective(content).parameter_groups()
         assert group.lr_factor == 0.5
         assert len(group.parameters) == 3
+
+
+def test_half_precision_similarities_are_raised():
+    batch = ContrastiveBatch(torch.eye(3).bfloat16(), torch.tensor(14.0).bfloat16())
+    assert batch.similarity.dtype == batch.scale.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        embedded = ContrastiveBatch.from_embeddings(torch.randn(3, 9), torch.randn(3, 9), 14.0)
+    assert embedded.similarity.dtype == torch.float32

@@ -18,7 +18,7 @@ from medclip_debias.losses import (
     SigLIP,
     SigLIPSettings,
 )
-from medclip_debias.losses.objectives.biovil import BioViLSettings
+from medclip_debias.losses.biovil import BioViLSettings
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_siglip_is_a_sum_over_pairs_in_float64(make_batch):
     owners = batch.owners.tolist()
     for j, owner in enumerate(owners):
         cosines = {
-            i: max(batch.text_similarity[j, n].item() for n, o in enumerate(owners) if o == i)
+            i: max(batch["text_similarity"][j, n].item() for n, o in enumerate(owners) if o == i)
             for i in range(6)
             if i != owner
         }

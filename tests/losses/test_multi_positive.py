@@ -22,8 +22,8 @@ def plain(**content):
 
 def pair_value(batch, i, j):
     said = [
-        batch.stated[i, abs(c) - 1].item() * (1 if c > 0 else -1)
-        for c in batch.claims[j].tolist()
+        batch["stated"][i, abs(c) - 1].item() * (1 if c > 0 else -1)
+        for c in batch["claims"][j].tolist()
         if c
     ]
     return min(said) / 100 if said else 0.0
@@ -128,22 +128,6 @@ def test_shares_of_the_evidence_are_reported_over_the_negatives(make_batch):
     assert out["strength"] == 1
 
 
-def test_a_policy_fades_by_its_schedule(make_batch):
-    policy = {"kind": "remove_by_text", "threshold": 0.3}
-    fading = policy | {"schedule": {"end": 0.5, "shape": "linear"}}
-    batch = make_batch(done=0.25)
-    (anchors,) = batch.anchors("text_to_image")
-    core = plain(kind="infonce", negatives=[policy]).policies[0]
-    faded = plain(kind="infonce", negatives=[fading]).policies[0]
-    removed = anchors.negatives & ~core.apply_to(anchors, batch).negatives
-    weights = faded.apply_to(anchors, batch).weights
-    assert removed.any()
-    assert torch.allclose(weights[removed], torch.tensor(0.5, dtype=torch.float64))
-    assert torch.allclose(weights[anchors.negatives & ~removed], torch.ones(1).double())
-    late = make_batch(done=0.5)
-    assert faded.apply_to(anchors, late) is anchors
-
-
 def test_a_shuffled_eta_keeps_the_dose_of_the_batch(make_batch):
     batch = make_batch()
     for eta in ({"kind": "table"}, {"kind": "language_model"}):
@@ -162,5 +146,5 @@ def test_eta_fades_and_anchors_are_weighed(make_batch):
     faded = plain(kind="debiased", eta=eta, schedule=fade)(batch).per_anchor
     assert torch.allclose(faded, quarter)
     weighed = plain(kind="debiased", eta=eta, weigh_anchors=True)(batch).per_anchor
-    expected = plain(kind="debiased", eta=eta)(batch).per_anchor * (1 - 0.5 * batch.eta)
+    expected = plain(kind="debiased", eta=eta)(batch).per_anchor * (1 - 0.5 * batch["eta"])
     assert torch.allclose(weighed, expected)

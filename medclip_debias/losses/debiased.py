@@ -6,27 +6,17 @@ it is debiased contrastive learning (Chuang et al. 2020), with eta 0 it is InfoN
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from medclip_debias.losses.anchors import Anchors, masked_logsumexp, same_study
-from medclip_debias.losses.annealing import Schedule
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.core import ContrastiveCore, CoreSettings
-from medclip_debias.losses.eta import (
-    ConstantEta,
-    EtaSettings,
-    LanguageModelEta,
-    TableEta,
-    clip_eta,
-    eta_of,
-    fields_of,
-)
-from medclip_debias.losses.objective import LossOutput
+from medclip_debias.losses.annealing import Schedule, strength
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
+from medclip_debias.losses.eta import EtaSettings, LanguageModelEta, clip_eta, eta_of, fields_of
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.pairs import same_study
 
 
 def debiased_per_anchor(
@@ -93,74 +83,7 @@ def debiased_per_anchor(
     return torch.where(valid, loss, torch.zeros_like(loss)), floored & valid
 
 
-D = TypeVar("D", bound=CoreSettings)
-
-
-class DebiasedCore(ContrastiveCore[D]):
-    """The debiased loss of `debiased_per_anchor`; with the ``eta`` 0 of this base, InfoNCE.
-
-    Diagnostics: ``clamped`` share of anchors on the floor, ``mean_eta``, ``eta_clipped`` number
-    of anchors whose eta was cut to 0 or 0.99, ``positive_similarity`` and ``negative_similarity``
-    (cosine scale).
-
-    Attributes:
-        eta: where the class probability of each anchor comes from.
-        positives: whose candidates are the ``v_m``: see `DebiasedSettings`.
-        schedule: of the correction, likewise.
-        weigh_anchors: likewise.
-    """
-
-    eta: ConstantEta | LanguageModelEta | TableEta = ConstantEta(value=0.0)
-    positives: Literal["pair", "study"] = "pair"
-    schedule: Schedule | None = None
-    weigh_anchors: bool = False
-
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the policies, the kind of eta and the kind of positives read."""
-        found = super().requires
-        if self.positives == "study":
-            found |= {"sample_ids"}
-        if self.schedule is not None:
-            found |= {"done"}
-        return found | fields_of(self.eta)
-
-    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
-        """The anchors before any policy; the policies are not to spend on further positives."""
-        sets = super().candidates(batch)
-        if self.positives == "pair":
-            return sets
-        return [with_study_positives(anchors, batch) for anchors in sets]
-
-    def over(
-        self, sets: list[Anchors], diagnostics: dict[str, Tensor], batch: ContrastiveBatch
-    ) -> LossOutput:
-        """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
-        eta, clipped = clip_eta(eta_of(self.eta, batch))
-        if self.schedule is not None:
-            eta = eta * self.schedule.strength(batch.needed("done", f"{self.kind}: schedule"))
-        eta = eta[sets[0].rows]
-        losses, clamped = [], []
-        for anchors in sets:
-            loss, floored = debiased_per_anchor(anchors, eta)
-            losses.append(loss * (1 - eta) if self.weigh_anchors else loss)
-            clamped.append(floored.to(loss.dtype))
-        with torch.no_grad():
-            diagnostics |= {
-                "clamped": batch.mean(torch.stack(clamped)),
-                "mean_eta": batch.mean(eta),
-                "eta_clipped": clipped,
-            }
-        return LossOutput(torch.stack(losses).mean(dim=0), diagnostics)
-
-
-def with_study_positives(anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
-    """Make every candidate of the anchor's own study a positive ``v_m``, none a negative."""
-    positives = same_study(anchors, batch, "positives: study")
-    return replace(anchors, positives=positives, negatives=anchors.negatives & ~positives)
-
-
-class DebiasedSettings(CoreSettings):
+class DebiasedSettings(ContrastiveSettings):
     """Settings of `DebiasedContrastive`.
 
     ``positives: study`` corrects with every image and sentence of the anchor's own study in the
@@ -177,37 +100,60 @@ class DebiasedSettings(CoreSettings):
     weigh_anchors: bool = False
 
 
-class DebiasedContrastive(DebiasedCore[DebiasedSettings]):
+@register(
+    "debiased",
+    DebiasedSettings,
+    rowwise=True,
+    formula="-log pos / (pos + Ng), Ng = max((neg - N eta pos) / (1 - eta), N exp(-g2))",
+    paper="Sample-specific debiasing (2023), eq. 7-8; Chuang et al. (2020)",
+)
+class DebiasedContrastive(ContrastiveLoss):
     """Debiased contrastive loss; ``eta`` constant, from a language model, or from a table.
 
-    Args:
-        settings: kind of eta and direction. Anchors are sentences and candidates the batch's
-            images (``text_to_image``, the paper), or the other way round (``image_to_text``,
-            with the eta of the paired sentence), or the mean of both (``symmetric``).
+    Anchors are sentences and candidates the batch's images (``text_to_image``, the paper), or the
+    other way round (``image_to_text``, with the eta of the paired sentence), or the mean of both
+    (``symmetric``).
 
-    Diagnostics: those of `DebiasedCore`.
+    Diagnostics: ``clamped`` share of anchors on the floor, ``mean_eta``, ``eta_clipped`` number
+    of sentences whose eta was cut to 0 or 0.99, ``positive_similarity`` and
+    ``negative_similarity`` (cosine scale).
 
     Example:
+        >>> from medclip_debias.losses import ConstantEta
         >>> loss = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.1)))
         >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(14.0))
         >>> loss(batch).per_anchor.shape
         torch.Size([3])
     """
 
-    whole_batch = None
-    formula: ClassVar[str] = (
-        "-log pos / (pos + Ng), Ng = max((neg - N eta pos) / (1 - eta), N exp(-g2))"
-    )
-    paper: ClassVar[str] = "Sample-specific debiasing (2023), eq. 7-8; Chuang et al. (2020)"
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
-        {},
-        {"eta": {"kind": "table"}, "direction": "symmetric"},
-        {"eta": {"kind": "table"}, "direction": "symmetric", "positives": "study"},
-        {"schedule": {"end": 0.8, "shape": "linear"}, "weigh_anchors": True},
-        {"eta": {"kind": "table", "control": "shuffled"}},
-    )
+    settings: DebiasedSettings
 
-    def __init__(self, settings: DebiasedSettings | None = None) -> None:
-        super().__init__(settings)
-        self.eta, self.positives = self.settings.eta, self.settings.positives
-        self.schedule, self.weigh_anchors = self.settings.schedule, self.settings.weigh_anchors
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the policies, the kind of eta and the kind of positives read."""
+        s = self.settings
+        fields = {"sample_ids"} if s.positives == "study" else set()
+        fields |= {"done"} if s.schedule is not None else set()
+        return super().requires | fields_of(s.eta) | fields
+
+    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+        """The anchors before any policy; the policies are not to spend on further positives."""
+        sets = super().candidates(batch)
+        if self.settings.positives == "pair":
+            return sets
+        same = [same_study(anchors, batch) for anchors in sets]
+        return [
+            replace(anchors, positives=study, negatives=anchors.negatives & ~study)
+            for anchors, study in zip(sets, same, strict=True)
+        ]
+
+    def per_anchor(
+        self, anchors: Anchors, batch: ContrastiveBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `debiased_per_anchor`."""
+        s = self.settings
+        eta, clipped = clip_eta(eta_of(s.eta, batch))
+        eta = (eta * strength(s.schedule, batch))[anchors.rows]
+        loss, floored = debiased_per_anchor(anchors, eta)
+        figures = {"clamped": floored.to(loss.dtype), "mean_eta": eta, "eta_clipped": clipped}
+        return loss * (1 - eta) if s.weigh_anchors else loss, figures

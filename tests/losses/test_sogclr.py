@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from medclip_debias.errors import UserError
-from medclip_debias.losses.batch import ContrastiveBatch, TwoViewBatch
+from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.objective import loss_settings
-from medclip_debias.losses.objectives.sogclr import SogCLR, SogCLRSettings
+from medclip_debias.losses.sogclr import SogCLR, SogCLRSettings
+from medclip_debias.losses.two_views import TwoViewBatch
 
 
 def matrix(seed, images=6, sentences=None):

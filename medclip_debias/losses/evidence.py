@@ -1,0 +1,277 @@
+"""Evidence about a pair: does what is known say that the image agrees with the sentence?
+
+Each kind is a function that gives a number in [-1, 1] for every anchor and candidate: above 0
+where they agree (a false negative, so a positive), below 0 where they contradict each other (a
+hard negative), 0 where nothing is known. The policy ``weigh_by_evidence`` turns it into weights of
+negatives, the objective ``multi_positive`` into targets::
+
+    loss:
+      kind: multi_positive
+      core: {kind: infonce, negatives: [{kind: weigh_by_evidence, contradict: 2}]}
+      evidence: {kind: claims}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor, nn
+
+from medclip_debias.config import Settings
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain, alike_by_labels
+from medclip_debias.losses.pairs import between_images, between_texts, image_with_text, images_of
+from medclip_debias.registry import Chosen, Registry
+
+V = TypeVar("V")
+
+# Streams of the batch's random numbers, apart from those of the policies that sample.
+_STREAMS = {"text": 11, "image": 12, "view": 13}
+
+
+class EvidenceSettings(Settings):
+    """Base of the settings of every kind of evidence.
+
+    ``control`` spoils the evidence for a comparison of equal dose: ``random`` deals each anchor's
+    values out anew among its own negatives, ``permuted`` gives each anchor the values of another
+    one. A gain that stays under a control does not come from the evidence.
+    """
+
+    kind: str = ""
+    control: Literal["none", "random", "permuted"] = "none"
+
+
+class PairEvidence(Chosen, nn.Module):
+    """Base of every kind of evidence; what `register` makes of a function.
+
+    Class attributes, beside those of `Chosen`:
+        reads: optional fields of the batch that it reads.
+    """
+
+    reads: ClassVar[Collection[str]] = ()
+
+    def __init__(self, settings: EvidenceSettings | None = None) -> None:
+        super().__init__(settings)
+        self.rowwise = self.settings.control == "none"  # a control deals out over all anchors
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Optional fields of the batch that this evidence, so set, reads."""
+        return frozenset(self.reads) | (frozenset() if self.rowwise else frozenset({"seed"}))
+
+    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+        """``[A, C]`` in [-1, 1] at the negatives of each anchor, 0 elsewhere; no gradient.
+
+        Candidates of the anchor's own study, where the batch has several images of one, agree by
+        definition: its report is about all of them. No control deals that away.
+        """
+        with torch.no_grad():
+            dealt, own = anchors.negatives, torch.zeros_like(anchors.negatives)
+            if batch.study_of_image is not None and anchors.side != "view":
+                rows, columns = images_of(anchors, batch)
+                study = batch.study_of_image
+                own = (study[rows][:, None] == study[columns][None, :]) & anchors.negatives
+                dealt = dealt & ~own
+            value = self.values(anchors, batch).to(anchors.logits.dtype) * dealt
+            if self.settings.control != "none":
+                generator = batch.generator(_STREAMS[anchors.side])
+                if self.settings.control == "permuted":
+                    order = torch.randperm(len(value), generator=generator).to(value.device)
+                    value = value[order] * dealt
+                else:
+                    value = _dealt_out(value, dealt, generator)
+            return torch.where(own, 1.0, value)
+
+    def values(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+        """``[A, C]`` evidence of each pair; what lies outside the negatives does not matter."""
+        raise NotImplementedError
+
+
+def _dealt_out(values: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
+    """Each row's ``values`` where ``mask`` in a random order; the row keeps all of them."""
+    keys = torch.rand(values.shape, generator=generator).to(values.device)
+    shuffled = torch.where(mask, keys, 2.0).argsort(dim=1)
+    ordered = (~mask).to(torch.uint8).argsort(dim=1, stable=True)
+    return torch.zeros_like(values).scatter(1, shuffled, values.gather(1, ordered)) * mask
+
+
+EVIDENCE: Registry[type[PairEvidence]] = Registry(
+    "evidence", __name__, known="known kinds of evidence"
+)
+
+
+def register(kind: str, settings: type[EvidenceSettings], **attributes: Any) -> Callable[[V], V]:
+    """Decorator: add a function ``(anchors, batch, settings) -> values`` of evidence.
+
+    Args:
+        kind: its name in ``evidence: {kind: ...}``.
+        settings: class of its settings.
+        **attributes: of the evidence: ``formula``, ``paper``, ``reads``.
+    """
+
+    def add(function: V) -> V:
+        def values(self: PairEvidence, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+            result: Tensor = cast(Any, function)(anchors, batch, self.settings)
+            return result
+
+        names = ("__doc__", "__module__", "__qualname__")
+        members = {"values": values} | {name: getattr(function, name) for name in names}
+        EVIDENCE.register(kind, settings, **attributes)(type(kind, (PairEvidence,), members))
+        return function
+
+    return add
+
+
+Evidence = Annotated[SerializeAsAny[EvidenceSettings], BeforeValidator(EVIDENCE.choice)]
+"""Field type of a choice of evidence, validated by the kind it names."""
+
+
+def build_evidence(settings: EvidenceSettings) -> PairEvidence:
+    """Build the evidence of validated ``settings``."""
+    return EVIDENCE.all()[settings.kind](settings)
+
+
+class ClaimsSettings(EvidenceSettings):
+    """Settings of `claims`.
+
+    ``always`` is the share of the training reports that must mention a finding for "not mentioned"
+    to mean absent (the closed world); above 1 no finding is. ``uncertain`` is the confidence of
+    what rests on an uncertain claim.
+    """
+
+    kind: Literal["claims"] = "claims"
+    always: float = Field(0.5, gt=0, le=2)
+    uncertain: float = Field(0.5, ge=0, le=1)
+
+
+def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
+    """Least evidence over the claims of each sentence, for each image.
+
+    Args:
+        stated: ``[I, P]`` what the report of each image states about P propositions, in
+            hundredths: 100 certainly true, -100 certainly false, 0 unknown.
+        claims: ``[T, L]`` claims of each sentence: ``p + 1`` where proposition p is stated true,
+            ``-(p + 1)`` where it is stated false, 0 for none.
+
+    Returns:
+        ``[I, T]`` in [-1, 1]: above 0 only where all claims hold, below 0 where one of them is
+        contradicted; 0 for a sentence without claims.
+
+    Example:
+        >>> report = torch.tensor([[100, -100, 0]])  # cardiomegaly, no effusion
+        >>> sentences = torch.tensor([[1, 0], [1, -2], [2, 0], [3, 1]])
+        >>> claim_evidence(report, sentences)
+        tensor([[ 1.,  1., -1.,  0.]])
+    """
+    least = torch.full((len(stated), len(claims)), 100, device=stated.device, dtype=torch.int16)
+    for claim in claims.unbind(dim=1):
+        place = (claim.abs().long() - 1).clamp(min=0)
+        value = stated[:, place].to(torch.int16) * claim.sign().to(torch.int16)
+        least = torch.where(claim == 0, least, torch.minimum(least, value))
+    says = (claims != 0).any(dim=1)
+    return torch.where(says, least, 0) / 100
+
+
+@register(
+    "claims",
+    ClaimsSettings,
+    reads={"stated", "claims"},
+    formula="min over the claims of sentence j of what report i states about each",
+    paper="this project; CoNNS and VECL decide pairs by evidence too",
+)
+def claims(anchors: Anchors, batch: ContrastiveBatch, settings: ClaimsSettings) -> Tensor:  # noqa: ARG001
+    """The least that the image's report says for any claim of the sentence (`claim_evidence`)."""
+    return image_with_text(claim_evidence(batch["stated"], batch["claims"]), anchors, batch)
+
+
+class KnownSettings(EvidenceSettings):
+    """Settings of `known`; ``path`` as `medclip_debias.data.agreement` writes it."""
+
+    kind: Literal["known"] = "known"
+    path: Path | None = None
+
+
+@register(
+    "known",
+    KnownSettings,
+    reads={"agreement", "text_ids"},
+    formula="1 where a table says that image and sentence agree, else -1",
+    paper="this project (oracle)",
+)
+def known(anchors: Anchors, batch: ContrastiveBatch, settings: Any = None) -> Tensor:  # noqa: ARG001
+    """1 where the table says that the image agrees with the sentence, -1 where it does not."""
+    agree = batch["agreement"][:, batch["text_ids"]]  # [I, T]
+    return image_with_text(2.0 * agree - 1.0, anchors, batch)
+
+
+class LabelSettings(EvidenceSettings):
+    """Settings of `label`: as those of the policy ``remove_by_label``."""
+
+    kind: Literal["label"] = "label"
+    match: Match = "equal"
+    labels: tuple[str, ...] = CHEX5_NAMES
+    uncertain: Uncertain = "as_negative"
+
+
+@register(
+    "label",
+    LabelSettings,
+    reads={"labels"},
+    formula="1 where the labels of anchor and candidate are equal, or one shared",
+    paper="Khosla et al. (2020); sample-specific debiasing (2023), table 1",
+)
+def label(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
+    """1 where the labels of both studies are equal (or one is shared), 0 elsewhere.
+
+    Labels belong to studies and not to sentences, so nothing is said to contradict.
+    """
+    alike = alike_by_labels(batch, settings.match, settings.labels, settings.uncertain)
+    return between_images(alike, anchors, batch)
+
+
+class TextSettings(EvidenceSettings):
+    """Settings of `text`; ``threshold`` is a cosine of frozen text embeddings."""
+
+    kind: Literal["text"] = "text"
+    threshold: float = Field(0.9, ge=-1, le=1)
+
+
+@register(
+    "text",
+    TextSettings,
+    reads={"text_similarity"},
+    formula="1 where cos(text_j, text_n) > threshold",
+    paper="sample-specific debiasing (2023), table 1, as positives",
+)
+def text(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
+    """1 where a sentence of the candidate is nearly the anchor's, 0 elsewhere.
+
+    Frozen embeddings put "effusion" near "no effusion", which is what claims do better.
+    """
+    return between_texts(batch["text_similarity"], anchors, batch) > settings.threshold
+
+
+class StudySettings(EvidenceSettings):
+    """Settings of `study`."""
+
+    kind: Literal["study"] = "study"
+
+
+@register(
+    "study",
+    StudySettings,
+    formula="1 where anchor and candidate are of one study",
+    paper="this project",
+)
+def study(anchors: Anchors, batch: ContrastiveBatch, settings: StudySettings) -> Tensor:  # noqa: ARG001
+    """1 for further images and sentences of the anchor's own study, 0 elsewhere.
+
+    Every kind of evidence says that of the own study (`PairEvidence`); this one says nothing else.
+    So ``multi_positive`` with it has the M views of a study as its positives, and with one image a
+    study it is its core.
+    """
+    return torch.zeros_like(anchors.logits)

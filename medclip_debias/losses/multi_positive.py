@@ -1,0 +1,161 @@
+"""Several positives an anchor: what evidence finds to agree is pulled near, not pushed away.
+
+With ``q_jk`` 1 at the anchor's own positive, its weight at a negative that agrees with the anchor
+and 0 elsewhere, c the weight times the schedule's strength::
+
+    loss = (1 - c) core - c sum_k (q_jk / sum_i q_ji) log softmax_k(s_jk)
+
+and for a core of `SigLIP`, with its learned bias b, the targets are::
+
+    -sum_k q_jk log sigmoid(s_jk + b) - sum_n (1 - q_jn) W_n log sigmoid(-(s_jn + b))
+
+With InfoNCE and ``c = 1`` this is definition A of docs/theory.md (MP-NCE with evidence about the
+pair), with a schedule definition B; where nothing agrees it is the core.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+from medclip_debias.losses.annealing import Schedule, strength
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.clip import InfoNCESettings
+from medclip_debias.losses.evidence import ClaimsSettings, Evidence, build_evidence
+from medclip_debias.losses.objective import (
+    ContrastiveLoss,
+    ContrastiveSettings,
+    LossOutput,
+    LossSettings,
+    NestedLoss,
+    Objective,
+    build_objective,
+    register,
+)
+from medclip_debias.losses.siglip import SigLIP, log_one_plus_exp
+from medclip_debias.losses.supcon import with_candidates
+from medclip_debias.losses.xclr import soft_cross_entropy
+
+
+def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:
+    """Loss of each anchor ``[A]`` to the targets ``q`` ``[A, C]`` of its negatives.
+
+    A positive has weight 1 in the softmax whatever the policies made of it.
+    """
+    positives = q + anchors.is_own
+    target = positives / positives.sum(dim=1, keepdim=True)
+    return soft_cross_entropy(with_candidates(anchors, q > 0), target)
+
+
+def sigmoid_targets(anchors: Anchors, q: Tensor, bias: Tensor) -> Tensor:
+    """The same of pairwise sigmoids with a ``bias``."""
+    logits = anchors.logits + bias
+    weights = anchors.negatives if anchors.weights is None else anchors.weights
+    yes, no = q + anchors.is_own, (1 - q) * weights
+    return (yes * log_one_plus_exp(-logits) + no * log_one_plus_exp(logits)).sum(dim=1)
+
+
+def _contrastive(value: LossSettings) -> LossSettings:
+    if not isinstance(value, ContrastiveSettings):
+        raise ValueError(f"'{value.kind}' is no contrastive core: it has no anchors")
+    return value
+
+
+class MultiPositiveSettings(LossSettings):
+    """Settings of `MultiPositive`.
+
+    ``core`` is any contrastive objective, with its direction and its policies. ``evidence`` says
+    which negatives agree with their anchor; those above ``threshold`` (the default leaves out
+    what rests on an uncertain claim) become positives, all with the same weight
+    (``weigh: uniform``) or each with its evidence (``confidence``). ``prior`` is the weight that a
+    negative of unknown evidence has as a positive. ``weight`` mixes: 0 is the core alone, 1 (the
+    default) the targets alone; ``schedule`` multiplies it.
+    """
+
+    kind: Literal["multi_positive"] = "multi_positive"
+    core: Annotated[NestedLoss, AfterValidator(_contrastive)] = InfoNCESettings()
+    evidence: Evidence = ClaimsSettings()
+    threshold: float = Field(0.5, ge=0, lt=1)
+    weigh: Literal["uniform", "confidence"] = "uniform"
+    prior: float = Field(0.0, ge=0, lt=1)
+    weight: float = Field(1.0, ge=0, le=1)
+    schedule: Schedule | None = None
+
+
+@register(
+    "multi_positive",
+    MultiPositiveSettings,
+    rowwise=True,
+    formula="(1 - c) core - c sum_k (q_jk / sum q_j) log softmax_k(s_jk), q = 1 where evidence "
+    "agrees",
+    paper="this project; RadZero's MP-NCE, Khosla et al. (2020)",
+)
+class MultiPositive(Objective):
+    """``(1 - c) core + c targets``; the core's policies weigh the negatives of both parts.
+
+    Diagnostics: those of the core's policies; ``positives`` mean of ``sum_k q_jk``; ``agreeing``,
+    ``contradicting`` and ``unknown``, shares of the negatives before any policy; ``strength``, c.
+
+    Example:
+        >>> batch = ContrastiveBatch(
+        ...     torch.eye(3),
+        ...     torch.tensor(50.0),
+        ...     stated=torch.tensor([[-100], [-100], [0]]),
+        ...     claims=torch.tensor([[-1], [-1], [0]]),  # "No effusion." twice
+        ... )
+        >>> torch.round(MultiPositive()(batch).per_anchor)  # half of the target 50 below its peak
+        tensor([25., 25.,  0.])
+    """
+
+    settings: MultiPositiveSettings
+
+    def __init__(self, settings: MultiPositiveSettings | None = None) -> None:
+        super().__init__(settings)
+        core = build_objective(self.settings.core)
+        assert isinstance(core, ContrastiveLoss)  # the settings say so
+        self.core: ContrastiveLoss = core
+        self.evidence = build_evidence(self.settings.evidence)
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the core and the evidence read, and ``done`` with a schedule."""
+        done = {"done"} if self.settings.schedule is not None else set()
+        return self.core.requires | self.evidence.requires | done
+
+    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+        """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""
+        c = self.settings.weight * strength(self.settings.schedule, batch)
+        before = self.core.candidates(batch)
+        sets, diagnostics = self.core.anchors(batch)
+        evidence = [self.evidence(anchors, batch) for anchors in before]
+        targets = [self._targets(e, a) for e, a in zip(evidence, before, strict=True)]
+        losses = [self._loss(anchors, q) for anchors, q in zip(sets, targets, strict=True)]
+        loss = torch.stack(losses).mean(dim=0)
+        if c < 1:
+            core = self.core.over(sets, batch)
+            diagnostics |= core.diagnostics
+            loss = (1 - c) * core.per_anchor + c * loss
+        with torch.no_grad():
+            found = torch.cat([e[a.negatives] for e, a in zip(evidence, before, strict=True)])
+            kinds = {"agreeing": found > 0, "contradicting": found < 0, "unknown": found == 0}
+            diagnostics |= {name: batch.mean(what.to(loss.dtype)) for name, what in kinds.items()}
+            positives = batch.mean(torch.stack([1 + q.sum(dim=1) for q in targets]))
+            diagnostics |= {"positives": positives, "strength": positives.new_tensor(c)}
+        return LossOutput(loss, diagnostics)
+
+    def _targets(self, evidence: Tensor, anchors: Anchors) -> Tensor:
+        """``[A, C]`` ``q`` of the negatives, 0 elsewhere (also at the own positive)."""
+        s = self.settings
+        value = evidence if s.weigh == "confidence" else torch.ones_like(evidence)
+        q = torch.where(evidence > s.threshold, value, 0.0)
+        if s.prior:
+            q = torch.where(evidence == 0, s.prior, q)
+        return q * anchors.negatives
+
+    def _loss(self, anchors: Anchors, q: Tensor) -> Tensor:
+        if isinstance(self.core, SigLIP):
+            return sigmoid_targets(anchors, q, self.core.bias.to(anchors.logits.dtype))
+        return softmax_targets(anchors, q)

@@ -1,1 +1,0 @@
-"""Objectives, one idea a file: each file registers what is in it (`medclip_debias.registry`)."""

@@ -1,0 +1,209 @@
+"""Policies by what is known of the pair: remove what agrees, or weigh by the evidence.
+
+`medclip_debias.losses.evidence` says what agrees. The policies ``remove_by_label``,
+``remove_by_text`` and ``remove_known`` set ``W = 0`` where evidence of one kind is above 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from medclip_debias.losses.annealing import strength
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.evidence import (
+    ClaimsSettings,
+    Evidence,
+    build_evidence,
+    known,
+    label,
+    text,
+)
+from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain
+from medclip_debias.losses.policy import Policy, PolicySettings, register
+
+
+class RemoveByLabelSettings(PolicySettings):
+    """Settings of `remove_by_label`.
+
+    ``match: shared`` drops a negative with a present label in common, ``equal`` one whose
+    labels are all the same. ``uncertain`` says what -1 is; blank is absent.
+    """
+
+    kind: Literal["remove_by_label"] = "remove_by_label"
+    match: Match = "shared"
+    uncertain: Uncertain = "as_negative"
+    labels: tuple[str, ...] = CHEX5_NAMES
+
+
+@register(
+    "remove_by_label",
+    RemoveByLabelSettings,
+    reads={"labels"},
+    rowwise=True,
+    formula="W = 0 where the present labels of anchor and candidate intersect",
+    paper="Sample-specific debiasing (2023), table 1; Khosla et al. (2020)",
+)
+def remove_by_label(
+    anchors: Anchors, batch: ContrastiveBatch, settings: RemoveByLabelSettings
+) -> Tensor:
+    """``W = 0`` where the label sets of anchor and candidate intersect (or are equal).
+
+    Example:
+        >>> labels = torch.tensor([[1.0], [1.0], [0.0]])
+        >>> batch = ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0), labels=labels)
+        >>> remove_by_label(batch.anchors("text_to_image")[0], batch, RemoveByLabelSettings())
+        tensor([[False, False,  True],
+                [False, False,  True],
+                [ True,  True,  True]])
+    """
+    return ~label(anchors, batch, settings)
+
+
+class RemoveByTextSettings(PolicySettings):
+    """Settings of `remove_by_text`; the paper gives no threshold, it was searched for."""
+
+    kind: Literal["remove_by_text"] = "remove_by_text"
+    threshold: float = Field(0.9, ge=-1, le=1)
+
+
+@register(
+    "remove_by_text",
+    RemoveByTextSettings,
+    reads={"text_similarity"},
+    rowwise=True,
+    formula="W = 0 where cos(text_j, text_n) > threshold",
+    paper="Sample-specific debiasing (2023), table 1",
+)
+def remove_by_text(
+    anchors: Anchors, batch: ContrastiveBatch, settings: RemoveByTextSettings
+) -> Tensor:
+    """``W = 0`` where the cosine of the frozen text embeddings exceeds ``threshold``.
+
+    A candidate image counts by the most similar of its sentences.
+
+    Example:
+        >>> alike = torch.tensor([[1.0, 0.95], [0.95, 1.0]])
+        >>> batch = ContrastiveBatch(torch.zeros(2, 2), torch.tensor(1.0), text_similarity=alike)
+        >>> remove_by_text(batch.anchors("text_to_image")[0], batch, RemoveByTextSettings()).any()
+        tensor(False)
+    """
+    return ~text(anchors, batch, settings)
+
+
+class RemoveKnownSettings(PolicySettings):
+    """Settings of `remove_known`; ``path`` as `medclip_debias.data.agreement` writes it."""
+
+    kind: Literal["remove_known"] = "remove_known"
+    path: Path | None = None
+
+
+@register(
+    "remove_known",
+    RemoveKnownSettings,
+    reads={"agreement", "text_ids"},
+    rowwise=True,
+    formula="W = 0 where the image is known to agree with the sentence",
+    paper="this project (oracle)",
+)
+def remove_known(
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    settings: RemoveKnownSettings,  # noqa: ARG001
+) -> Tensor:
+    """``W = 0`` where the image is known to agree with the sentence.
+
+    No removal of false negatives can know more, but other corrections may gain more: what agrees
+    may also be a positive (`multi_positive`). On the phantom all pairs are known; a real archive
+    knows them only as far as somebody has judged them.
+
+    Example:
+        >>> batch = ContrastiveBatch(
+        ...     torch.zeros(2, 2),
+        ...     torch.tensor(1.0),
+        ...     text_ids=torch.tensor([0, 2]),
+        ...     agreement=torch.tensor([[True, False, False], [True, False, True]]),
+        ... )
+        >>> remove_known(batch.anchors("text_to_image")[0], batch, RemoveKnownSettings())
+        tensor([[False, False],
+                [ True, False]])
+    """
+    return known(anchors, batch) < 0
+
+
+class WeighByEvidenceSettings(PolicySettings):
+    """Settings of `WeighByEvidence`.
+
+    ``agree``, ``unknown`` and ``contradict`` are the weights of a negative whose evidence is 1, 0
+    and -1; the defaults remove false negatives and leave the others as they are. ``margin`` (on the
+    cosine scale) is added to the similarity of a contradicting pair.
+    """
+
+    kind: Literal["weigh_by_evidence"] = "weigh_by_evidence"
+    evidence: Evidence = ClaimsSettings()
+    agree: float = Field(0.0, ge=0, le=100)
+    unknown: float = Field(1.0, ge=0, le=100)
+    contradict: float = Field(1.0, ge=0, le=100)
+    margin: float = Field(0.0, ge=0, le=1)
+
+
+@register(
+    "weigh_by_evidence",
+    WeighByEvidenceSettings,
+    rowwise=True,
+    formula="W by the evidence e: agree at 1, unknown at 0, contradict at -1",
+    paper="this project; CoNNS weighs pairs by concepts",
+)
+class WeighByEvidence(Policy):
+    """``W`` between ``unknown`` and ``agree`` (or ``contradict``) in proportion to the evidence.
+
+    With a margin m the logit of a contradicting negative becomes ``s + g2 m |e|``.
+
+    Example:
+        >>> batch = ContrastiveBatch(
+        ...     torch.zeros(3, 3),
+        ...     torch.tensor(1.0),
+        ...     stated=torch.tensor([[-100, 0], [-100, 100], [100, 0]]),
+        ...     claims=torch.tensor([[-1], [2], [1]]),  # "No effusion." "Nodule." "Effusion."
+        ... )
+        >>> policy = WeighByEvidence(WeighByEvidenceSettings(contradict=3))
+        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).weights
+        tensor([[0., 0., 3.],
+                [1., 0., 1.],
+                [3., 3., 0.]])
+    """
+
+    settings: WeighByEvidenceSettings
+
+    def __init__(self, settings: WeighByEvidenceSettings | None = None) -> None:
+        super().__init__(settings)
+        self.evidence = build_evidence(self.settings.evidence)
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the evidence reads, and ``done`` with a schedule."""
+        return super().requires | self.evidence.requires
+
+    def apply_to(self, anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
+        """The anchors with the weights multiplied in, and the margin added."""
+        after = super().apply_to(anchors, batch)
+        margin = self.settings.margin * strength(self.settings.schedule, batch)
+        if not margin:
+            return after
+        contradict = (-self.evidence(anchors, batch)).clamp(min=0)
+        return replace(after, logits=after.logits + anchors.scale * margin * contradict)
+
+    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+        """Weights ``[A, C]``."""
+        s, evidence = self.settings, self.evidence(anchors, batch)
+        agree, contradict = evidence.clamp(min=0), (-evidence).clamp(min=0)
+        weights = (
+            s.unknown + agree * (s.agree - s.unknown) + contradict * (s.contradict - s.unknown)
+        )
+        result: Tensor = torch.where(anchors.negatives, weights, 0.0)
+        return result

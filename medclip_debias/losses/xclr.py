@@ -1,0 +1,107 @@
+"""X-CLR (Sobal et al. 2024, section 3.2): cross-entropy to how similar the samples are.
+
+With the graph ``G`` of similarities of the samples and its temperature ``tau_s``::
+
+    q_jk = softmax_k(G_jk / tau_s)
+    loss = -sum_k q_jk log softmax_k(s_jk)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
+from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, jaccard, label_sets
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.pairs import between_images, between_texts
+
+
+def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
+    """``sum_k q_k (log Z - s_k)`` with ``Z = exp(s+) + sum_n W_n exp(s_n)``.
+
+    Args:
+        anchors: logits and weighted negatives.
+        target: ``[A, C]`` rows that sum to 1; what lies outside positives counts as well.
+
+    Returns:
+        ``[A]``; 0 with gradient 0 where the positive is the only candidate.
+    """
+    relative = anchors.relative_logits
+    log_z = masked_logsumexp(anchors.weighted_logits(relative), anchors.negatives | anchors.is_own)
+    return log_z - (target * relative).sum(dim=1)
+
+
+def soft_targets(graph: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    """``softmax(graph / temperature)`` over the candidates in ``mask``, 0 elsewhere."""
+    return torch.softmax((graph / temperature).masked_fill(~mask, -torch.inf), dim=1)
+
+
+class XCLRSettings(ContrastiveSettings):
+    """Settings of `XCLR`.
+
+    ``graph`` is where the similarities come from: ``text`` (cosine of frozen text embeddings),
+    ``labels`` (Jaccard index of the present labels) or ``given`` (the batch's ``graph``).
+    """
+
+    kind: Literal["xclr"] = "xclr"
+    direction: Direction = "symmetric"
+    graph: Literal["text", "labels", "given"] = "text"
+    target_temperature: float = Field(0.1, gt=0)
+    labels: tuple[str, ...] = CHEX5_NAMES
+    uncertain: Uncertain = "as_negative"
+
+
+@register(
+    "xclr",
+    XCLRSettings,
+    rowwise=True,
+    formula="-sum_k q_jk log softmax_k(s_jk), q_j = softmax(G_j / tau_s)",
+    paper="X-sample contrastive loss, Sobal et al. (2024), section 3.2",
+)
+class XCLR(ContrastiveLoss):
+    """Soft-target contrastive loss.
+
+    On a `TwoViewBatch` the views of one image share their row of G, and a view is left out of
+    both softmaxes of its own. That is a reading: the paper leaves it out of the predictions, but
+    prints the sum of the targets over all ``2 N_b`` views, so that the share of the view itself
+    would have no prediction to meet. No code was published. On images and sentences it is an
+    extension that the paper leaves open: the mean of both directions, with the diagonal kept. An
+    image that stands for several sentences has the largest of their similarities.
+
+    ``tau_s -> 0`` gives SupCon where captions are identical and InfoNCE where all are unique;
+    the paper's appendix A.9 says "increase", it must be decrease.
+
+    Example:
+        >>> alike = torch.eye(3)
+        >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(14.0), text_similarity=alike)
+        >>> XCLR(XCLRSettings(target_temperature=0.01))(batch).loss.item() < 0.01
+        True
+    """
+
+    settings: XCLRSettings
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the policies read, and the field that the graph comes from."""
+        fields = {"text": "text_similarity", "labels": "labels", "given": "graph"}
+        return super().requires | {fields[self.settings.graph]}
+
+    def per_anchor(
+        self, anchors: Anchors, batch: ContrastiveBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `soft_cross_entropy`."""
+        s = self.settings
+        if s.graph == "labels":
+            similar = jaccard(*label_sets(batch, s.labels, s.uncertain))
+            graph = between_images(similar, anchors, batch)
+        else:
+            field = "text_similarity" if s.graph == "text" else "graph"
+            graph = between_texts(batch[field], anchors, batch)
+        graph = graph.to(anchors.logits.dtype)
+        target = soft_targets(graph, anchors.negatives | anchors.is_own, s.target_temperature)
+        figures = {"target_on_positive": target.gather(1, anchors.own[:, None]).detach()}
+        return soft_cross_entropy(anchors, target), figures
