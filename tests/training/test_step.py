@@ -226,7 +226,7 @@ def test_the_loss_is_shared_where_it_is_large_and_the_objective_allows_it(run):
     assert not shares_loss(large.model_copy(update={"shard_loss": "off"}), infonce, two, "x")
     on = plain.model_copy(update={"shard_loss": "on"})
     assert shares_loss(on, infonce, two, "x")
-    with pytest.warns(ReportedWarning, match="'sogclr' keeps a moving average"):
+    with pytest.warns(ReportedWarning, match="for 'sogclr' looks at more"):
         assert not shares_loss(on, sogclr, two, "x")
 
 
