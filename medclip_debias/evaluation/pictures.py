@@ -139,7 +139,8 @@ def write_heatmaps(
                 "category": phrase.category,
                 "text": phrase.text,
                 "boxes": phrase.boxes,
-                **{key: float(value) for key, value in metrics[number].items()},
+                # A category of one image alone has no boxes of others to be held against.
+                **{k: float(v) for k, v in metrics[number].items() if not np.isnan(v)},
             }
         shown = [items[number] for number in chosen]
         index = {
