@@ -11,12 +11,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from medclip_debias.phantom import boilerplate as filler
-from medclip_debias.phantom import vocabulary as words
 from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, TYPES, FindingClass
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.truth import Clause, Statement
-from medclip_debias.phantom.vocabulary import Noun
+from medclip_debias.phantom.vocabulary import NOUNS, WORDS, Noun
 
 T = TypeVar("T")
 DEVICES = ("line", "tube", "pacemaker")
@@ -66,11 +64,11 @@ class Writer:
         if clause.severity:
             # "mildly enlarged heart", but "mild cardiomegaly"
             adverb = noun.text.startswith("enlarged")
-            table = words.SEVERITY_ADVERB if adverb else words.SEVERITY
+            table = WORDS["severity_adverb"] if adverb else WORDS["severity"]
             before.append(pick(self.rng, table[clause.severity], PLACE_ZIPF))
         if clause.zone:
             after_noun = self._chance(0.45)
-            zones = words.ZONE_AFTER if after_noun else words.ZONE_BEFORE
+            zones = WORDS["zone_after"] if after_noun else WORDS["zone_before"]
             place = (
                 pick(self.rng, zones[clause.zone], PLACE_ZIPF).format(s=clause.side or "").strip()
             )
@@ -81,14 +79,14 @@ class Writer:
                 before.append(place)
         elif clause.side:
             after_noun = self._chance(0.3)
-            table_side = words.SIDE_AFTER[:3] if after_noun else words.SIDE_BEFORE
+            table_side = WORDS["side_after"][:3] if after_noun else WORDS["side_before"]
             place = pick(self.rng, table_side, PLACE_ZIPF).format(s=clause.side)
             if after_noun:
                 after = place
             else:
                 before.append(place)
         if not bare and clause.present and self._chance(0.08):
-            before.insert(0, pick(self.rng, words.MODIFIER))
+            before.insert(0, pick(self.rng, WORDS["modifier"]))
         text = " ".join([*before, noun.text, *([after] if after else [])])
         text += self._measurement(clause) if clause.present and not bare else ""
         article = noun.article
@@ -121,19 +119,13 @@ class Writer:
         return ""
 
     def _fill(self, carrier: str, clause: Clause, noun: Noun) -> str:
-        with_article, without = self.noun_phrase(clause, noun)
-        return (
-            carrier.replace("{a}", with_article)
-            .replace("{n}", without)
-            .replace("{is}", "are" if noun.plural else "is")
-            .replace("{has}", "have" if noun.plural else "has")
-        )
+        return _filled(carrier, *self.noun_phrase(clause, noun), noun.plural)
 
     def _tail(self, positive: bool) -> str:
         if positive and self._chance(0.06):
-            return ", " + pick(self.rng, words.POSITIVE_TAILS, 0.7)
+            return ", " + pick(self.rng, WORDS["positive_tails"], 0.7)
         if self._chance(0.09 if positive else 0.05):
-            return ", " + pick(self.rng, words.TAILS, 0.7)
+            return ", " + pick(self.rng, WORDS["tails"], 0.7)
         return ""
 
     def _name(self, finding: FindingClass, always: bool = False) -> Clause:
@@ -157,23 +149,23 @@ class Writer:
         clause = Clause(finding.type, True) if headline else self._name(finding, always_name)
         clause = replace(clause, hedged=hedged)
         if headline:
-            noun = pick(self.rng, words.NOUNS[clause.finding], NOUN_ZIPF)
+            noun = pick(self.rng, NOUNS[clause.finding], NOUN_ZIPF)
             statement = Statement("positive", (replace(clause, label=noun.label),))
             return Sentence(finish(noun.text), statement, noun.category)
         if clause.finding == "cardiomegaly" and not hedged and self._chance(0.4):
             adverb = (
-                pick(self.rng, words.SEVERITY_ADVERB[clause.severity]) if clause.severity else ""
+                pick(self.rng, WORDS["severity_adverb"][clause.severity]) if clause.severity else ""
             )
-            text = pick(self.rng, words.HEART_POSITIVE, CARRIER_ZIPF).replace("{v}", adverb)
+            text = pick(self.rng, WORDS["heart_positive"], CARRIER_ZIPF).replace("{v}", adverb)
             text = text.replace("  ", " ").replace("a enlarged", "an enlarged")
             clause = replace(clause, label="Cardiomegaly")
             category = None
         else:
-            noun = pick(self.rng, words.NOUNS[clause.finding], NOUN_ZIPF)
+            noun = pick(self.rng, NOUNS[clause.finding], NOUN_ZIPF)
             clause = replace(clause, label=noun.label)
             device = clause.finding in DEVICES
-            certain = words.DEVICE_POSITIVE if device else words.POSITIVE
-            carriers = words.HEDGED if hedged else certain
+            certain = WORDS["device_positive"] if device else WORDS["positive"]
+            carriers = WORDS["hedged"] if hedged else certain
             text = self._fill(pick(self.rng, carriers, CARRIER_ZIPF), clause, noun)
             category = noun.category
         text += self._tail(True)
@@ -185,16 +177,14 @@ class Writer:
         """State two findings that differ in side (and perhaps severity) as a bilateral one."""
         severity = left.severity if left.severity == right.severity else None
         named = severity if severity and self._chance(self.settings.naming_rate) else None
-        noun = pick(
-            self.rng, [n for n in words.NOUNS[left.type] if n.plural] or words.NOUNS[left.type]
-        )
+        noun = pick(self.rng, [n for n in NOUNS[left.type] if n.plural] or NOUNS[left.type])
         clauses = tuple(
             Clause(left.type, True, side, None, named, label=noun.label)
             for side in ("right", "left")
         )
-        size = pick(self.rng, words.SEVERITY[named]) + " " if named else ""
+        size = pick(self.rng, WORDS["severity"][named]) + " " if named else ""
         phrase = f"{size}bilateral {noun.text}"
-        text = self._plural_fill(pick(self.rng, words.POSITIVE, CARRIER_ZIPF), phrase, noun.plural)
+        text = _filled(pick(self.rng, WORDS["positive"], CARRIER_ZIPF), phrase, phrase, noun.plural)
         if left.severity != right.severity and self._chance(0.6):
             larger = "right" if right.severity == "large" else "left"
             text += f", {larger} greater than {'left' if larger == 'right' else 'right'}"
@@ -205,23 +195,15 @@ class Writer:
             text += self._tail(True)
         return Sentence(finish(text), Statement("compound", clauses))
 
-    def _plural_fill(self, carrier: str, phrase: str, plural: bool) -> str:
-        return (
-            carrier.replace("{a}", phrase)
-            .replace("{n}", phrase)
-            .replace("{is}", "are" if plural else "is")
-            .replace("{has}", "have" if plural else "has")
-        )
-
     def compound(self, first: FindingClass, second: FindingClass) -> Sentence:
         """State two present findings in one sentence."""
         clauses, phrases = [], []
         for finding in (first, second):
-            noun = pick(self.rng, words.NOUNS[finding.type], NOUN_ZIPF)
+            noun = pick(self.rng, NOUNS[finding.type], NOUN_ZIPF)
             clause = replace(self._name(finding), label=noun.label)
             phrases.append(self.noun_phrase(clause, noun, bare=True))
             clauses.append(clause)
-        link = pick(self.rng, words.ADJACENT, 0.8)
+        link = pick(self.rng, WORDS["adjacent"], 0.8)
         carrier = pick(self.rng, ["there is {a}", "{n}", "{n} are seen", "again seen is {a}"])
         text = carrier.replace("{a}", f"{phrases[0][0]} {link} {phrases[1][1]}")
         text = text.replace("{n}", f"{phrases[0][1]} {link} {phrases[1][1]}") + self._tail(True)
@@ -230,8 +212,8 @@ class Writer:
     def mixed(self, finding: FindingClass, absent: str) -> Sentence:
         """State a present finding and deny an absent one in one sentence."""
         noun, other = (
-            pick(self.rng, words.NOUNS[finding.type], NOUN_ZIPF),
-            pick(self.rng, words.NOUNS[absent], NOUN_ZIPF),
+            pick(self.rng, NOUNS[finding.type], NOUN_ZIPF),
+            pick(self.rng, NOUNS[absent], NOUN_ZIPF),
         )
         clause = replace(self._name(finding), label=noun.label)
         denied = Clause(absent, False, label=other.label)
@@ -246,10 +228,10 @@ class Writer:
 
     def negative(self, finding: str) -> Sentence:
         """Deny one finding; sometimes only on one side or of one severity."""
-        noun = pick(self.rng, words.NOUNS[finding], NOUN_ZIPF)
+        noun = pick(self.rng, NOUNS[finding], NOUN_ZIPF)
         clause = Clause(finding, False, label=noun.label)
         if finding == "cardiomegaly" and self._chance(0.65):
-            text = pick(self.rng, words.HEART_NEGATIVE, CARRIER_ZIPF) + self._tail(False)
+            text = pick(self.rng, WORDS["heart_negative"], CARRIER_ZIPF) + self._tail(False)
             return Sentence(
                 finish(text), Statement("negative", (replace(clause, label="Cardiomegaly"),))
             )
@@ -259,9 +241,9 @@ class Writer:
             clause = replace(clause, severity=example.severity)
         if self._chance(0.12):
             clause = replace(clause, side=example.side, zone=example.zone)
-        text = self._fill(pick(self.rng, words.NEGATIVE, CARRIER_ZIPF), clause, noun) + self._tail(
-            False
-        )
+        text = self._fill(
+            pick(self.rng, WORDS["negative"], CARRIER_ZIPF), clause, noun
+        ) + self._tail(False)
         return Sentence(finish(text), Statement("negative", (clause,)))
 
     def combined(self, absent: Sequence[str]) -> Sentence | None:
@@ -278,7 +260,7 @@ class Writer:
                 Clause(t, False, label="Lung Opacity" if t == "pneumonia" else None)
                 for t in LUNG_TYPES
             )
-            text = pick(self.rng, words.LUNGS_CLEAR, CARRIER_ZIPF)
+            text = pick(self.rng, WORDS["lungs_clear"], CARRIER_ZIPF)
             if self._chance(0.45) and "effusion" in absent:
                 others = [t for t in ("effusion", "pneumothorax") if t in absent]
                 listed, more = self._list(others[: 1 + int(self._chance(0.6))])
@@ -293,11 +275,11 @@ class Writer:
             chosen = [ranked[i] for i in np.argsort(keys)[:count]]
             self.rng.shuffle(chosen)
             listed, clauses = self._list(chosen)
-            text = pick(self.rng, words.COMBINED, CARRIER_ZIPF).replace("{x}", listed)
+            text = pick(self.rng, WORDS["combined"], CARRIER_ZIPF).replace("{x}", listed)
         return Sentence(finish(text + self._tail(False)), Statement("combined", clauses))
 
     def _list(self, types: Sequence[str]) -> tuple[str, tuple[Clause, ...]]:
-        nouns = [pick(self.rng, words.NOUNS[t], NOUN_ZIPF) for t in types]
+        nouns = [pick(self.rng, NOUNS[t], NOUN_ZIPF) for t in types]
         names = [n.text for n in nouns]
         text = names[0] if len(names) == 1 else ", ".join(names[:-1]) + f" or {names[-1]}"
         return text, tuple(
@@ -307,23 +289,23 @@ class Writer:
     def no_acute(self) -> Sentence:
         """Deny pneumonia, edema, effusion and pneumothorax at once."""
         clauses = tuple(Clause(t, False) for t in ACUTE_TYPES)
-        text = pick(self.rng, words.NO_ACUTE, CARRIER_ZIPF) + self._tail(False)
+        text = pick(self.rng, WORDS["no_acute"], CARRIER_ZIPF) + self._tail(False)
         return Sentence(finish(text), Statement("combined", clauses))
 
     def boilerplate(self) -> Sentence:
         """Say something that no finding makes false."""
         if self._chance(0.3):
-            text = self._slots(pick(self.rng, filler.INCIDENTAL, 0.3), 0.4)
+            text = self._slots(pick(self.rng, WORDS["incidental"], 0.3), 0.4)
         else:
-            text = self._slots(pick(self.rng, filler.BOILERPLATE, 1.1), 1.4)
+            text = self._slots(pick(self.rng, WORDS["boilerplate"], 1.1), 1.4)
         return Sentence(finish(text), Statement("boilerplate"))
 
     def _slots(self, text: str, exponent: float) -> str:
-        for name, items in {**filler.SLOTS, "thing2": filler.SLOTS["thing"][::-1]}.items():
+        for name, items in {**WORDS["slots"], "thing2": WORDS["slots"]["thing"][::-1]}.items():
             if "{" + name + "}" not in text:
                 continue
             chosen = pick(self.rng, items, exponent)
-            singular = chosen in _SINGULAR or chosen.startswith(("a ", "an "))
+            singular = chosen in WORDS["singular"] or chosen.startswith(("a ", "an "))
             for verb in ("are", "are2"):
                 if ("2" in name) == (verb == "are2") and name[:5] in ("struc", "thing"):
                     text = text.replace("{" + verb + "}", "is" if singular else "are")
@@ -350,31 +332,13 @@ class Writer:
         return replace(sentence, text=" ".join(parts))
 
 
-_SINGULAR = (
-    "upper abdomen",
-    "imaged upper abdomen",
-    "bony thorax",
-    "aortic contour",
-    "trachea",
-    "mild tortuosity",
-    "hyperexpansion",
-    "biapical scarring",
-    "flattening of the diaphragms",
-    "eventration",
-    "pleural thickening",
-    "bronchial wall thickening",
-    "prominent epicardial fat",
-    "spinal fixation hardware",
-    "diffuse osteopenia",
-    "bullous disease",
-    "gaseous distension",
-    "kyphotic deformity",
-    "subcutaneous emphysema",
-    "peribronchial cuffing",
-    "pectus excavatum",
-    "tracheobronchial calcification",
-    "bronchiectatic change",
-)
+def _filled(carrier: str, with_article: str, without: str, plural: bool) -> str:
+    return (
+        carrier.replace("{a}", with_article)
+        .replace("{n}", without)
+        .replace("{is}", "are" if plural else "is")
+        .replace("{has}", "have" if plural else "has")
+    )
 
 
 def finish(text: str) -> str:

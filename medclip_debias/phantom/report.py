@@ -16,20 +16,8 @@ from medclip_debias.phantom.language import (
     pick,
 )
 from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.vocabulary import WORDS
 
-REASONS = [
-    "dyspnea",
-    "chest pain",
-    "cough",
-    "fever",
-    "shortness of breath  // eval for pneumonia",
-    "hypoxia",
-    "cough and fever  // ? pneumonia",
-    "status post fall",
-    "line placement",
-    "altered mental status",
-    "preoperative evaluation",
-]
 HEADING = " " * 33 + "FINAL REPORT"
 
 
@@ -189,7 +177,7 @@ def _lay_out(
     head = [
         f" EXAMINATION:  CHEST ({view})",
         " ",
-        f" INDICATION:  ___ year old {person} with {pick(rng, REASONS)}.",
+        f" INDICATION:  ___ year old {person} with {pick(rng, WORDS['reasons'])}.",
         " ",
     ]
     if rng.random() < 0.5:

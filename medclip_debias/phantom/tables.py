@@ -290,50 +290,32 @@ def _truth(root: Path, written: Sequence[Written], names: Names) -> int:
     table = eta_true(
         (p.sentence.statement for w in written for p in w.study.report.sentences), population
     )
-    rows: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "study_id",
-            "section",
-            "position",
-            "text",
-            "kind",
-            "finding",
-            "place",
-            "severity",
-            "polarity",
-            "classes",
-            "statement",
-            "agrees",
-            "eta_true",
-        )
-    }
+    rows: list[dict[str, Any]] = []
     for w in written:
         own = np.zeros((1, len(CLASSES)), dtype=bool)
         own[0, list(w.study.findings)] = True
         for placed in w.study.report.sentences:
             statement = placed.sentence.statement
             clauses = statement.clauses
-            values = (
-                names.studies[w.study.study_id],
-                placed.section,
-                placed.position,
-                placed.sentence.text,
-                statement.kind,
-                "|".join(c.finding for c in clauses),
-                "|".join(" ".join(p for p in (c.side, c.zone) if p) for c in clauses),
-                "|".join(c.severity or "" for c in clauses),
-                statement.polarity,
-                statement.classes(),
-                statement.to_json(),
-                eta_true([statement], own)[statement] == 1.0,
-                table[statement],
+            rows.append(
+                {
+                    "study_id": names.studies[w.study.study_id],
+                    "section": placed.section,
+                    "position": placed.position,
+                    "text": placed.sentence.text,
+                    "kind": statement.kind,
+                    "finding": "|".join(c.finding for c in clauses),
+                    "place": "|".join(" ".join(p for p in (c.side, c.zone) if p) for c in clauses),
+                    "severity": "|".join(c.severity or "" for c in clauses),
+                    "polarity": statement.polarity,
+                    "classes": statement.classes(),
+                    "statement": statement.to_json(),
+                    "agrees": eta_true([statement], own)[statement] == 1.0,
+                    "eta_true": table[statement],
+                }
             )
-            for column, value in zip(rows.values(), values, strict=True):
-                column.append(value)
-    frame = pd.DataFrame(rows)
-    frame.to_parquet(root / "truth" / "sentences.parquet", index=False)
-    return len(frame)
+    pd.DataFrame(rows).to_parquet(root / "truth" / "sentences.parquet", index=False)
+    return len(rows)
 
 
 def training_findings(written: Sequence[Written]) -> np.ndarray:
