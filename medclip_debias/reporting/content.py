@@ -155,63 +155,6 @@ def paper_value(row: Sequence[float], column: int) -> str:
     return f"{row[column]:.0f}" if PAPER_COLUMNS[column] == "MedR" else f"{row[column]:.2f}"
 
 
-def class_rows(results: Mapping[str, Any]) -> Rows:
-    """Zero-shot metrics per class: name, counts, then values with intervals."""
-    rows = []
-    for name, c in (dig(results, "zero_shot.classes") or {}).items():
-        row = [name, number(c["positive"]), number(c["negative"]), number(c["left_out"])]
-        for key in ("auc", "accuracy", "balanced_accuracy"):
-            row += [number(c[key]), interval(dig(c, f"interval.{key}"))]
-        rows.append(row)
-    return rows
-
-
-def refused_lines(results: Mapping[str, Any]) -> list[str]:
-    """Sentences on the classes that could not be measured."""
-    return [
-        f"{name}: {c['reason']} ({c['positive']} present, {c['negative']} absent, "
-        f"{c['left_out']} left out)."
-        for name, c in (dig(results, "zero_shot.refused") or {}).items()
-    ]
-
-
-def category_rows(results: Mapping[str, Any]) -> Rows:
-    """Phrase-grounding metrics per category, then overall."""
-    grounding = results.get("grounding") or {}
-    groups = [*(grounding.get("categories") or {}).items()]
-    if len(groups) > 1:
-        groups.append(("All", grounding))
-    return [
-        [
-            name,
-            number(c["phrases"]),
-            number(c["area"], 2),
-            number(c["cnr"], 2),
-            interval(dig(c, "interval.cnr"), 2),
-            number(c["cnr_signed"], 2),
-            number(c["miou"]),
-            interval(dig(c, "interval.miou")),
-            number(c["miou_middle"]),
-            number(c["pointing_game"]),
-            interval(dig(c, "interval.pointing_game")),
-        ]
-        for name, c in groups
-    ]
-
-
-def retrieval_rows(results: Mapping[str, Any]) -> Rows:
-    """Retrieval metrics: strict and lenient, both ways."""
-    rows = []
-    titles = {"box_to_sentence": "box to sentence", "sentence_to_box": "sentence to box"}
-    for mode in ("strict", "lenient"):
-        part = dig(results, f"retrieval.{mode}") or {}
-        for way, title in titles.items():
-            if way in part:
-                recalls = [number(part[way][f"recall_at_{k}"]) for k in (10, 50, 100)]
-                rows.append([mode, title, *recalls, number(part[way]["median_rank"], 1)])
-    return rows
-
-
 def funnel_rows(results: Mapping[str, Any]) -> Rows:
     """The funnel: step, unit, kept, dropped."""
     return [

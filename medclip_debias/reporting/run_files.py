@@ -105,34 +105,36 @@ def read_heatmaps(folder: Path) -> dict[str, Any]:
     """The pictures that ``heatmaps/index.json`` lists, with their bytes as data addresses.
 
     Returns:
-        ``choice`` and ``scale`` (sentences), ``items``, and ``cases``: the best, median and worst
-        of each metric, None where an earlier version wrote the folder. Empty where there is none.
+        ``choice`` and ``scale`` (sentences), ``items``, whose ``inside`` says whether the highest
+        score lies in a true box, and ``cases``: the best, median and worst of each metric. Empty
+        where there is none.
     """
     index = _index(folder)
     if not index:
         return {}
 
-    def item(entry: Mapping[str, Any]) -> dict[str, str]:
+    def item(entry: Mapping[str, Any]) -> dict[str, Any]:
         with _numbers(folder):
             facts = [
                 f"{title} {number(entry.get(key), digits)}"
                 for key, title, digits in (("cnr_signed", "signed CNR", 2), ("miou", "mIoU", 3))
             ]
-            if entry.get("pointing_game") is not None:
-                facts.append("peak inside" if entry["pointing_game"] >= 0.5 else "peak outside")
+            inside = entry.get("pointing_game")
+            if inside is not None:
+                inside = float(inside) >= 0.5
+                facts.append("peak inside" if inside else "peak outside")
         return {
             "picture": _picture(folder, entry),
             "text": str(entry.get("text", "")),
             "category": str(entry.get("category", "")),
             "facts": ", ".join(facts),
+            "inside": inside,
         }
 
-    cases = None
-    if "cases" in index:
-        cases = [
-            item(entry) | {"metric": str(entry.get("metric")), "case": str(entry.get("case"))}
-            for entry in _entries(folder, index, "cases")
-        ]
+    cases = [
+        item(entry) | {"metric": str(entry.get("metric")), "case": str(entry.get("case"))}
+        for entry in _entries(folder, index, "cases")
+    ]
     return {
         "choice": str(index.get("choice", "")),
         "scale": str(index.get("scale", "Each picture has its own colour scale.")),

@@ -12,8 +12,7 @@ from medclip_debias.reporting.content import Rows, dig, number
 from medclip_debias.reporting.definitions import CURVES
 from medclip_debias.reporting.plots import curve
 from medclip_debias.reporting.setting_sentences import (
-    loss_sentences,
-    similarity_sentence,
+    setting_words,
     train_sentences,
     validation_sentence,
 )
@@ -48,12 +47,9 @@ def training_rows(
         ["Starts from", dig(architecture, "start_from")],
         ["Image encoder", _image_encoder(architecture, results)],
         ["Text encoder", _text_encoder(architecture)],
-        ["Similarity", said(lambda: similarity_sentence(architecture.get("similarity")))],
+        ["Similarity", setting_words(architecture.get("similarity") or "")],
         ["Input", _input(preprocessing)],
-        [
-            "Loss",
-            said(lambda: " ".join(loss_sentences(settings.get("loss") or {})) if settings else ""),
-        ],
+        ["Loss", setting_words(settings.get("loss") or "")],
         ["Training", said(lambda: " ".join(train_sentences(train, done[-1] if done else None)))],
         ["Validation", said(lambda: validation_sentence(train, best))],
     ]

@@ -17,7 +17,6 @@ from medclip_debias.reporting.pair_classes import judged
 from medclip_debias.reporting.report import write_report
 from medclip_debias.settings_files import load_yaml
 from tests.reporting.conftest import EDEMA, SAID, write_set
-from tests.reporting.test_protocols import RESULTS
 
 TABLE = {"kind": "debiased", "eta": {"kind": "table", "path": None}}
 TEXTS = sorted({text for report in SAID for text in report})
@@ -211,19 +210,3 @@ def test_pairs_by_claims_are_those_of_the_evidence(tmp_path, write_run):
     assert {row[0]: int(row[2]) for row in found.rows} == dict(counts)
     assert counts["agree"]
     assert counts["contradict"]
-
-
-def test_runs_without_the_newer_records_say_what_is_missing(tmp_path, write_run, eta_table):
-    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table)
-    (run / "metrics.csv").write_text("step,loss\n1,2.0\n2,1.5\n")
-    results = {k: v for k, v in RESULTS.items() if k not in ("zero_shot", "grounding")}
-    (run / "results.json").write_text(json.dumps(results))
-    (run / "heatmaps").mkdir()
-    (run / "heatmaps" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    index = {"items": [{"file": "a.png", "text": "Edema", "category": "Edema"}]}
-    (run / "heatmaps" / "index.json").write_text(json.dumps(index))
-    page = write_report(run).read_text()
-    assert "This run has no validation.csv" in page
-    assert "is of an earlier version, which did not look for these" in page
-    assert "Retrieval examples" in page
-    assert "There are none: the evaluation wrote no pictures" in page

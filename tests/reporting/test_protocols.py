@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 
-from medclip_debias.reporting import protocols
 from medclip_debias.reporting.plots import reliability
+from medclip_debias.reporting.protocols import result_sections
 from medclip_debias.reporting.report import write_report
 
 BIN = {"from": 0.4, "to": 0.46667, "images": 30, "probability": 0.44, "positive": 0.5}
@@ -82,27 +82,39 @@ RESULTS = {
 }
 
 
-def test_each_table_holds_its_metrics():
-    dash = "\N{EN DASH}"
-    assert protocols.ranking_rows(RESULTS) == [
+def rows_of(run, results):
+    """The rows of each table by its title."""
+    return {
+        table.title: table.rows
+        for section in result_sections(run, results)
+        for table in section.tables
+    }
+
+
+def test_each_table_holds_its_metrics(tmp_path):
+    dash, rows = "\N{EN DASH}", rows_of(tmp_path, RESULTS)
+    assert rows["Average precision, F1 and calibration"] == [
         ["Edema", "0.812", "0.700 to 0.900", "0.633", dash, "0.061", "0.040 to 0.080"]
     ]
-    assert protocols.multiclass_rows(RESULTS) == [
+    assert rows["Which class? 0.457 right of 8 images (chance 0.500)"] == [
         ["Edema", "8", "0.457", "3.5", "4.5"],
         ["Pneumonia", "0", dash, "0", "0"],
     ]
-    assert protocols.group_rows(RESULTS, "sentence_frequency")[0][:3] == ["10 to 99", "17", "1.23"]
+    frequent = rows["By how many training studies say the sentence"]
+    assert frequent[0][:3] == ["10 to 99", "17", "1.23"]
     row = ["strict", "report to image", "9", "0.005", "0.025", "0.050", "0.250", "0.500", "77.5"]
-    assert protocols.study_rows(RESULTS) == [row]
-    assert protocols.precision_rows(RESULTS) == [
-        ["image to report", "6", "0.550", "0.440", dash, "0.220"]
-    ]
+    assert rows["Whole studies"] == [row]
+    assert rows["Precision by class"] == [["image to report", "6", "0.550", "0.440", dash, "0.220"]]
+    for section in result_sections(tmp_path, RESULTS):
+        for table in section.tables:
+            assert {len(cells) for cells in table.rows} == {len(table.head)}
 
 
 def test_what_each_side_says_alone_is_in_the_report(tmp_path):
     results = copy.deepcopy(RESULTS)
     part = results["zero_shot"]
-    assert protocols.negation_rows(results) == []  # of an earlier version
+    title = "Each side of the prompts alone"
+    assert title not in rows_of(tmp_path, results)
     part |= {"mean_auc_positive": 0.8, "mean_auc_negative": 0.4, "contradiction_rate": 0.25}
     part |= {"contradiction_chance": 1 / 3, "interval": {"contradiction_rate": [0.2, 0.3]}}
     part["classes"]["Edema"] |= {"auc_positive": 0.8, "auc_negative": 0.4}
@@ -110,7 +122,7 @@ def test_what_each_side_says_alone_is_in_the_report(tmp_path):
     counts = {"positive": 3, "negative": 0, "left_out": 0, "reason": "one label value only"}
     part["refused"] = {"Pneumonia": counts | {"contradiction_rate": 0.2}}
     dash = "\N{EN DASH}"
-    assert protocols.negation_rows(results) == [
+    assert rows_of(tmp_path, results)[title] == [
         ["Edema", "0.800", dash, "0.400", dash, "0.900", dash, "0.050", dash],
         ["Pneumonia", *[dash] * 6, "0.200", dash],
         ["all", "0.800", dash, "0.400", dash, "0.900", dash, "0.250", "0.200 to 0.300"],

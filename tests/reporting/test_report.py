@@ -161,7 +161,7 @@ def test_the_figures_stand_in_the_page(tmp_path):
         "abc123",
         "Pulmonary edema",
         "1,531 images",
-        "eta of a sentence is 0.2 times p to the power of 0.35",
+        "debiased (eta: language_model)",
         "1,000 steps of AdamW with batches of 64 studies",
         "not comparable",
         "loss: {kind: debiased",
@@ -201,7 +201,9 @@ def test_a_heatmap_that_is_no_picture_is_not_shown(tmp_path):
 
 def test_the_paper_stands_beside_its_own_metrics_only(tmp_path):
     html = write_report(write_run(tmp_path / "run")).read_text()
-    rows = re.findall(r"<tr><th scope=\"row\">([^<]+)<span(.*?)</tr>", html, flags=re.S)
+    rows = re.findall(
+        r"<tr><th scope=\"row\">([^<]+)</th>\s*(<td class=\"num main.*?)</tr>", html, flags=re.S
+    )
     cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", rest) for name, rest in rows}
     assert cells["CNR"][-2:] == ["1.40", "1.49"]
     assert cells["mIoU"][-2:] == ["0.19", "0.20"]
@@ -210,14 +212,42 @@ def test_the_paper_stands_beside_its_own_metrics_only(tmp_path):
     assert "BioViL" in html
 
 
+@pytest.mark.parametrize(("right", "wrong"), [(6, 7), (2, 5), (0, 1)])
+def test_the_report_opens_with_four_right_and_four_wrong_by_its_rule(tmp_path, right, wrong):
+    run = write_run(tmp_path / "run", heatmaps=right + wrong)
+    index = run / "heatmaps" / "index.json"
+    content = json.loads(index.read_text())
+    for place, item in enumerate(content["items"]):  # right and wrong by turns, then the rest
+        item["pointing_game"] = float(place % 2 if place < 2 * right else 0)
+        item["text"] = f"{'Right' if item['pointing_game'] else 'Wrong'} {place}."
+    index.write_text(json.dumps(content))
+    text = read(write_report(run)).text.split("The first four of")[0]
+    order = [item["text"] for item in content["items"]]
+    for word, count in (("Right", right), ("Wrong", wrong)):
+        fitting = [words for words in order if words.startswith(word)]
+        assert len(fitting) == count
+        assert re.findall(rf"{word} \d+\.", text) == fitting[:4]
+        assert f"({count} of {right + wrong} pictures)" in text
+
+
+def test_maps_that_were_not_validated_are_said_to_be(tmp_path):
+    sentence = "This model's maps were not measured on boxes."
+    results = RESULTS | {"maps": {"validated": False, "sentence": sentence}}
+    page = write_report(write_run(tmp_path / "run", results=results)).read_text()
+    place = page.index("This model&#39;s maps were not measured on boxes.")
+    assert page.index(">Where the model looks</h2>") < place < page.index("<img")
+    validated = RESULTS | {"maps": {"validated": True, "sentence": None}}
+    assert "not measured" not in write_report(write_run(tmp_path / "b", validated)).read_text()
+
+
 def test_the_page_needs_nothing_else(tmp_path):
     page = read(write_report(write_run(tmp_path / "run")))
     within = [address for address in page.addresses if address.startswith("#")]
     pictures = [address for address in page.addresses if not address.startswith("#")]
-    assert len(within) > 8
+    assert len(within) > 6
     assert set(within) <= {f"#{name}" for name in page.names}
     assert len(page.names) == len(set(page.names))
-    assert len(pictures) == 13
+    assert len(pictures) == len(set(pictures)) == 13
     assert page.tags.count("svg") == 5
     for address in pictures:
         kind, _, content = address.partition(";base64,")

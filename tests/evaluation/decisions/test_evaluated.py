@@ -62,7 +62,7 @@ def test_a_calibration_is_made_and_used_on_other_images(world, capsys):
     for keys in (part, edema, edema["sets"], edema["thresholds"]["youden"], edema["prevalence"]):
         assert set(keys) <= named
     page = write_report(out).read_text()
-    assert "<h3>Decisions</h3>" in page
+    assert "<summary>Decisions</summary>" in page
     assert "Pneumonia: one label value only" in page
 
 
