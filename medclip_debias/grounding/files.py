@@ -154,10 +154,10 @@ def ground_files(
     reader = _Reader(model, images)
     found = []
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
-    under_pictures = " ".join(filter(None, (warning, maps_warning)))
+    warnings = " ".join(filter(None, (warning, maps_warning)))
     delivery = None
     if deliver is not None:
-        delivery = Delivery(deliver, model, warning or "")
+        delivery = Delivery(deliver, model, warnings)
     for groundings in ground_images(
         model,
         reader,
@@ -171,7 +171,7 @@ def ground_files(
         path, image = reader.held.popleft()
         grey = image.stretched(model.preprocessing.prepare)
         rows = write_groundings(
-            folders[path], grey, groundings, options, path, references, under_pictures
+            folders[path], grey, groundings, options, path, references, warnings
         )
         height, width = image.shape
         absent = groundings[0].absent

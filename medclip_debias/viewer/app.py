@@ -238,6 +238,7 @@ class Page:
                     "name": one.name,
                     "lines": one.described(),
                     "warning": one.warning,
+                    "maps": one.maps_warning,
                     "kind": one.model.map_kind,
                 }
                 for one in answers.models

@@ -48,7 +48,8 @@ def export(
     found = model.ground(encoded, image.shape, texts)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        delivery = Delivery(DeliverTo(folder, (kind,)), model.model, model.warning or "")
+        warning = " ".join(filter(None, (model.warning, model.maps_warning)))
+        delivery = Delivery(DeliverTo(folder, (kind,)), model.model, warning)
         # There is no file at this path: what is known of the image is its `source`.
         none = folder / "image"
         files = delivery.write(none, folder, found, model.rows(found, threshold), image.source)

@@ -19,6 +19,7 @@ from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.ground import Grounding, ground_features, region_grid
 from medclip_debias.grounding.regions import ScoredRegion, threshold_regions
 from medclip_debias.grounding.sentences import cut_notes
+from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
 from medclip_debias.models.device import best_device
 from medclip_debias.models.load import load_model
 from medclip_debias.models.synthetic import synthetic_warning
@@ -53,17 +54,24 @@ class ViewedModel:
         model: in evaluation mode, with regions.
         name: what the page calls it.
         calibration: of this model; None for probabilities that are not calibrated.
+        maps_warning: what is said beside every map (`medclip_debias.grounding.validation`); None
+            where boxes on real radiographs confirm the maps.
 
     Raises:
         UserError: the model has no regions, or its prompts are not whole.
     """
 
     def __init__(
-        self, model: ImageTextModel, name: str, calibration: Calibration | None = None
+        self,
+        model: ImageTextModel,
+        name: str,
+        calibration: Calibration | None = None,
+        maps_warning: str | None = NOT_MEASURED,
     ) -> None:
         self.grid = region_grid(model)
         self.model = model
         self.name = name
+        self.maps_warning = maps_warning
         self.finder = Finder(model, calibration)
         self._absent = AbsentFindings(model)
 
@@ -87,7 +95,8 @@ class ViewedModel:
         if found is None and own.is_file():
             found = Calibration.read(own)
             found.check(str(own), model.content_hash, found.prompts)
-        return cls(model, "/".join(Path(folder).resolve().parts[-2:]).lstrip("/"), found)
+        name = "/".join(Path(folder).resolve().parts[-2:]).lstrip("/")
+        return cls(model, name, found, maps_warning(folder, model.content_hash))
 
     # ----------------------------------------------------------------------------- images
 

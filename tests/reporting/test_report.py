@@ -232,11 +232,12 @@ def test_the_report_opens_with_four_right_and_four_wrong_by_its_rule(tmp_path, r
 
 def test_maps_that_were_not_validated_are_said_to_be(tmp_path):
     sentence = "This model's maps were not measured on boxes."
-    results = RESULTS | {"maps": {"validated": False, "sentence": sentence}}
+    maps = {"validated": False, "real": False, "phrases": 0, "boxes": 0, "sentence": sentence}
+    results = RESULTS | {"maps": maps}
     page = write_report(write_run(tmp_path / "run", results=results)).read_text()
     place = page.index("This model&#39;s maps were not measured on boxes.")
     assert page.index(">Where the model looks</h2>") < place < page.index("<img")
-    validated = RESULTS | {"maps": {"validated": True, "sentence": None}}
+    validated = RESULTS | {"maps": maps | {"validated": True, "sentence": None}}
     assert "not measured" not in write_report(write_run(tmp_path / "b", validated)).read_text()
 
 

@@ -19,6 +19,7 @@ from medclip_debias.evaluation.decisions.probability import Line
 from medclip_debias.grounding.ground import ground_image
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.reference import ReferenceBoxes
+from medclip_debias.grounding.validation import NOT_MEASURED
 from medclip_debias.viewer.answers import (
     MOST_CHARACTERS,
     Answers,
@@ -324,6 +325,19 @@ def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, t
 def test_a_long_sentence_is_said_to_be_cut(answers):
     (seen,) = answers.look(answers.choose("good.png"), "Left lung. " * 20)
     assert seen["note"].startswith("Sentence 1 has")
+
+
+def test_maps_that_no_real_boxes_confirm_are_said_to_be(answers, model_folder, tmp_path):
+    image = answers.choose("good.png")
+    assert answers.models[0].maps_warning == NOT_MEASURED
+    _, content = export(answers, image, 0, TEXTS, None, "json")
+    assert NOT_MEASURED in json.loads(content)["warning"]
+    shutil.copytree(model_folder, tmp_path / "model")
+    maps = {"validated": True, "real": True, "phrases": 40, "boxes": 49, "sentence": None}
+    results = {"maps": maps, "model_hash": answers.model.content_hash}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    confirmed = Answers.open(tmp_path / "model", device="cpu")
+    assert confirmed.models[0].maps_warning is None
 
 
 def test_a_model_of_synthetic_images_says_so(make_model):

@@ -339,6 +339,11 @@ def test_findings_come_first_and_a_click_shows_where(page, answers, folder):
     assert page.locator("#list .words").all_text_contents()[0].startswith(f"1: {sentence}")
 
 
+def test_the_page_says_where_no_real_boxes_confirm_the_maps(page):
+    assert page.locator("#maps-warning").is_visible()
+    assert "no evidence that a finding is there" in page.text_content("#maps-warning")
+
+
 def test_true_boxes_are_shown_where_the_image_has_them(page):
     opened(page, "two.png")
     assert page.locator("#phrases button").all_text_contents() == ["Left lung (1 true box)"]

@@ -349,9 +349,11 @@ function refresh() {
 // -------------------------------------------------------------------------------------- start
 
 function head() {
-  const warnings = [...new Set(common.models.map((one) => one.warning).filter(Boolean))];
-  $("warning").textContent = warnings.join(" ");
-  $("warning").hidden = !warnings.length;
+  for (const [id, key] of [["warning", "warning"], ["maps-warning", "maps"]]) {
+    const lines = [...new Set(common.models.map((one) => one[key]).filter(Boolean))];
+    $(id).textContent = lines.join(" ");
+    $(id).hidden = !lines.length;
+  }
   for (const { lines } of common.models) {
     const list = document.createElement("dl");
     for (const [name, value] of lines) {

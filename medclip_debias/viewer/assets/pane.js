@@ -266,6 +266,7 @@ export class Pane {
     const [low, high] = this.limits(state, number), { reference } = image.models[number];
     const words = [`${this.about.name}: for research only, not for diagnosis.`,
       ...(this.about.warning ? [this.about.warning] : []),
+      ...(on.length && this.about.maps ? [this.about.maps] : []),
       ...on.map(([one, place]) => `${place}: ${one.text} (score ${one.models[number].score.toFixed(3)})`)];
     const canvas = new OffscreenCanvas(Math.max(width, 600), height + Math.ceil((2 + 1.5 * words.length) * unit));
     const context = canvas.getContext("2d");
