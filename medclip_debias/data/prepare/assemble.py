@@ -1,4 +1,4 @@
-"""From the journals of one run, or of all parts of a set, to the files of the prepared set.
+"""From the chunks of one run, or of all parts of a set, to the files of the prepared set.
 
 Everything is ordered by the place that the selection gave each image, so the bytes depend
 neither on the number of processes nor on the number of parts. Sentences pass through in a
@@ -10,8 +10,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,9 @@ from medclip_debias.data.prepare.annotations import (
     kept_annotations,
     write_annotations,
 )
+from medclip_debias.data.prepare.chunks import EntryReader
 from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
+from medclip_debias.data.prepare.workspace import Workspace
 from medclip_debias.data.records import Annotations, Mask, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
@@ -92,7 +97,7 @@ class About:
         """Return a hash of what a set (or part) depends on: another file, another hash.
 
         Args:
-            heads: of all entries in the journal of reports.
+            heads: of all studies.
         """
         return json_hash([self.kind, self.selected, heads.hexdigest()])
 
@@ -127,10 +132,18 @@ def _annotations(values: dict[str, Any]) -> Annotations:
     return Annotations(**(values | {"columns": columns, "images": tuple(values["images"])}))
 
 
-def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
+def assemble(
+    folder: Path, parts: Sequence[Part], about: About, work: Workspace | None = None
+) -> None:
     """Write the prepared set of ``parts`` to ``folder``.
 
-    The rows of a run are in ``folder`` already; those of parts that lie elsewhere are copied.
+    Args:
+        folder: exists.
+        parts: all of the set.
+        about: what they share.
+        work: the run that made the only part: each chunk of pixels is removed when it was copied,
+            so that the disk needs room for one copy. Other parts are compared with their hashes
+            and left as they are.
 
     Raises:
         UserError: nothing is left, or a part is damaged.
@@ -139,8 +152,7 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
     funnel = Funnel(about.funnel)
     studies = results.count(funnel, about.text_only)
     funnel.stop_if_empty(len(studies), results.rejected[0][1] if results.rejected else "")
-    if parts[0].rows != folder / "images.bin":
-        _copy_rows(folder / "images.bin", parts, results.rows, about.settings.size**2)
+    _join_rows(folder / "images.bin", parts, results.rows, about.settings.size**2, work)
     images = _image_table(studies, results.rows)
     fitted = _fit(about.phrases, images)
     tables = {
@@ -214,23 +226,31 @@ def assemble(folder: Path, parts: Sequence[Part], about: About) -> None:
 # --------------------------------------------------------------------------------- rows
 
 
-def _copy_rows(target: Path, parts: Sequence[Part], rows: Sequence[Row], size: int) -> None:
-    """Copy the rows of all parts to their places, and see that they are what was prepared."""
-    files = [part.rows.open("rb") for part in parts]
-    try:
-        with target.open("wb") as out:
-            for row in rows:
-                files[row.part].seek(row.row * size)
-                pixels = files[row.part].read(size)
-                if layout.pixel_hash(pixels) != row.hash:
-                    raise UserError(
-                        f"{parts[row.part].rows}, row {row.row}: is not what was prepared; the"
-                        " file is damaged, copy or make this part again."
-                    )
-                out.write(pixels)
-    finally:
-        for file in files:
-            file.close()
+def _join_rows(
+    target: Path, parts: Sequence[Part], rows: Sequence[Row], size: int, work: Workspace | None
+) -> None:
+    """Copy the rows of all chunks to their places."""
+    if work is not None:
+        counts = Counter(row.chunk for row in rows)
+        names = enumerate(parts[0].images)
+        work.will_join([(name, counts[chunk] * size) for chunk, name in names])
+    with target.open("wb") as out:
+        for (part, chunk), some in groupby(rows, lambda row: (row.part, row.chunk)):
+            path = parts[part].chunks.path(parts[part].images[chunk], ".bin")
+            with path.open("rb") as file:
+                for row in some:
+                    file.seek(row.row * size)
+                    pixels = file.read(size)
+                    if work is None and layout.pixel_hash(pixels) != row.hash:
+                        raise UserError(
+                            f"{path}, row {row.row}: is not what was prepared; the file is"
+                            " damaged, copy or make this part again."
+                        )
+                    out.write(pixels)
+            if work is not None:
+                out.flush()
+                os.fsync(out.fileno())
+                path.unlink()
 
 
 # ------------------------------------------------------------------------------- tables
@@ -368,7 +388,7 @@ def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
 
 
 class _Sentences:
-    """Writes ``sentences.parquet`` from the journals, never holding all sentences.
+    """Writes ``sentences.parquet`` from the chunks, never holding all sentences.
 
     Attributes:
         count: sentences written.
@@ -408,9 +428,9 @@ class _Sentences:
                 flush()
 
     def _rows(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
-        readers = [part.reports.reader() for part in self.parts]
+        readers = [EntryReader(part.chunks, part.reports) for part in self.parts]
         for study in studies:
-            found = readers[study.part](study.offset)["sentences"]
+            found = readers[study.part].entry(study.chunk, study.place)["sentences"]
             text = json.dumps(found, separators=(",", ":"))
             self.hashes[study.study_id] = hashlib.sha256(text.encode()).hexdigest()[:32]
             self.count += len(found)

@@ -1,4 +1,4 @@
-"""From an opened source to the journals of a run: select, read reports and images."""
+"""From an opened source to the chunks of a run: select, read reports and images."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.parallel import chunks, ordered
 from medclip_debias.data.prepare.assemble import About
-from medclip_debias.data.prepare.journal import Job, Journal, Workspace
+from medclip_debias.data.prepare.chunks import Chunks, Entry, Job, made_by
 from medclip_debias.data.prepare.outcome import (
     EMPTY,
     MISSING,
@@ -22,12 +20,19 @@ from medclip_debias.data.prepare.outcome import (
     UNREADABLE,
     Heads,
     Image,
+    Part,
     told_languages,
     wanted_images,
 )
-from medclip_debias.data.prepare.pixels import write_rows
+from medclip_debias.data.prepare.pixels import (
+    KnownRow,
+    images_of_a_chunk,
+    read_rows,
+    start_worker,
+)
 from medclip_debias.data.prepare.select import TRAINING, Plan, select
 from medclip_debias.data.prepare.views import read_views
+from medclip_debias.data.prepare.workspace import Workspace
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated_language
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.synthetic import is_phantom
@@ -37,13 +42,15 @@ if TYPE_CHECKING:
     from medclip_debias.data.prepare.previous import Previous
     from medclip_debias.data.prepare.reading import Reading
 
+_CHUNK_STUDIES = 64
+
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
 
 
 @dataclass
 class Preparation:
-    """One run up to its journals.
+    """One run up to its chunks.
 
     Attributes:
         source: opened.
@@ -51,7 +58,6 @@ class Preparation:
         settings: how files become rows.
         selection: which images and studies are taken.
         reading: how the source is read.
-        made_by: what `medclip_debias.data.prepare.dependencies.made_by` says of the source.
         workers: processes.
         progress: called with (done, total).
         say: called with each sentence on what was found.
@@ -64,7 +70,6 @@ class Preparation:
     settings: PrepareSettings
     selection: SelectionSettings
     reading: Reading
-    made_by: dict[str, str]
     workers: int
     progress: Progress | None
     say: Say | None
@@ -78,8 +83,8 @@ class Preparation:
 
     def start(
         self, work: Workspace, *, earlier: Previous | None = None, shard: tuple[int, int] = (1, 1)
-    ) -> None:
-        """Read every header, report and image that is not in the journals of ``work`` yet.
+    ) -> Part:
+        """Read every header, report and image that is in no chunk of ``work`` yet.
 
         Args:
             work: the folder of the run.
@@ -92,15 +97,15 @@ class Preparation:
             "settings": self.settings.model_dump(mode="json"),
             "selection": self.selection.model_dump(mode="json"),
             "options": self.reading.options(),
-            "made_by": self.made_by,
+            "made_by": made_by(),
             "shard": list(shard),
             "update": earlier.content_hash if earlier is not None else None,
         }
         self.tell(work.follow(recipe))
-        self._select(work.views)
+        self._select(work.chunks)
         work.check_room(len(self.plan.images) * self.settings.size**2 // shard[1])
-        self._read_reports(work, shard, earlier)
-        self._read_images(work, earlier)
+        reports = self._read_reports(work.chunks, shard, earlier)
+        return Part(work.chunks, reports, self._read_images(work.chunks, reports, earlier))
 
     def stamp(self, shard: tuple[int, int] = (1, 1)) -> str:
         """Return the hash that a set prepared from the source as it is now would have."""
@@ -110,13 +115,13 @@ class Preparation:
             heads.add(head)
         return self.about.source_stamp(heads)
 
-    def _select(self, journal: Journal | None) -> None:
+    def _select(self, chunks: Chunks | None) -> None:
         """Decide what is taken, and what the set will say of itself."""
 
         def views(images: list[ImageRecord], stamps: Mapping[str, str]) -> dict[str, str]:
             self.total += len(images)
             return read_views(
-                images, stamps, journal=journal, workers=self.workers, advance=self._advance
+                images, stamps, chunks=chunks, workers=self.workers, advance=self._advance
             )
 
         all_test = self.reading.all_test
@@ -133,7 +138,7 @@ class Preparation:
             missing=self.plan.missing,
             synthetic=is_phantom(self.source_path),
             text_only=self.plan.text_only,
-            made_by=self.made_by,
+            made_by=made_by(),
             selected=self.plan.stamp(),
             split=self.split,
         )
@@ -141,17 +146,23 @@ class Preparation:
     # -------------------------------------------------------------------------- reports
 
     def _read_reports(
-        self, work: Workspace, shard: tuple[int, int], earlier: Previous | None
-    ) -> None:
+        self, chunks: Chunks, shard: tuple[int, int], earlier: Previous | None
+    ) -> list[str]:
         studies = self._images_by_study(shard)
         self.total = self.done + len(studies) + sum(map(len, studies.values()))
-        jobs = self._report_jobs(studies, shard, earlier)
-        waiting = work.reports.unfinished(jobs, lambda _: self._advance(1))
-        start = partial(_start_worker, self.reading.text, stated_language(self.source))
-        cut = ordered(_cut_reports, chunks(waiting, 64), self.workers, start=start)
-        for entries in cut:
-            work.reports.append(entries)
-            self._advance(len(entries))
+        language = stated_language(self.source)
+        names, _ = chunks.make(
+            "reports",
+            [self.reading.text.model_dump(mode="json"), language],
+            self._report_jobs(studies, shard, earlier),
+            _CHUNK_STUDIES,
+            _cut_reports,
+            workers=self.workers,
+            advance=self._advance,
+            start=_start_worker,
+            start_args=(self.reading.text, language),
+        )
+        return names
 
     def _images_by_study(self, shard: tuple[int, int]) -> dict[str, list[Image]]:
         """The studies of this shard in order; the images of each."""
@@ -201,31 +212,52 @@ class Preparation:
 
     # --------------------------------------------------------------------------- images
 
-    def _read_images(self, work: Workspace, earlier: Previous | None) -> None:
-        spoken: Counter[str] = Counter()
+    def _read_images(
+        self, chunks: Chunks, reports: list[str], earlier: Previous | None
+    ) -> list[str]:
+        languages: Counter[str] = Counter()
         places = []
-        for _, _, entry in work.reports.entries():
-            wanted = wanted_images(entry["head"], entry["sentences"], self.selection)
-            places += [image.at for image in wanted]
-            spoken[entry["words"].get("language", "en")] += entry["head"]["report"] == READ
+        for name in reports:
+            for entry in chunks.entries(name):
+                wanted = wanted_images(entry["head"], entry["sentences"], self.selection)
+                places += [image.at for image in wanted]
+                languages[entry["words"].get("language", "en")] += entry["head"]["report"] == READ
         places.sort()
-        self.tell(*told_languages(+spoken))
+        self.tell(*told_languages(+languages))
         self.total = self.done + len(places)
-        write_rows(
-            work.rows,
+        names, damaged = chunks.make(
+            "images",
+            self.settings.model_dump(mode="json"),
             (self._image_job(at, earlier) for at in places),
-            len(places),
-            work.images,
-            self.settings,
-            self.workers,
-            self._advance,
-            previous=earlier.rows_path if earlier is not None else None,
+            images_of_a_chunk(self.settings.size),
+            read_rows,
+            workers=self.workers,
+            advance=self._advance,
+            start=start_worker,
+            start_args=(self.settings, earlier.rows_path if earlier is not None else None),
         )
+        if damaged:
+            self.tell(
+                f"{chunks.folder}: {damaged} chunks of the interrupted run were not what it had"
+                " written; their images were read again. Check the disk."
+            )
+        if earlier is not None:
+            self._tell_damaged(chunks, names, earlier)
+        return names
+
+    def _tell_damaged(self, chunks: Chunks, names: list[str], earlier: Previous) -> None:
+        rows = sum("damaged" in entry for name in names for entry in chunks.entries(name))
+        if rows:
+            self.tell(
+                f"{earlier.rows_path}: {rows} of its rows were not what was prepared; their images"
+                " were read again. Check the disk, and what was made with this set."
+            )
 
     def _image_job(self, at: int, earlier: Previous | None) -> Job:
         image, stamp = self.plan.images[at], self.plan.stamps[at]
         known = earlier.row(image.image_id, stamp) if earlier is not None else None
-        return [at, image.image_id, stamp], known or image.path
+        head = [at, image.image_id, stamp]
+        return head, image.path if known is None else KnownRow(*known, image.path)
 
     def tell(self, *sentences: str) -> None:
         """Say what was found."""
@@ -274,20 +306,20 @@ def _start_worker(settings: ReportSettings, declared: str) -> None:
     _text_settings, _declared = settings, declared
 
 
-def _cut_reports(jobs: list[Job]) -> list[dict[str, Any]]:
+def _cut_reports(jobs: list[Job]) -> tuple[list[Entry], None]:
     entries = []
-    for head, given in jobs:
-        if isinstance(given, str):
-            cut = report_sentences_counted(given, _text_settings, _declared)
+    for head, report in jobs:
+        if isinstance(report, str):
+            cut = report_sentences_counted(report, _text_settings, _declared)
             sentences, dropped = cut.sentences, cut.dropped
             words = {"used": cut.used, "aside": cut.aside}
             if cut.language != "en":
                 words["language"] = cut.language
-        else:
-            sentences, dropped, words = given
+        else:  # of an earlier set
+            sentences, dropped, words = report
         entry = {"head": head, "sentences": sentences, "dropped": dict(dropped), "words": words}
         entries.append(entry)
-    return entries
+    return entries, None
 
 
 def _owner(study: StudyRecord) -> ImageRecord:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
-from medclip_debias.data.prepare.dependencies import made_by
+from medclip_debias.data.prepare.chunks import made_by
 from medclip_debias.data.prepare.reading import Reading
-from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_or_none
 
@@ -39,13 +38,12 @@ def has_the_recipe(out: Path, wanted: dict[str, Any]) -> bool:
         wanted: what `asked` returned.
     """
     found = _content(out)
-    part, known = "shard" in found, formats().get(str(found.get("kind")))
+    part = "shard" in found
     return (
         STAMP in found
         and part == ("shard" in wanted)
         and wanted.items() <= found.items()
-        and known is not None
-        and found.get("made_by") == made_by(known.module)
+        and found.get("made_by") == made_by()
     )
 
 

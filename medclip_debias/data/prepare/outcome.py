@@ -1,17 +1,16 @@
-"""What the journals of one run, or of all parts of a set, say: studies and rows, in order."""
+"""What the chunks of one run, or of all parts of a set, hold: studies and rows, in order."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
-from medclip_debias.data.prepare.journal import Journal, journals
+from medclip_debias.data.prepare.chunks import Chunks, Entry
 from medclip_debias.data.prepare.select import TRAINING
 from medclip_debias.data.text.languages import language
 
@@ -28,7 +27,7 @@ _UNUSED = {
 
 
 class Image(NamedTuple):
-    """A selected image, as the journal of reports names it with its study.
+    """A selected image, as the head of a report names it with its study.
 
     Attributes:
         at: its place among the selected images, which orders everything.
@@ -43,17 +42,41 @@ class Image(NamedTuple):
     boxed: bool
 
 
+class Heads:
+    """Names a set of heads of studies, in whatever order; each holds its own place."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, head: Any) -> None:
+        """Add the head of one entry (JSON values)."""
+        text = json.dumps(head, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        self._sum = (self._sum + int.from_bytes(digest, "big")) % (1 << 128)
+
+    def join(self, others: Heads) -> None:
+        """Add all of others."""
+        self._sum = (self._sum + others._sum) % (1 << 128)
+
+    def hexdigest(self) -> str:
+        """Return the name."""
+        return f"{self._sum:032x}"
+
+
 class Part(NamedTuple):
-    """The results of a run: its journals, and the rows they speak of."""
+    """The results of a run: its chunks, and the names of those of reports and images, in order."""
 
-    reports: Journal
-    images: Journal
-    rows: Path
+    chunks: Chunks
+    reports: list[str]
+    images: list[str]
 
-    @classmethod
-    def of(cls, folder: Path) -> Part:
-        """The part in ``folder``."""
-        return cls(*journals(folder), folder / "images.bin")
+    def heads(self) -> Heads:
+        """Return the heads of its studies."""
+        heads = Heads()
+        for name in self.reports:
+            for entry in self.chunks.entries(name):
+                heads.add(entry["head"])
+        return heads
 
 
 def told_languages(reports: Mapping[str, int]) -> list[str]:
@@ -71,29 +94,13 @@ def told_languages(reports: Mapping[str, int]) -> list[str]:
     return [f"Reports by language: {each}."]
 
 
-class Heads:
-    """Names a set of heads of journal entries, in whatever order; each holds its own place."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, head: Any) -> None:
-        """Add the head of one entry (JSON values)."""
-        text = json.dumps(head, sort_keys=True, separators=(",", ":"))
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        self._sum = (self._sum + int.from_bytes(digest, "big")) % (1 << 128)
-
-    def hexdigest(self) -> str:
-        """Return the name."""
-        return f"{self._sum:032x}"
-
-
 class Study(NamedTuple):
-    """A study and where its sentences are: ``offset`` in the reports of part number ``part``."""
+    """A study and where its sentences are: ``place`` in ``chunk`` of the reports of ``part``."""
 
     at: int
     part: int
-    offset: int
+    chunk: int
+    place: int
     study_id: str
     patient_id: str
     split: str
@@ -107,10 +114,11 @@ class Study(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the set and where it is: ``row`` in the images of part number ``part``."""
+    """A row of the set and where it is: ``row`` in ``chunk`` of the images of ``part``."""
 
     at: int
     part: int
+    chunk: int
     row: int
     height: int
     width: int
@@ -125,7 +133,7 @@ def wanted_images(
     """Return the images of a study that enter the set if they can be read.
 
     Args:
-        head: the study, as in the journal of reports.
+        head: the study, as in the chunk of its report.
         sentences: its sentences.
         selection: names the policy for studies without one.
     """
@@ -142,7 +150,7 @@ def wanted_images(
 
 
 class Results:
-    """Everything in the journals but the sentences themselves.
+    """Everything in the chunks but the sentences themselves.
 
     Attributes:
         studies: in order.
@@ -153,8 +161,6 @@ class Results:
         rejected: ``(image_id, reason)``, those whose report is to blame first; a study without
             images is named by its own id.
 
-    Raises:
-        UserError: an earlier version wrote a part.
     """
 
     def __init__(self, parts: Sequence[Part], selection: SelectionSettings) -> None:
@@ -169,8 +175,8 @@ class Results:
         self.heads = Heads()
         self.labels: list[str] = []
         for number, part in enumerate(parts):
-            for offset, _, entry in part.reports.entries():
-                study = self._study(number, offset, entry, selection)
+            for (chunk, place), entry in _all(part.chunks, part.reports):
+                study = self._study((number, chunk, place), entry, selection)
                 self.studies.append(study)
                 self.heads.add(entry["head"])
                 self._images_listed += len(entry["head"]["images"])
@@ -260,14 +266,15 @@ class Results:
         return known
 
     def _study(
-        self, part: int, offset: int, entry: dict[str, Any], selection: SelectionSettings
+        self, where: tuple[int, int, int], entry: dict[str, Any], selection: SelectionSettings
     ) -> Study:
         head = entry["head"]
         self.labels += [name for name in head["labels"] if name not in self.labels]
         return Study(
             at=head["at"],
-            part=part,
-            offset=offset,
+            part=where[0],
+            chunk=where[1],
+            place=where[2],
             study_id=head["study"],
             patient_id=head["patient"],
             split=head["split"],
@@ -310,13 +317,21 @@ def _rows(parts: Sequence[Part]) -> tuple[list[Row], list[tuple[int, str, str]]]
     unreadable: list[tuple[int, str, str]] = []
     for number, part in enumerate(parts):
         row = 0
-        for _, _, entry in part.images.entries():
+        for (chunk, place), entry in _all(part.chunks, part.images):
             at, image_id, stamp = entry["head"]
+            row = row if place else 0
             if "reason" in entry:
                 unreadable.append((at, image_id, entry["reason"]))
                 continue
             size = entry["height"], entry["width"]
             mended = entry.get("mended", "")
-            rows.append(Row(at, number, row, *size, entry["hash"], stamp, mended))
+            rows.append(Row(at, number, chunk, row, *size, entry["hash"], stamp, mended))
             row += 1
     return sorted(rows), unreadable
+
+
+def _all(chunks: Chunks, names: Sequence[str]) -> Iterator[tuple[tuple[int, int], Entry]]:
+    """Yield number of chunk and place, and the entry."""
+    for chunk, name in enumerate(names):
+        for place, entry in enumerate(chunks.entries(name)):
+            yield (chunk, place), entry

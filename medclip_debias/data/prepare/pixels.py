@@ -1,94 +1,56 @@
-"""Image files to the rows of ``images.bin``, over processes, with a journal."""
+"""Image files to rows of pixels, a chunk at a time."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.data.layout import pixel_hash
-from medclip_debias.data.parallel import chunks, ordered
-from medclip_debias.data.prepare.journal import Job, Journal
+from medclip_debias.data.prepare.chunks import Entry, Job
 from medclip_debias.errors import UserError, without_patients
 
-_CHUNK_BYTES = 4 << 20
-_CHUNK_IMAGES = 16
-
-Result = tuple[bytes | None, dict[str, Any]]
-"""Pixels of a row, or ``None`` when the file is unusable, and what the journal says of it."""
+_CHUNK_BYTES = 8 << 20
+_CHUNK_IMAGES = 32
 
 
-def write_rows(
-    target: Path,
-    jobs: Iterable[Job],
-    count: int,
-    journal: Journal,
-    settings: PrepareSettings,
-    workers: int,
-    advance: Callable[[int], None],
-    previous: Path | None = None,
-) -> None:
-    """Append every readable image to ``target``, in order and without gaps.
+class KnownRow(NamedTuple):
+    """A row that an earlier set has of a file that has not changed.
 
-    The journal gets one entry an image: ``height``, ``width`` and ``hash`` of the pixels, what was
-    ``mended`` if anything, or the ``reason`` it is not there. What the journal holds already is
-    not done again.
-
-    Args:
-        target: file to make or to continue; row ``r`` is ``size x size`` bytes.
-        jobs: each with the path of an image file, or with height, width, row in ``previous`` and
-            what was mended.
-        count: number of the jobs.
-        journal: where results are kept.
-        settings: how a file becomes a row.
-        workers: processes.
-        advance: called with the number of files just done.
-        previous: ``images.bin`` of an earlier set with the same settings.
+    Attributes:
+        row: its number there.
+        height: of the image, in pixels.
+        width: of the image.
+        mended: what was mended when it was read.
+        hash: of its pixels.
+        path: of the file.
     """
-    size = settings.size**2
-    rows = 0
 
-    def finished(entry: dict[str, Any]) -> None:
-        nonlocal rows
-        rows += "hash" in entry
-        advance(1)
+    row: int
+    height: int
+    width: int
+    mended: str
+    hash: str
+    path: Path
 
-    if not target.exists():
-        journal.path.unlink(missing_ok=True)
-    mode = "r+" if target.exists() else "w+"
-    with FileIO(target, mode) as file:
-        waiting = journal.unfinished(jobs, finished)
-        _reserve(file, count * size)
-        file.seek(rows * size)
-        step = max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // size))
-        try:
-            for results in ordered(
-                _read_rows,
-                chunks(waiting, step),
-                workers,
-                start=_start_worker,
-                start_args=(settings, previous),
-            ):
-                # The pixels reach the disk before the journal speaks of them.
-                written = [pixels for pixels, _ in results if pixels is not None]
-                _write(file, b"".join(written))
-                os.fsync(file.fileno())
-                journal.append(entry for _, entry in results)
-                rows += len(written)
-                advance(len(results))
-        finally:  # also gives back the room that a run which stops here does not need
-            file.truncate(rows * size)
+
+def images_of_a_chunk(size: int) -> int:
+    """Return how many images of ``size`` pixels a side make a chunk."""
+    return max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // size**2))
 
 
 _settings: PrepareSettings | None = None
 _previous: Path | None = None
 
 
-def _start_worker(settings: PrepareSettings, previous: Path | None) -> None:
+def start_worker(settings: PrepareSettings, previous: Path | None) -> None:
+    """Prepare a process for `read_rows`.
+
+    Args:
+        settings: how a file becomes a row.
+        previous: ``images.bin`` of an earlier set with the same settings.
+    """
     global _settings, _previous
     import cv2
 
@@ -96,49 +58,38 @@ def _start_worker(settings: PrepareSettings, previous: Path | None) -> None:
     _settings, _previous = settings, previous
 
 
-def _read_rows(jobs: list[Job]) -> list[Result]:
-    return [_read_row(head, origin) for head, origin in jobs]
+def read_rows(jobs: list[Job]) -> tuple[list[Entry], bytes]:
+    """Read the images of a chunk, or copy the rows that an earlier set has of them.
+
+    An entry has ``height``, ``width`` and ``hash`` of the pixels and what was ``mended``, if
+    anything, or the ``reason`` why there is no row; ``damaged`` says that the earlier set's row
+    was not what was prepared, and was read again.
+    """
+    results = [_read_row(head, origin) for head, origin in jobs]
+    return [entry for entry, _ in results], b"".join(pixels for _, pixels in results)
 
 
-def _read_row(head: Any, origin: Path | tuple[int, int, int, str]) -> Result:
-    """Read one image, or copy the row that an earlier run read from the same file."""
+def _read_row(head: Any, origin: Path | KnownRow) -> tuple[Entry, bytes]:
     assert _settings is not None
-    entry: dict[str, Any] = {"head": head}
-    if not isinstance(origin, Path):
-        height, width, row, mended = origin
+    entry: Entry = {"head": head}
+    if isinstance(origin, KnownRow):
         assert _previous is not None
         with _previous.open("rb") as file:
-            file.seek(row * _settings.size**2)
+            file.seek(origin.row * _settings.size**2)
             pixels = file.read(_settings.size**2)
-        return pixels, entry | _about(pixels, (height, width), mended)
+        if pixel_hash(pixels) == origin.hash:
+            return entry | _about(pixels, (origin.height, origin.width), origin.mended), pixels
+        entry["damaged"] = True
+        origin = origin.path
     try:
         image = read_radiograph(origin, _settings.window)
         pixels = prepare_image(image, _settings).tobytes()
     except UserError as error:
         reason, place = str(error), without_patients(str(origin))
-        return None, entry | {"reason": reason if place in reason else f"{place}: {reason}"}
-    return pixels, entry | _about(pixels, image.shape, image.mended)
+        return entry | {"reason": reason if place in reason else f"{place}: {reason}"}, b""
+    return entry | _about(pixels, image.shape, image.mended), pixels
 
 
-def _about(pixels: bytes, shape: tuple[int, int], mended: str) -> dict[str, Any]:
-    """What the journal says of a row that is there."""
-    said = {"height": shape[0], "width": shape[1], "hash": pixel_hash(pixels)}
-    return said | {"mended": mended} if mended else said
-
-
-def _write(file: FileIO, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:  # a nearly full disk may take only a part
-        rest = rest[file.write(rest) :]
-
-
-def _reserve(file: FileIO, size: int) -> None:
-    """Ask the disk for the room of all rows now, not hours later."""
-    before = os.fstat(file.fileno()).st_size
-    if size <= before or not hasattr(os, "posix_fallocate"):
-        return
-    try:
-        os.posix_fallocate(file.fileno(), 0, size)
-    except OSError:
-        file.truncate(before)
-        raise
+def _about(pixels: bytes, shape: tuple[int, int], mended: str) -> Entry:
+    about = {"height": shape[0], "width": shape[1], "hash": pixel_hash(pixels)}
+    return about | {"mended": mended} if mended else about

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from medclip_debias.config import PrepareSettings
+from medclip_debias.data import layout
 from medclip_debias.data.prepare.assemble import INPUTS
+from medclip_debias.data.prepare.chunks import made_by
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.parquet import read_parquet
@@ -25,7 +27,6 @@ class Previous:
         out: the earlier set.
         settings: how files become rows now; other settings would make other rows.
         options: how the source is read now.
-        made_by: versions now.
 
     Raises:
         UserError: it is no prepared set, or was prepared with other settings.
@@ -36,7 +37,6 @@ class Previous:
         out: Path,
         settings: PrepareSettings,
         options: dict[str, Any],
-        made_by: dict[str, str],
     ) -> None:
         if not (out / "meta.json").is_file():
             raise UserError(
@@ -53,18 +53,21 @@ class Previous:
         self.rows_path = out / "images.bin"
         self.content_hash = found.content_hash
         self.usable = (
-            found.meta.get("made_by") == made_by
+            found.meta.get("made_by") == made_by()
             and found.meta.get("options") == options
             and (out / INPUTS).is_file()
         )
-        self._images: dict[str, tuple[str, tuple[int, int, int, str]]] = {}
+        self._images: dict[str, tuple[str, tuple[int, int, int, str, str]]] = {}
         self._reports: dict[str, tuple[str, Counts, Counts]] = {}
         self._places: dict[str, tuple[int, int]] = {}
         if self.usable:
             self._read(found)
 
-    def row(self, image_id: str, stamp: str) -> tuple[int, int, int, str] | None:
-        """Return height, width, row and what was mended of an image whose file has not changed."""
+    def row(self, image_id: str, stamp: str) -> tuple[int, int, int, str, str] | None:
+        """Return what is known of an image whose file has not changed.
+
+        That is its row, height, width, what was mended, and the hash of the row's pixels.
+        """
         found = self._images.get(image_id)
         return found[1] if found is not None and found[0] == stamp else None
 
@@ -92,14 +95,13 @@ class Previous:
             if "mended" in inputs
             else {}
         )
-        sizes = zip(found.images["height"], found.images["width"], strict=True)
-        for row, (name, (height, width)) in enumerate(
-            zip(found.images["image_id"], sizes, strict=True)
+        hashes = read_parquet(found.folder / layout.MANIFEST)["pixel_hash"]
+        sizes = (found.images[name].astype(int) for name in ("height", "width"))
+        for row, (name, height, width, pixels) in enumerate(
+            zip(found.images["image_id"], *sizes, hashes, strict=bool(len(found.images)))
         ):
-            self._images[name] = (
-                stamps.get(name, ""),
-                (int(height), int(width), row, mended.get(name, "")),
-            )
+            known = row, int(height), int(width), mended.get(name, ""), pixels
+            self._images[name] = stamps.get(name, ""), known
         reports = inputs[~images]
         columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))
         for name, stamp, dropped, words in zip(*columns, strict=True):

@@ -2,7 +2,7 @@
 
 The work is spread over processes; the result does not depend on their number. A run grows in
 ``OUT.partial``, which is renamed when whole: ``OUT`` is never half a set, and a run that was
-killed resumes where it was (`medclip_debias.data.prepare.journal`).
+killed makes what is missing (`medclip_debias.data.prepare.chunks`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from medclip_debias.data.parallel import cpus
 from medclip_debias.data.prepare import shards
 from medclip_debias.data.prepare.assemble import assemble
 from medclip_debias.data.prepare.collect import Preparation, Progress, Say
-from medclip_debias.data.prepare.dependencies import made_by
 from medclip_debias.data.prepare.finished import asked, check_unchanged, has_the_recipe
-from medclip_debias.data.prepare.journal import check_free, clear, making
-from medclip_debias.data.prepare.outcome import Part
 from medclip_debias.data.prepare.previous import Previous
 from medclip_debias.data.prepare.reading import Reading
+from medclip_debias.data.prepare.workspace import check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.errors import MissingFiles, UserError
 from medclip_debias.files import atomic_file
@@ -79,10 +77,10 @@ def prepare(
         return store.PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
-        run.start(work, earlier=_earlier(out, run) if update else None)
+        part = run.start(work, earlier=_earlier(out, run) if update else None)
         about = run.about
         del run  # the source and the selection: half a gigabyte for a large set
-        assemble(work.set, [Part(work.reports, work.images, work.rows)], about)
+        assemble(work.set, [part], about, work)
         keep_secret(work.set, out)
         work.move_to(out)
     return store.PreparedSet.open(out)
@@ -142,8 +140,8 @@ def prepare_part(
         return shards.counts_of(out)
     with making(out, part=True) as work:
         check_free(out, overwrite)
-        run.start(work, shard=number)
-        counts = shards.write_part(work, number, run.about, run.plan.listing())
+        part = run.start(work, shard=number)
+        counts = shards.write_part(work.set, part, number, run.about, run.plan.listing())
         work.move_to(out)
     return counts
 
@@ -158,14 +156,12 @@ def _opened(
     say: Say | None,
 ) -> Preparation:
     how = reading or Reading()
-    source = how.source(Path(path))
     return Preparation(
-        source=source,
+        source=how.source(Path(path)),
         source_path=Path(path),
         settings=settings,
         selection=selection or SelectionSettings(),
         reading=how,
-        made_by=made_by(type(source).__module__),
         workers=workers or cpus(),
         progress=progress,
         say=say,
@@ -173,7 +169,7 @@ def _opened(
 
 
 def _earlier(out: Path, run: Preparation) -> Previous:
-    earlier = Previous(out, run.settings, run.reading.options(), run.made_by)
+    earlier = Previous(out, run.settings, run.reading.options())
     if not earlier.usable:
         run.tell(f"{out}: was written by another version; everything is read again.")
     return earlier

@@ -12,22 +12,17 @@ from typing import Any
 from medclip_debias.config import json_hash
 from medclip_debias.data.layout import FORMAT_VERSION
 from medclip_debias.data.prepare.assemble import About, assemble
+from medclip_debias.data.prepare.chunks import Chunks
 from medclip_debias.data.prepare.finished import check_unchanged
-from medclip_debias.data.prepare.journal import (
-    Journal,
-    Workspace,
-    check_free,
-    clear,
-    journals,
-    making,
-)
 from medclip_debias.data.prepare.outcome import Heads, Part
+from medclip_debias.data.prepare.workspace import CHUNKS, check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json, write_json
 
-PART, ROWS = "part.json", "images.bin"
+PART = "part.json"
+_SUFFIXES = (".json", ".bin")
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -44,36 +39,38 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def write_part(
-    work: Workspace, shard: tuple[int, int], about: About, listing: str
+    folder: Path, part: Part, shard: tuple[int, int], about: About, listing: str
 ) -> dict[str, Any]:
-    """Write ``part.json`` beside the journals of a finished part.
+    """Write ``part.json`` beside the chunks of a finished part; return counts of what it holds.
 
     Args:
-        work: where the part was prepared.
+        folder: of the part.
+        part: its chunks.
         shard: its number, and of how many.
         about: what all parts share.
         listing: hash of what was selected; parts of one set have the same.
-
-    Returns:
-        Counts of what the part holds.
     """
+    named = {name + suffix for name in (*part.reports, *part.images) for suffix in _SUFFIXES}
+    for path in part.chunks.folder.iterdir():
+        if path.name not in named:  # of a source that changed while the run was interrupted
+            path.unlink()
     content = about.as_json()
-    counts = _counts(Part.of(work.set))
+    counts = _counts(part)
     # Paths in the reasons differ between machines, as do times of change.
-    own = ("rejected", "missing", "selected")
-    shared = {name: value for name, value in content.items() if name not in own}
+    local = ("rejected", "missing", "selected")
+    shared = {name: value for name, value in content.items() if name not in local}
     values = {
         "format_version": FORMAT_VERSION,
         "shard": list(shard),
         "key": json_hash([shared, listing]),
         "counts": counts,
-        "source_stamp": about.source_stamp(_heads([work.reports])),
+        "source_stamp": about.source_stamp(part.heads()),
         "about": content,
+        "reports": part.reports,
+        "images": part.images,
+        "chunks": {name: _digest(part, name) for name in (*part.reports, *part.images)},
     }
-    for path in (work.reports.path, work.images.path, work.rows):
-        path.touch()  # a part of few studies may have had nothing to do
-    values["files"] = _file_hashes(work.set)
-    write_json(work.set / PART, values | {"hash": _hash(values)})
+    write_json(folder / PART, values | {"hash": _hash(values)})
     return counts
 
 
@@ -89,31 +86,39 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
         UserError: a part is missing, is there twice, is damaged or belongs to another set.
     """
     out = Path(out)
-    folders = [Path(folder) for folder in parts]
     again = not overwrite and (out / "meta.json").is_file()
     if not again:
         check_free(out, overwrite)
-    about = _checked(folders)
+    folders = [Path(folder) for folder in parts]
+    about, found = _checked(folders)
     if again:
-        check_unchanged(out, about.source_stamp(_heads([journals(f)[0] for f in folders])))
+        heads = Heads()
+        for part in found:
+            heads.join(part.heads())
+        check_unchanged(out, about.source_stamp(heads))
         clear(out)
         read_secret(out)
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, overwrite)
         work.follow({"merge": [str(folder.resolve()) for folder in folders]})
-        assemble(work.set, [Part.of(folder) for folder in folders], about)
+        assemble(work.set, found, about)
         keep_secret(work.set, out)
         work.move_to(out)
     return PreparedSet.open(out)
 
 
-def _checked(folders: Sequence[Path]) -> About:
+def _checked(folders: Sequence[Path]) -> tuple[About, list[Part]]:
+    """Return what all parts share, and the parts.
+
+    Of the pixels only the size is looked at: they are compared row by row when they are copied.
+    """
     if not folders:
         raise UserError("merge needs the folders of all parts, then the folder to make.")
     contents = [_read(folder) for folder in folders]
     first, count = folders[0], contents[0]["shard"][1]
     found: dict[int, Path] = {}
+    parts = []
     for folder, content in zip(folders, contents, strict=True):
         number, of = content["shard"]
         if content["key"] != contents[0]["key"] or of != count:
@@ -126,7 +131,7 @@ def _checked(folders: Sequence[Path]) -> About:
             raise UserError(
                 f"{folder}: is part {number}/{of}, as is {other}; give every part once."
             )
-        _check_whole(folder, content)
+        parts.append(_part(folder, content))
     missing = [number for number in range(1, count + 1) if number not in found]
     if missing:
         raise UserError(
@@ -134,7 +139,7 @@ def _checked(folders: Sequence[Path]) -> About:
             " give its folder too."
         )
     first_part = min(contents, key=lambda content: content["shard"])
-    return About.from_json(first_part["about"])
+    return About.from_json(first_part["about"]), parts
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -146,15 +151,13 @@ def _read(folder: Path) -> dict[str, Any]:
         )
     content = read_json(path, "copy or make this part again")
     try:
-        if content["format_version"] != FORMAT_VERSION or (
-            "about" in content and "hash" not in content
-        ):
+        if content["format_version"] != FORMAT_VERSION:
             raise UserError(f"{path}: was written by another version; make this part again.")
         if content.pop("hash") != _hash(content):
             raise ValueError
         number, count = content["shard"]
         content["shard"] = int(number), int(count)
-        content["key"], content["counts"], content["about"], content["files"]
+        content["key"], content["counts"], content["about"], content["chunks"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is damaged; copy or make this part again.") from error
     return content
@@ -166,56 +169,38 @@ def counts_of(folder: Path) -> dict[str, int]:
     return counts
 
 
-def _check_whole(folder: Path, content: dict[str, Any]) -> None:
-    """Stop when a file of a part is not what it was when the part was finished.
+def _part(folder: Path, content: dict[str, Any]) -> Part:
+    """Return a part whose files are what they were when it was finished."""
+    part = Part(Chunks(folder / CHUNKS), content["reports"], content["images"])
+    for name, digest in content["chunks"].items():
+        try:
+            whole = _digest(part, name) == digest
+        except ValueError:
+            whole = False
+        rows = sum("hash" in entry for entry in part.chunks.entries(name)) if whole else 0
+        pixels = part.chunks.path(name, ".bin")
+        size = content["about"]["settings"]["size"] ** 2 * rows
+        if not whole or (pixels.stat().st_size if pixels.exists() else 0) != size:
+            raise UserError(
+                f"{pixels if whole else part.chunks.path(name)}: is not what was prepared, so the"
+                " part is damaged; copy or make it again."
+            )
+    return part
 
-    The pixels are compared row by row while they are copied, with hashes of the journal that is
-    compared here; of their file, only the size is looked at.
-    """
-    named = next((n for n, value in content["files"].items() if _named(folder, n) != value), "")
-    if named or _counts(Part.of(folder)) != content["counts"]:
-        raise UserError(
-            f"{folder / named}: is not what was prepared, so the part is damaged; copy or make it"
-            " again."
-        )
 
-
-def _file_hashes(folder: Path) -> dict[str, str]:
-    """Name every file of a part but its description, which holds these names."""
-    files = sorted(path.name for path in folder.iterdir() if path.name != PART)
-    return {name: _named(folder, name) for name in files}
-
-
-def _named(folder: Path, name: str) -> str:
-    """Return the hash of a file's bytes; of the pixels, their number."""
-    path = folder / name
-    if not path.is_file():
-        return ""
-    if name == ROWS:
-        return str(path.stat().st_size)
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def _digest(part: Part, name: str) -> str:
+    """Return the hash of a chunk's entries."""
+    return hashlib.sha256(json.dumps(part.chunks.entries(name)).encode()).hexdigest()
 
 
 def _hash(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _heads(reports: Sequence[Journal]) -> Heads:
-    heads = Heads()
-    for journal in reports:
-        for _, _, entry in journal.entries():
-            heads.add(entry["head"])
-    return heads
-
-
 def _counts(part: Part) -> dict[str, int]:
-    images = [entry for _, _, entry in part.images.entries()]
+    images = [entry for name in part.images for entry in part.chunks.entries(name)]
     return {
-        "studies": sum(1 for _ in part.reports.entries()),
+        "studies": sum(len(part.chunks.entries(name)) for name in part.reports),
         "images": sum("hash" in entry for entry in images),
         "rejected": sum("reason" in entry for entry in images),
     }

@@ -51,7 +51,7 @@ class TestTheSameCommand:
         assert run(command) == 0
         partial = tmp_path / "o.partial"
         partial.mkdir()
-        for name in ("lock", "recipe.json", "reports.jsonl"):
+        for name in ("lock", "recipe.json", "joined.json"):
             (partial / name).write_text("")
         (partial / "old").mkdir()  # the set that was overwritten
         assert run(command) == 0
@@ -136,7 +136,7 @@ class TestNothingOfTheUsersIsTouched:
 
         with pytest.raises(KeyboardInterrupt):
             prepare(tiny_tree.root, out, SMALL, workers=1, progress=stop)
-        kept = (tmp_path / "o.partial" / "reports.jsonl").read_bytes()
+        kept = content(tmp_path / "o.partial" / "chunks")
         assert kept
         tiny_tree.root.joinpath("files").rename(tmp_path / "unmounted")
         (tmp_path / "reports").mkdir()
@@ -148,7 +148,7 @@ class TestNothingOfTheUsersIsTouched:
             shutil.copy(study, place)
         with pytest.raises(UserError, match="'image file is there' dropped"):
             prepare(tiny_tree.root, out, SMALL, workers=1)
-        assert (tmp_path / "o.partial" / "reports.jsonl").read_bytes() == kept
+        assert content(tmp_path / "o.partial" / "chunks") == kept
 
     def test_merged_parts_of_other_machines_name_the_first(self, tiny_tree, tmp_path):
         """The order in which parts are given does not matter, when repeated either."""

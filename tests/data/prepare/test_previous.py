@@ -70,6 +70,18 @@ def test_unchanged_images_are_copied_and_not_decoded(grown, tmp_path):
     assert updated.meta["counts"]["rejected"] == 0
 
 
+def test_a_row_that_was_damaged_since_is_read_again_and_told(grown, tmp_path):
+    """Copied as it lies there, it would get a hash of its own and pass every later check."""
+    with (tmp_path / "o" / "images.bin").open("r+b") as file:
+        file.seek(SMALL.size**2)
+        file.write(b"\xff" * SMALL.size**2)
+    said = []
+    updated = prepare(grown.root, tmp_path / "o", SMALL, update=True, workers=1, say=said.append)
+    fresh = prepare(grown.root, tmp_path / "fresh", SMALL, workers=1)
+    assert any("images.bin: 1 of its rows were not what was prepared" in line for line in said)
+    assert content(updated.folder) == content(fresh.folder)
+
+
 def test_changed_images_and_reports_are_read_again(grown, tmp_path):
     shutil.copy(grown.image("e"), grown.image("d").with_suffix(".dcm"))
     grown.image("d").with_suffix(".jpg").unlink(missing_ok=True)

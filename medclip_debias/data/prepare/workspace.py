@@ -1,98 +1,27 @@
-"""What a run has done so far, on disk, so that a killed run resumes where it was.
+"""The folder in which a set grows until it is whole: ``OUT.partial``, owned by one run at a time.
 
-A run owns the folder ``OUT.partial``: a lock, the recipe it follows, a journal of finished
-reports, a journal of finished images, and the set that grows. Results enter a journal in the
-order of the jobs, after the pixels they speak of. A new run asks for the same jobs again, skips
-those that the journal answers, and cuts off the journal where a job is no longer the same.
+It holds a lock, the recipe that the run follows, its chunks, and the set. A run that was killed
+leaves it; the next run with the same recipe makes what is missing.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.data.parallel import WorkerKilled
+from medclip_debias.data.prepare.chunks import Chunks
 from medclip_debias.errors import UserError
-from medclip_debias.files import exchange, json_or_none, read_json_or_none, take_back, write_json
+from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 
-Job = tuple[Any, Any]
-"""What names a job (JSON values, compared with the journal's), and what is needed to do it."""
-
-
-LOCK = "lock"
-_SET, _OLD = "set", "old"
-
-
-class Journal:
-    """Lines of JSON, ``{"head": ..., ...}`` each; a last line that was cut off does not count."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def entries(self) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        """Yield where each entry starts and ends, and the entry, up to the first damaged one."""
-        if not self.path.exists():
-            return
-        start = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                entry = json_or_none(line) if line.endswith(b"\n") else None
-                if entry is None:
-                    return
-                yield start, start + len(line), entry
-                start += len(line)
-
-    def append(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Add entries; on return they are on the disk."""
-        lines = "".join(json.dumps(e, separators=(",", ":")) + "\n" for e in entries)
-        with self.path.open("ab") as file:
-            file.write(lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
-
-    def unfinished(
-        self, jobs: Iterable[Job], finished: Callable[[dict[str, Any]], None]
-    ) -> Iterator[Job]:
-        """Return the jobs whose results are not here yet.
-
-        The entries must answer the first jobs, in order. From the first that does not, or that
-        was cut off by a kill, they are removed.
-
-        Args:
-            jobs: all jobs of the run.
-            finished: called with each entry that answers a job.
-        """
-        waiting = iter(jobs)
-        end = 0
-        for _, stop, entry in self.entries():
-            job = next(waiting, None)
-            if job is None or job[0] != entry["head"]:
-                waiting = iter(()) if job is None else chain([job], waiting)
-                break
-            finished(entry)
-            end = stop
-        if self.path.exists() and self.path.stat().st_size > end:
-            os.truncate(self.path, end)
-        return waiting
-
-    def reader(self) -> Callable[[int], dict[str, Any]]:
-        """Return a function that reads the entry that starts at an offset."""
-        file = self.path.open("rb")
-
-        def read(offset: int) -> dict[str, Any]:
-            file.seek(offset)
-            entry: dict[str, Any] = json.loads(file.readline())
-            return entry
-
-        return read
+LOCK, CHUNKS = "lock", "chunks"
+_SET, _OLD, _JOINED = "set", "old", "joined.json"
 
 
 class Workspace:
@@ -100,20 +29,18 @@ class Workspace:
 
     Args:
         folder: the folder.
-        part: the run makes one part of a set; a part's journals belong to it.
+        part: the run makes one part of a set; the chunks belong to it.
 
     Attributes:
-        found: an earlier run left results here, which this run has not thrown away.
+        resumed: an earlier run left chunks here, which this run has not thrown away.
     """
 
     def __init__(self, folder: Path, part: bool = False) -> None:
         self.folder = folder
         self.set = folder / _SET
-        place = self.set if part else folder
-        self.reports, self.images = journals(place)
-        self.views = Journal(folder / "views.jsonl")
+        self.chunks = Chunks((self.set if part else folder) / CHUNKS)
         self.rows = self.set / "images.bin"
-        self.found = self.started
+        self.resumed = self.started
 
     def follow(self, recipe: dict[str, Any]) -> str:
         """Keep what a run with the same recipe left here, or start anew.
@@ -122,8 +49,9 @@ class Workspace:
             A sentence on what was found, or ``""``.
         """
         path = self.folder / "recipe.json"
-        found = read_json_or_none(path)
-        if found == recipe and self.set.is_dir():
+        known = read_json_or_none(path)
+        if known == recipe and self.set.is_dir():
+            self._take_apart()
             return f"{self.folder}: resuming an interrupted run." if self.started else ""
         for left in self.folder.iterdir():
             if left.is_dir():
@@ -131,9 +59,9 @@ class Workspace:
             elif left.name != LOCK:
                 left.unlink()
         self.set.mkdir()
-        self.found = False
+        self.resumed = False
         write_json(path, recipe)
-        if found is None:
+        if known is None:
             return ""
         return (
             f"{self.folder}: was left by a run with other settings, another source or another"
@@ -142,34 +70,52 @@ class Workspace:
 
     def check_room(self, size: int) -> None:
         """Stop before the work starts when the disk cannot hold ``size`` bytes of rows."""
-        there = self.rows.stat().st_size if self.rows.exists() else 0
-        free = shutil.disk_usage(self.folder).free + there
+        free = shutil.disk_usage(self.folder).free + self.chunks.size()
         if free < size:
             needed, left = (f"{value / 1e6:,.1f} MB" for value in (size, free))
             raise OSError(errno.ENOSPC, f"its images need {needed}, the disk has {left} left")
 
+    def will_join(self, chunks: list[tuple[str, int]]) -> None:
+        """Note names and sizes of the chunks whose rows are moved to ``images.bin``, in order."""
+        write_json(self.folder / _JOINED, chunks)
+
+    def _take_apart(self) -> None:
+        """Give the rows that a killed run moved to ``images.bin`` back to their chunks.
+
+        From the last to the first, so that the disk needs room for one chunk more and no image.
+        """
+        path = self.folder / _JOINED
+        joined = read_json_or_none(path) or []
+        start = sum(size for _, size in joined)
+        if self.rows.exists():
+            with self.rows.open("r+b") as file:
+                for name, size in reversed(joined):
+                    start -= size
+                    chunk = self.chunks.path(name, ".bin")
+                    file.seek(start)
+                    if size and not chunk.exists():
+                        chunk.write_bytes(file.read(size))
+                    file.truncate(start)
+            self.rows.unlink()
+        path.unlink(missing_ok=True)
+
     @property
     def started(self) -> bool:
-        """Whether any result is in the journals."""
-        kept = (self.views, self.reports, self.images)
-        return any(j.path.exists() and j.path.stat().st_size for j in kept)
+        """Whether any chunk is there."""
+        return any(self.chunks.folder.glob("*.json"))
 
     def move_to(self, out: Path) -> None:
         """Put the finished set in the place of ``out``, and remove this folder."""
         for path in self.set.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         exchange(self.set, out, self.folder / _OLD)
         self.discard()
 
     def discard(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def journals(folder: Path) -> tuple[Journal, Journal]:
-    """Return the journals of the reports and of the images in ``folder``."""
-    return Journal(folder / "reports.jsonl"), Journal(folder / "images.jsonl")
 
 
 def clear(out: Path) -> None:
@@ -252,7 +198,7 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
             except UserError:
                 # A disk that is not mounted looks like a source without images: the work of an
                 # earlier run is worth more than a tidy folder.
-                if not work.found:
+                if not work.resumed:
                     work.discard()
                 raise
             except OSError:
@@ -280,6 +226,6 @@ def check_free(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(f"{out}: is not empty; give another folder or allow overwriting.")
-    ours = any((out / name).is_file() for name in ("meta.json", "part.json"))
-    if not ours or not (out / "images.bin").is_file():
+    is_set = (out / "meta.json").is_file() and (out / "images.bin").is_file()
+    if not is_set and not ((out / "part.json").is_file() and (out / CHUNKS).is_dir()):
         raise UserError(f"{out}: is not a prepared set and will not be overwritten; remove it.")
