@@ -16,7 +16,7 @@ from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, progress, s
 def probe(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for probe.json and tsne.png.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for probe.json.")],
     split: Annotated[str, typer.Option(help="test or validate.")] = "test",
     truth: Annotated[
         Path | None, typer.Option(help="A phantom's folder: adds the false negatives.")
@@ -29,7 +29,7 @@ def probe(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Linear probe, neighbours, alignment, uniformity, t-SNE, false negatives."""
+    """Linear probe, neighbours, alignment, uniformity, false negatives."""
     from medclip_debias.config import validate
     from medclip_debias.evaluation.probe import ProbeOptions
     from medclip_debias.evaluation.probe import probe as run

@@ -26,12 +26,11 @@ from medclip_debias.evaluation.representations import (
     nearest_neighbours,
     uniformity,
 )
-from medclip_debias.files import atomic_file, write_json
+from medclip_debias.files import write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import compares, need_vectors
 from medclip_debias.models.sentences import one_vector
-from medclip_debias.palette import PALE, STYLES
 from medclip_debias.parquet import read_parquet
 from medclip_debias.phantom.truth import Truth
 
@@ -64,7 +63,6 @@ class ProbeOptions(Settings):
     cost: float = Field(1.0, gt=0)
     removed: tuple[float, ...] = (0.01, 0.05, 0.1, 0.3)
     sentences: int = Field(1000, ge=1)
-    picture: int = Field(1000, ge=0)
 
 
 def probe(
@@ -80,7 +78,7 @@ def probe(
     options: ProbeOptions | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Probe the image features; write ``probe.json`` and ``tsne.png``.
+    """Probe the image features; write ``probe.json``.
 
     Features are the mean of an image's region vectors, brought to unit length; of a peer, the
     vector by which its authors score the whole image. A model that reads images alone (RAD-DINO)
@@ -175,8 +173,6 @@ def probe(
             model, data, rows[split], known, options, seed
         )
     out = Path(out)
-    if options.picture:
-        _picture(out / "tsne.png", test, labels, rows[split], options, seed)
     results |= {
         "options": options.model_dump(mode="json"),
         "seed": seed,
@@ -377,59 +373,3 @@ def _eta(data: PreparedSet, known: Truth) -> dict[str, Any]:
             "as_often_as_said": float(spearmanr(log_prob[often], eta[often]).statistic),
         }
     }
-
-
-def legend(counts: Mapping[str, int]) -> tuple[list[str], str]:
-    """Classes that have a colour of their own, and what the marks without one are called.
-
-    Args:
-        counts: images that have the class alone.
-
-    >>> legend({"Edema": 3, "Mass": 0})
-    (['Edema'], 'none or several')
-    """
-    drawn = [name for name in counts if counts[name]]
-    ranked = sorted(drawn, key=lambda name: -counts[name])
-    colours = len(STYLES) - 1  # the first is that of text
-    others = len(ranked[colours:])
-    more = f", or one of {others} rarer class{'es' * (others > 1)}" if others else ""
-    return ranked[:colours], f"none or several{more}"
-
-
-def _picture(
-    path: Path,
-    vectors: Floats,
-    labels: dict[str, Floats],
-    rows: NDArray[np.int64],
-    options: ProbeOptions,
-    seed: int,
-) -> None:
-    """t-SNE of up to ``options.picture`` images, marked by their only positive label."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from sklearn.manifold import TSNE
-
-    chosen = np.random.default_rng(seed).permutation(len(vectors))[: options.picture]
-    if len(chosen) < 5:  # too few to have neighbours
-        return
-    names = [name for name in labels if name != "No Finding"]
-    positive = np.stack([labels[name][rows[chosen]] == 1 for name in names], axis=1)
-    single = positive.sum(axis=1) == 1
-    counts = dict(zip(names, positive[single].sum(axis=0), strict=True))
-    frequent, rest = legend(counts)
-    flat = TSNE(
-        random_state=seed, init="pca", perplexity=min(30, (len(chosen) - 1) / 3)
-    ).fit_transform(vectors[chosen])
-    figure = Figure(figsize=(6.4, 5.2), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.scatter(flat[:, 0], flat[:, 1], s=5, color=PALE, label=rest)
-    for (colour, marker, _), name in zip(STYLES[1:], frequent, strict=False):
-        mine = single & positive[:, names.index(name)]
-        x, y = flat[mine].T
-        axes.scatter(x, y, s=16, color=colour, marker=marker, label=name)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=140, metadata={"Software": None})
