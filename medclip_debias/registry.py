@@ -142,6 +142,11 @@ mean 'triangle'?); known shapes: triangle.
         entry: Any = self.find(content.get("kind"), where, f"{prefix}kind")
         return validate(entry.settings_class, content, where, prefix)
 
+    def build(self, settings: Any) -> Any:
+        """What validated ``settings`` choose, made with them."""
+        entry: Any = self.all()[settings.kind]
+        return entry(settings)
+
     def choice(self, value: Any, info: ValidationInfo) -> Any:
         """Validator of a field that holds settings of one kind, in the settings of another.
 

@@ -103,16 +103,10 @@ class ContrastiveBatch:
         )
         images, sentences = self.counts
         if not (images and sentences):
-            raise ValueError(
-                f"the batch is empty: similarity has shape {(images, sentences)}, and a mean over "
-                "no anchor is no number; leave such a batch out"
-            )
+            raise ValueError(f"the batch is empty: similarity has shape {(images, sentences)}")
         if image_of_sentence is None:
             if images != sentences:
-                raise ValueError(
-                    f"{sentences} sentences and {images} images: say in image_of_sentence which "
-                    "image each sentence belongs to"
-                )
+                raise ValueError("say in image_of_sentence which image each sentence belongs to")
             image_of_sentence = torch.arange(images, device=similarity.device)
         check_names(type(self).__name__, fields)
         fields |= {"image_of_sentence": image_of_sentence, "study_of_image": study_of_image}
@@ -126,12 +120,8 @@ class ContrastiveBatch:
             self._check(name, value)
         self._check_range("image_of_sentence", images, "images")
         if "agreement" in self.fields:
-            columns = self.fields["agreement"].shape[1]
+            columns = self["agreement"].shape[1]
             self._check_range("text_ids", columns, "columns of agreement")
-        if {"claims", "stated"} <= self.fields.keys() and self.fields["claims"].numel():
-            last, count = int(self.fields["claims"].abs().max()), self.fields["stated"].shape[1]
-            if last > count:
-                raise ValueError(f"claims holds {last}, but stated has {count} propositions")
 
     def _check(self, name: str, value: Any) -> None:
         axis, holds, columns, blanks = FIELDS[name]
@@ -156,13 +146,11 @@ class ContrastiveBatch:
             _check_numbers(name, value, blanks)
 
     def _check_range(self, name: str, count: int, what: str) -> None:
-        value = self.fields.get(name)
-        if value is None:
-            return
-        low, high = (int(end) for end in torch.aminmax(value))
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}, from 0 on")
+        if name in self.fields:
+            low, high = (int(end) for end in torch.aminmax(self[name]))
+            if low < 0 or high >= count:
+                wrong = low if low < 0 else high
+                raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}")
 
     @classmethod
     def from_embeddings(
@@ -184,11 +172,7 @@ class ContrastiveBatch:
         return cls(cosine(images, sentences), scale, **fields)
 
     def __getitem__(self, name: str) -> Any:
-        """The optional field ``name``.
-
-        Raises:
-            ValueError: the batch does not have it.
-        """
+        """The optional field ``name``, or a ValueError where the batch does not have it."""
         if name not in self.fields:
             raise ValueError(f"the batch lacks the field '{name}', which the objective reads")
         return self.fields[name]
@@ -213,10 +197,7 @@ class ContrastiveBatch:
             return total / count.clamp(min=1)
 
     def generator(self, stream: int = 0) -> torch.Generator:
-        """Random numbers that depend on ``seed`` and ``stream`` alone.
-
-        Generated on the CPU, so that they are the same on every machine and rank.
-        """
+        """Random numbers by ``seed`` and ``stream`` alone, of the CPU: the same on every rank."""
         return torch.Generator().manual_seed((int(self["seed"]) * 1_000_003 + stream) % 2**62)
 
     def anchors(self, direction: Direction) -> list[Anchors]:
@@ -225,13 +206,11 @@ class ContrastiveBatch:
         An image anchor is the pair of an image and a sentence of it; the image's other sentences
         are neither positive nor negative.
         """
-        sets = []
+        sets, texts = [], torch.arange(len(self.owners), device=self.owners.device)
         if direction != "image_to_text":
-            logits = (self.similarity * self.scale).T
-            sets.append(text_rows(logits, torch.arange(len(logits), device=logits.device), self))
+            sets.append(text_rows((self.similarity * self.scale).T, texts, self))
         if direction != "text_to_image":
-            logits = (self.similarity * self.scale)[self.owners]
-            sets.append(image_rows(logits, torch.arange(len(logits), device=logits.device), self))
+            sets.append(image_rows((self.similarity * self.scale)[self.owners], texts, self))
         return sets
 
 
@@ -286,13 +265,10 @@ class Anchors:
         return self.logits - self.positive[:, None]
 
     def weighted_logits(self, logits: Tensor | None = None) -> Tensor:
-        """``[A, C]`` logits plus ``log W`` at each negative; elsewhere as they are.
+        """``[A, C]`` ``logits`` (or `relative_logits`) plus ``log W`` at each negative.
 
         ``masked_logsumexp(anchors.weighted_logits(), anchors.negatives)`` is the logarithm of
         ``sum_n W_n exp(s_n - s+)``.
-
-        Args:
-            logits: ``[A, C]``; by default `relative_logits`.
         """
         logits = self.relative_logits if logits is None else logits
         if self.weights is None:
@@ -342,7 +318,6 @@ def cosine(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _check_numbers(name: str, value: Tensor, blanks: bool = False) -> None:
-    if torch.isinf(value).any() if blanks else not torch.isfinite(value).all():
-        raise FloatingPointError(
-            f"'{name}' holds {'an infinity' if blanks else 'a NaN or an infinity'}"
-        )
+    if value.isinf().any() or (value.isnan().any() and not blanks):
+        wrong = "an infinity" if blanks else "a NaN or an infinity"
+        raise FloatingPointError(f"'{name}' holds {wrong}")

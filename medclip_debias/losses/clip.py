@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 
 
 def infonce(anchors: Anchors) -> Tensor:
@@ -53,11 +53,7 @@ class InfoNCE(ContrastiveLoss):
         True
     """
 
-    def per_anchor(
-        self,
-        anchors: Anchors,
-        batch: ContrastiveBatch,  # noqa: ARG002
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:  # noqa: ARG002
         """See `infonce`."""
         return infonce(anchors), {}
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from medclip_debias.losses.annealing import Schedule, strength
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
 from medclip_debias.losses.eta import EtaSettings, LanguageModelEta, clip_eta, eta_of, fields_of
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.pairs import same_study
 
 
@@ -147,9 +147,7 @@ class DebiasedContrastive(ContrastiveLoss):
             for anchors, study in zip(sets, same, strict=True)
         ]
 
-    def per_anchor(
-        self, anchors: Anchors, batch: ContrastiveBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See `debiased_per_anchor`."""
         s = self.settings
         eta, clipped = clip_eta(eta_of(s.eta, batch))

@@ -130,11 +130,6 @@ Evidence = Annotated[SerializeAsAny[EvidenceSettings], BeforeValidator(EVIDENCE.
 """Field type of a choice of evidence, validated by the kind it names."""
 
 
-def build_evidence(settings: EvidenceSettings) -> PairEvidence:
-    """Build the evidence of validated ``settings``."""
-    return EVIDENCE.all()[settings.kind](settings)
-
-
 class ClaimsSettings(EvidenceSettings):
     """Settings of `claims`.
 
@@ -167,6 +162,8 @@ def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
         >>> claim_evidence(report, sentences)
         tensor([[ 1.,  1., -1.,  0.]])
     """
+    if claims.numel() and (last := int(claims.abs().max())) > stated.shape[1]:
+        raise ValueError(f"claims holds {last}, but stated has {stated.shape[1]} propositions")
     least = torch.full((len(stated), len(claims)), 100, device=stated.device, dtype=torch.int16)
     for claim in claims.unbind(dim=1):
         place = (claim.abs().long() - 1).clamp(min=0)

@@ -24,7 +24,7 @@ from torch import Tensor
 from medclip_debias.losses.annealing import Schedule, strength
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.clip import InfoNCESettings
-from medclip_debias.losses.evidence import ClaimsSettings, Evidence, build_evidence
+from medclip_debias.losses.evidence import EVIDENCE, ClaimsSettings, Evidence, PairEvidence
 from medclip_debias.losses.objective import (
     ContrastiveLoss,
     ContrastiveSettings,
@@ -117,7 +117,7 @@ class MultiPositive(Objective):
         core = build_objective(self.settings.core)
         assert isinstance(core, ContrastiveLoss)  # the settings say so
         self.core: ContrastiveLoss = core
-        self.evidence = build_evidence(self.settings.evidence)
+        self.evidence: PairEvidence = EVIDENCE.build(self.settings.evidence)
 
     @property
     def requires(self) -> frozenset[str]:

@@ -18,6 +18,9 @@ from medclip_debias.config import Settings
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
 from medclip_debias.registry import Chosen, Registry
 
+Losses = tuple[Tensor, dict[str, Tensor]]
+"""Loss of each anchor ``[A]``, and diagnostics by name: one number, or one for each anchor."""
+
 
 @dataclass(frozen=True)
 class LossOutput:
@@ -33,14 +36,6 @@ class LossOutput:
     def loss(self) -> Tensor:
         """Mean over the anchors: a scalar."""
         return self.per_anchor.mean()
-
-
-@dataclass(frozen=True)
-class ParameterGroup:
-    """Parameters of an objective and what to multiply the run's learning rate by for them."""
-
-    parameters: list[nn.Parameter]
-    lr_factor: float = 1.0
 
 
 class LossSettings(Settings):
@@ -69,10 +64,6 @@ class Objective(Chosen, nn.Module):
             result: LossOutput = super().__call__(batch)
         return result
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
-        """Per-anchor losses of one batch."""
-        raise NotImplementedError
-
     @property
     def requires(self) -> frozenset[str]:
         """Optional fields of the batch that this objective, so set, reads."""
@@ -84,19 +75,16 @@ class Objective(Chosen, nn.Module):
         core: Objective | None = getattr(self, "core", None)
         return getattr(self.settings, "masked_lm", None) if core is None else core.masked_lm
 
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """Every learned parameter of this objective, once, by learning rate; none is decayed."""
+    @property
+    def lr_factor(self) -> float:
+        """What the run's learning rate is multiplied by for the parameters learned in here."""
         core: Objective | None = getattr(self, "core", None)
-        if core is not None:
-            return core.parameter_groups()
-        own = list(self.parameters())
-        return [ParameterGroup(own)] if own else []
+        return 1.0 if core is None else core.lr_factor
 
     def begin(self, *, samples: int, steps_per_epoch: int) -> None:
-        """Tell policies and tables of this objective how large the run is.
+        """Tell policies and tables how large the run is, before its first batch.
 
-        Call it before the first batch; a checkpoint may be loaded before or after. Without it
-        tables grow as samples are seen, and only what counts in epochs cannot be used.
+        Without it tables grow as samples are seen, and only what counts in epochs cannot be used.
 
         Args:
             samples: studies of the training set; ``sample_ids`` are below it.
@@ -108,39 +96,27 @@ class Objective(Chosen, nn.Module):
                 begin(samples=samples, steps_per_epoch=steps_per_epoch)
 
 
-OBJECTIVES: Registry[type[Objective]] = Registry("objective", "medclip_debias.losses")
-POLICIES: Registry[Any] = Registry(
-    "policy", "medclip_debias.losses.policies", known="known policies"
-)
+OBJECTIVES: Registry[type[Objective]] = Registry("objective", __package__)
+POLICIES: Registry[Any] = Registry("policy", f"{__package__}.policies", known="known policies")
 """Of `medclip_debias.losses.policy.Policy`."""
 register = OBJECTIVES.register
 NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(OBJECTIVES.choice)]
 """Field type of an objective inside another one, validated by the kind it names."""
 
 
-def objectives() -> dict[str, type[Objective]]:
-    """All objectives by kind, in alphabetical order."""
-    return OBJECTIVES.all()
+objectives = OBJECTIVES.all
 
 
 def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.") -> LossSettings:
-    """Validate the ``loss`` part of a run's settings by the objective it names.
-
-    Args:
-        content: mapping with a ``kind``.
-        where: file it came from, for the message.
-        prefix: place of ``content`` in that file.
-
-    Raises:
-        UserError: the kind is missing or unknown, or a setting of it is wrong.
-    """
+    """Validate the ``loss`` part of a run's settings: see `Registry.settings`."""
     settings: LossSettings = OBJECTIVES.settings(content, where, prefix)
     return settings
 
 
 def build_objective(settings: LossSettings) -> Objective:
     """Build the objective of validated ``settings``."""
-    return objectives()[settings.kind](settings)
+    objective: Objective = OBJECTIVES.build(settings)
+    return objective
 
 
 class ContrastiveSettings(LossSettings):
@@ -155,24 +131,19 @@ class ContrastiveSettings(LossSettings):
 class ContrastiveLoss(Objective):
     """Base of the objectives that have anchors, positives and weighted negatives."""
 
+    policies: Any
+
     def __init__(self, settings: ContrastiveSettings | None = None) -> None:
         super().__init__(settings)
-        known = POLICIES.all() if self.settings.negatives else {}
-        self.policies = nn.ModuleList(known[s.kind](s) for s in self.settings.negatives)
+        self.policies = nn.ModuleList(POLICIES.build(s) for s in self.settings.negatives)
 
     @property
     def requires(self) -> frozenset[str]:
         """What the policies read."""
-        return frozenset[str]().union(*(policy.requires for policy in self._policies))
+        return frozenset().union(*(policy.requires for policy in self.policies))
 
-    @property
-    def _policies(self) -> list[Any]:
-        return list(self.policies)
-
-    def per_anchor(
-        self, anchors: Anchors, batch: ContrastiveBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of each anchor ``[A]``, and diagnostics: numbers, or one for each anchor.
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+        """Losses and diagnostics of one set of anchors.
 
         Args:
             anchors: of one direction, as the policies left them; `Anchors.weighted_logits` applies
@@ -203,12 +174,11 @@ class ContrastiveLoss(Objective):
         """The batch's anchors in the settings' direction after every policy, and diagnostics.
 
         ``positive_similarity`` and ``negative_similarity`` are on the cosine scale and taken
-        before any policy; ``removed``, the share of negatives that the policies took away, is
-        there only when there are policies, beside what these report themselves.
+        before any policy; ``removed`` is the share of negatives that the policies took away.
         """
         before = after = self.candidates(batch)
         diagnostics: dict[str, Tensor] = {}
-        for policy in self._policies:
+        for policy in self.policies:
             after = [policy.apply_to(anchors, batch) for anchors in after]
             diagnostics |= policy.figures()
         with torch.no_grad():
@@ -216,7 +186,7 @@ class ContrastiveLoss(Objective):
             diagnostics["positive_similarity"] = batch.mean(first.positive) / batch.scale
             negative = batch.mean(first.logits[first.negatives])
             diagnostics["negative_similarity"] = negative / batch.scale
-            if self._policies:
+            if len(self.policies):
                 total = batch.total(torch.stack([a.negatives.sum() for a in before]).sum())
                 kept = batch.total(torch.stack([a.negatives.sum() for a in after]).sum())
                 diagnostics["removed"] = 1 - kept / total.clamp(min=1)

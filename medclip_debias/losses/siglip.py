@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 
 
 def siglip(anchors: Anchors, bias: Tensor) -> Tensor:
@@ -65,11 +65,7 @@ class SigLIP(ContrastiveLoss):
         super().__init__(settings)
         self.bias = nn.Parameter(torch.tensor(float(self.settings.initial_bias)))
 
-    def per_anchor(
-        self,
-        anchors: Anchors,
-        batch: ContrastiveBatch,  # noqa: ARG002
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:  # noqa: ARG002
         """See `siglip`."""
         return siglip(anchors, self.bias.to(anchors.logits.dtype)), {"bias": self.bias.detach()}
 

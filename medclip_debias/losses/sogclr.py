@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from medclip_debias.bounds import Bounded, within
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
-from medclip_debias.losses.objective import (
-    ContrastiveLoss,
-    ContrastiveSettings,
-    ParameterGroup,
-    register,
-)
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.samples import Adam, Groups, PerSide, SampleTable, cosines
 
 
@@ -142,10 +137,10 @@ class SogCLR(ContrastiveLoss, Bounded):
         """``sample_ids``, and what the policies read."""
         return super().requires | {"sample_ids"}
 
-    def parameter_groups(self) -> list[ParameterGroup]:
-        """The temperatures of ``modality``, with their own learning rate."""
-        own = list(self.parameters())
-        return [ParameterGroup(own, self.settings.tau_lr_factor)] if own else []
+    @property
+    def lr_factor(self) -> float:
+        """Of the learned temperatures."""
+        return float(self.settings.tau_lr_factor)
 
     @torch.no_grad()
     def keep_in_bounds(self) -> None:
@@ -162,9 +157,7 @@ class SogCLR(ContrastiveLoss, Bounded):
         done = min(step / s.decay_steps, 1.0)
         return s.gamma + (1 - s.gamma) * 0.5 * (1 + math.cos(math.pi * done))
 
-    def per_anchor(
-        self, anchors: Anchors, batch: ContrastiveBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See the class."""
         table, ids = self.tables.of(anchors, batch)
         tau = self._temperature(table, anchors, ids, batch)

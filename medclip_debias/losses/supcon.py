@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
 from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, alike_by_labels
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.pairs import between_images, same_text
 from medclip_debias.losses.xclr import soft_cross_entropy
 
@@ -77,9 +77,7 @@ class SupCon(ContrastiveLoss):
         """What the policies read, and ``labels`` or ``text_ids``."""
         return super().requires | {"text_ids" if self.settings.match == "text" else "labels"}
 
-    def per_anchor(
-        self, anchors: Anchors, batch: ContrastiveBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See `supcon`."""
         s = self.settings
         if s.match == "text":

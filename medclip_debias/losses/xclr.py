@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
 from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, jaccard, label_sets
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.pairs import between_images, between_texts
 
 
@@ -90,9 +90,7 @@ class XCLR(ContrastiveLoss):
         fields = {"text": "text_similarity", "labels": "labels", "given": "graph"}
         return super().requires | {fields[self.settings.graph]}
 
-    def per_anchor(
-        self, anchors: Anchors, batch: ContrastiveBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See `soft_cross_entropy`."""
         s = self.settings
         if s.graph == "labels":

@@ -164,7 +164,7 @@ def make_optimizer(
     Args:
         model: its encoders have learning rates of their own, by depth.
         others: the objective, and the masked-language-model term; they learn as the heads do,
-            an objective's parameters times the factor of its own groups.
+            an objective's parameters times a factor of its own.
         settings: of the run.
     """
     factors = settings.lr_factors
@@ -174,9 +174,8 @@ def make_optimizer(
         for parameter in module.parameters():  # the term shares an embedding with the encoder
             factor_of.setdefault(parameter, factors.heads)
         if isinstance(module, Objective):
-            for group in module.parameter_groups():
-                undecayed |= set(group.parameters)
-                factor_of |= dict.fromkeys(group.parameters, factors.heads * group.lr_factor)
+            undecayed |= set(module.parameters())
+            factor_of |= dict.fromkeys(module.parameters(), factors.heads * module.lr_factor)
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for decayed in (True, False):
         for parameter, factor in factor_of.items():

@@ -16,7 +16,7 @@ from torch import Tensor
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
 from medclip_debias.losses.debiased import debiased_per_anchor
 from medclip_debias.losses.eta import EtaSettings, LanguageModelEta, clip_eta, eta_of, fields_of
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, register
+from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.pairs import between_texts
 from medclip_debias.losses.samples import Groups, SampleTable
 
@@ -85,9 +85,7 @@ class PooledDebiased(ContrastiveLoss):
         pools = {"pair": set[str](), "text": {"text_similarity"}, "running": {"text_ids"}}
         return found | pools[self.settings.pool]
 
-    def per_anchor(
-        self, anchors: Anchors, batch: ContrastiveBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """Losses of the batch's sentences ``[T]``."""
         s = self.settings
         eta, clipped = clip_eta(s.shrink * eta_of(s.eta, batch))

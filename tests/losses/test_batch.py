@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.batch import FIELDS, masked_logsumexp
 from medclip_debias.losses.distributed import Ranks, gather_batch
+from medclip_debias.losses.evidence import claim_evidence
 from medclip_debias.losses.objective import POLICIES
 from medclip_debias.losses.pairs import between_texts
 
@@ -69,9 +70,7 @@ def test_an_index_that_points_nowhere_is_refused_by_name(place):
     with pytest.raises(ValueError, match=f"text_ids holds {place}.* 3 columns of agreement"):
         ContrastiveBatch(torch.eye(3), scale, text_ids=wrong, agreement=known)
     with pytest.raises(ValueError, match="claims holds 3, but stated has 2"):
-        ContrastiveBatch(
-            torch.eye(1), scale, stated=torch.tensor([[0, 100]]), claims=torch.tensor([[-3]])
-        )
+        claim_evidence(torch.tensor([[0, 100]]), torch.tensor([[-3]]))
 
 
 def one_value(name, count):

@@ -265,7 +265,7 @@ def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradie
 
 
 def policy(kind, **settings):
-    return POLICIES.all()[kind](POLICIES.settings({"kind": kind} | settings, "test"))
+    return POLICIES.build(POLICIES.settings({"kind": kind} | settings, "test"))
 
 
 class Given(Policy):

@@ -19,7 +19,7 @@ from medclip_debias import losses
 from medclip_debias.errors import UserError
 from medclip_debias.losses import CLIP, BioViL, ContrastiveBatch, LanguageModelEta, describe
 from medclip_debias.losses.batch import FIELDS
-from medclip_debias.losses.evidence import EVIDENCE, build_evidence
+from medclip_debias.losses.evidence import EVIDENCE
 from medclip_debias.losses.objective import (
     OBJECTIVES,
     POLICIES,
@@ -170,7 +170,7 @@ def test_what_an_objective_requires_is_what_it_reads(name, make_batch):
 @pytest.mark.parametrize("name", EACH_EVIDENCE)
 def test_evidence_lies_between_minus_one_and_one_and_only_at_negatives(name, make_batch):
     batch = make_batch()
-    evidence = build_evidence(EVIDENCE.settings(EACH_EVIDENCE[name], "test"))
+    evidence = EVIDENCE.build(EVIDENCE.settings(EACH_EVIDENCE[name], "test"))
     for anchors in batch.anchors("symmetric"):
         value = evidence(anchors, batch)
         assert value.shape == anchors.logits.shape
@@ -267,20 +267,11 @@ def test_every_objective_and_policy_has_an_example():
             assert ">>>" in (cls.__doc__ or ""), cls.__name__
 
 
-@pytest.mark.parametrize("kind", sorted(objectives()))
-def test_every_learned_parameter_is_in_one_group(kind):
-    loss = objective({"kind": kind})
-    grouped = [p for group in loss.parameter_groups() for p in group.parameters]
-    assert len({id(p) for p in grouped}) == len(grouped)
-    assert {id(p) for p in grouped} == {id(p) for p in loss.parameters()}
-
-
 def test_learned_temperatures_have_their_own_learning_rate_also_under_keywords():
     core = {"kind": "sogclr", "temperature": "modality", "tau_lr_factor": 0.5}
     for content in (core, {"kind": "keyword", "core": core}):
-        (group,) = objective(content).parameter_groups()
-        assert group.lr_factor == 0.5
-        assert len(group.parameters) == 3
+        assert objective(content).lr_factor == 0.5
+    assert objective({"kind": "siglip"}).lr_factor == 1
 
 
 def test_half_precision_similarities_are_raised():

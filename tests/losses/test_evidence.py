@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.losses.evidence import EVIDENCE, build_evidence, claim_evidence
+from medclip_debias.losses.evidence import EVIDENCE, claim_evidence
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.training.fields import excludes_own_study
 
@@ -18,7 +18,7 @@ STUDIES = [0, 1, 2, 3, 1, 2]
 
 
 def made(kind, **settings):
-    return build_evidence(EVIDENCE.settings({"kind": kind} | settings, "test"))
+    return EVIDENCE.build(EVIDENCE.settings({"kind": kind} | settings, "test"))
 
 
 def objective(**content):

@@ -17,9 +17,10 @@ from torch import Tensor
 from medclip_debias.losses.annealing import strength
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.evidence import (
+    EVIDENCE,
     ClaimsSettings,
     Evidence,
-    build_evidence,
+    PairEvidence,
     known,
     label,
     text,
@@ -182,7 +183,7 @@ class WeighByEvidence(Policy):
 
     def __init__(self, settings: WeighByEvidenceSettings | None = None) -> None:
         super().__init__(settings)
-        self.evidence = build_evidence(self.settings.evidence)
+        self.evidence: PairEvidence = EVIDENCE.build(self.settings.evidence)
 
     @property
     def requires(self) -> frozenset[str]:

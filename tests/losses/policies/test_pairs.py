@@ -10,14 +10,14 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.losses import ContrastiveBatch
-from medclip_debias.losses.evidence import EVIDENCE, build_evidence
+from medclip_debias.losses.evidence import EVIDENCE
 from medclip_debias.losses.labels import jaccard, label_sets
 from medclip_debias.losses.objective import POLICIES
 from medclip_debias.losses.pairs import between_texts
 
 
 def policy(kind, **settings):
-    return POLICIES.all()[kind](POLICIES.settings({"kind": kind} | settings, "test"))
+    return POLICIES.build(POLICIES.settings({"kind": kind} | settings, "test"))
 
 
 def weights_of(anchors):
@@ -153,7 +153,7 @@ def test_same_study_identical_text_and_known_agreement_are_not_pushed_apart(make
 
 def test_a_weight_lies_between_that_of_unknown_and_of_its_kind(make_batch):
     batch = make_batch(4)
-    claims = build_evidence(EVIDENCE.settings({"kind": "claims"}, "test"))
+    claims = EVIDENCE.build(EVIDENCE.settings({"kind": "claims"}, "test"))
     weigh = policy("weigh_by_evidence", agree=0.2, unknown=0.6, contradict=3.0)
     for anchors in batch.anchors("symmetric"):
         evidence = claims(anchors, batch)
@@ -168,7 +168,7 @@ def test_a_weight_lies_between_that_of_unknown_and_of_its_kind(make_batch):
 
 def test_a_margin_is_added_to_contradicting_pairs_alone(make_batch):
     batch = make_batch(5)
-    claims = build_evidence(EVIDENCE.settings({"kind": "claims"}, "test"))
+    claims = EVIDENCE.build(EVIDENCE.settings({"kind": "claims"}, "test"))
     (anchors,) = batch.anchors("text_to_image")
     after = policy("weigh_by_evidence", margin=0.2).apply_to(anchors, batch)
     contradicting = (-claims(anchors, batch)).clamp(min=0)
