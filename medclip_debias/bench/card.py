@@ -161,6 +161,8 @@ class Card(Settings):
             exclude={"obtain": True, "folders": True, "list": {"boxes": True}},
             exclude_defaults=True,
         )
+        if not data.get("list", True):  # only a count of boxes, which no figure depends on
+            del data["list"]
         return json_hash(content | {"data": data})
 
     @model_validator(mode="after")

@@ -250,11 +250,16 @@ def _explained(workers: list[BaseProcess]) -> Iterator[None]:
     except (RuntimeError, OSError, EOFError) as error:
         broken = isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
         if broken:  # a process that dies closes its connections before its exit code is there
-            multiprocessing.connection.wait([process.sentinel for process in workers], timeout=5)
+            ended = multiprocessing.connection.wait([p.sentinel for p in workers], timeout=5)
+            for process in workers:
+                if process.sentinel in ended:  # its files are closed before it can be waited for
+                    process.join(timeout=5)
         codes = [code for process in workers if (code := process.exitcode)]
         sentence = _why(codes[0], error) if codes else _why_here(error)
         if broken and sentence is None:
-            sentence = f"A process of the data loader does not answer; {_AGAIN}"
+            sentence = (
+                f"A process of the data loader does not answer; look at memory and disk, {_AGAIN}"
+            )
         if sentence is None:
             raise
         raise UserError(sentence) from error

@@ -309,7 +309,10 @@ class TestWhatCannotBeRun:
         self, models, data, done, tmp_path, capsys
     ):
         lacking = card(
-            "real/one", "zero_shot", ["zero_shot.mean_auc"], data={"archive": "vindr_cxr"}
+            "real/one",
+            "zero_shot",
+            ["zero_shot.mean_auc"],
+            data={"archive": "vindr_cxr", "synthetic": False},
         )
         own = [
             write_card(tmp_path / f"{number}.yaml", c)
