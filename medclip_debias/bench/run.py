@@ -44,7 +44,6 @@ from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import Draw, Request
-from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
 from medclip_debias.evaluation.provenance import versions
 from medclip_debias.files import atomic_folder, read_json_or_none, write_json, write_text
@@ -478,7 +477,7 @@ class CardRun:
             if not metrics:
                 why = " ".join(dict.fromkeys(reasons.values()))
                 raise UserError(f"{card.full_name}: none of its metrics can be measured. {why}")
-            judged = self._judged()
+            judged = self._judged(results)
             record = Record(
                 card=self._card_name,
                 model_hash=str(self.model.content_hash),
@@ -495,14 +494,8 @@ class CardRun:
             write_json(temporary / RECORD, record.model_dump(mode="json"))
         return record
 
-    def _judged(self) -> Judged:
-        images = self.images
-        phrases = [
-            phrase
-            for protocol in self.planned.protocols
-            if isinstance(protocol, PhraseGrounding)
-            for phrase in protocol.selected.phrases
-        ]
+    def _judged(self, results: Mapping[str, Any]) -> Judged:
+        images, boxes = self.images, value_at(results, "grounding.boxes")
         return Judged(
             archive=self.card.data.archive,
             set_hash=images.data.content_hash,
@@ -510,8 +503,8 @@ class CardRun:
             wanted=len(images.listed),
             found=len(images.found),
             missing=images.missing,
-            boxes=sum(len(phrase.boxes) for phrase in phrases) if phrases else None,
-            boxes_wanted=self.card.data.list.boxes if phrases else None,
+            boxes=boxes,
+            boxes_wanted=None if boxes is None else self.card.data.list.boxes,
         )
 
     def _command(self, draw: Draw) -> str:

@@ -59,7 +59,7 @@ def push(
         note(f"stay here: {', '.join(kept)}")
     shown = {
         "repository": repo,
-        "files": [f"{one.name} ({one.size:,} bytes)" for one in files],
+        "files": [f"{name} ({size:,} bytes)" for name, size in sorted(files.items())],
         "stays": len(kept),
         "uploaded": upload(model, repo, private=not public) if online else "nothing; add --online",
     }

@@ -13,8 +13,11 @@ from medclip_debias.data.images.contents import (
 )
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
+from medclip_debias.files import read_text
 
 _SHOWN = 8
+_LARGEST = 1 << 30
+_LIST = "give a text file with one path a line, in UTF-8"
 
 Say = Callable[[str], None]
 
@@ -99,12 +102,7 @@ def _tell(place: Path, aside: Counter[str], say: Say | None) -> str:
 
 
 def _listed(path: Path) -> list[Path]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a list of files.") from error
+    lines = read_text(path, _LIST, limit=_LARGEST, encoding="utf-8-sig").splitlines()
     names = [line.strip() for line in lines if line.strip()]
     if not names:
         raise UserError(f"{path}: lists no image; write one path a line.")

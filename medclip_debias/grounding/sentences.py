@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import read_text
 from medclip_debias.models.sentences import sentence_list
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import Tokenizer
+
+_LARGEST = 64 << 20
 
 
 class SentenceReader(Protocol):
@@ -50,15 +53,8 @@ def read_sentences(path: Path) -> list[str]:
     Raises:
         UserError: there is no such file, it is no UTF-8 text, or it holds no sentence.
     """
-    path = Path(path)
-    try:
-        content = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; give a text file of sentences.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text; save it as UTF-8.") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
+    remedy = "give a text file of sentences in UTF-8"
+    content = read_text(Path(path), remedy, limit=_LARGEST, encoding="utf-8-sig")
     sentences = [line.strip() for line in content.splitlines() if line.strip()]
     if not sentences:
         raise UserError(f"{path}: holds no sentence; write one a line.")

@@ -1,19 +1,19 @@
 """A model card: README.md of the model folder, written from what the folder and results say.
 
-Metadata as the hub reads it (https://huggingface.co/docs/hub/model-cards): ``model-index`` holds
-the metrics, each with its interval among its arguments; ``.eval_results/`` holds those of a
-benchmark that has a data set on the hub.
+The text is ``card.md.j2``, the metadata are huggingface_hub's: ``model-index`` holds the metrics,
+each with its interval among its arguments; ``.eval_results/`` holds those of a benchmark that has a
+data set on the hub. Whatever a folder from outside says is shown as plain words (`_words`): the
+hub renders the page, and a provenance may hold HTML, links or tables of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import yaml
 
 from medclip_debias import __version__
@@ -28,16 +28,25 @@ from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING, trained_on_synthetic
 
-TAGS = ("medclip-debias", "chest-x-ray", "radiology", "image-text", "grounding", "medical")
+if TYPE_CHECKING:
+    import pandas as pd
+    from huggingface_hub import EvalResult
+
+TAGS = ["medclip-debias", "chest-x-ray", "radiology", "image-text", "grounding", "medical"]
 TASKS = {
     "zero_shot": "zero-shot-image-classification",
     "grounding": "object-detection",
     "segmentation": "image-segmentation",
 }
 """The hub's name of a protocol's task; any other is ``image-text-retrieval``."""
-NOT_SAID = "unknown"
+UNKNOWN = "unknown"
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_TRAIN = ("seed", "steps", "batch_size", "lr", "precision")
+_FUNNEL = ("step", "kept", "dropped", "unit")
+_SAME_SET = "trained and measured on"
+_ANOTHER_SET = "measured on, which is not the training set"
+_LONGEST = 500
 
 
 @dataclass(frozen=True)
@@ -89,15 +98,16 @@ def make_card(
     Raises:
         UserError: it is no such folder, the results are another model's, or a name cannot be one.
     """
+    import huggingface_hub
+
     model = Path(model)
     config = public_config(model)
     provenance = config["provenance"]
-    hash_ = DualEncoder.load(model, check=False).content_hash
-    if name is None:
-        name = next(iter(named_models([str(model)])))
+    model_hash = DualEncoder.load(model, check=False).content_hash
+    name = name or next(iter(named_models([str(model)])))
     if licence is None:
-        said = provenance.get("licence", provenance.get("license"))
-        licence = said if isinstance(said, str) else NOT_SAID
+        stated = provenance.get("licence", provenance.get("license"))
+        licence = stated if isinstance(stated, str) else UNKNOWN
     if not _LICENCE.fullmatch(licence):
         raise UserError(
             f"--licence {one_line(licence)}: is no name that the hub has; write as apache-2.0,"
@@ -107,270 +117,182 @@ def make_card(
         raise UserError(f"--dataset {one_line(dataset)}: write GROUP/NAME of a set on the hub.")
     if dataset is not None and results is None:
         raise UserError("--dataset says on what results were measured; give --results, too.")
-    measured = None if results is None else _results(Path(results), hash_)
-    table = None if results is None else _whole(metrics_table(Path(results)))
-    synthetic = trained_on_synthetic(provenance)
-    head = _metadata(name, licence, measured, table)
-    body = [
-        f"# {plain_words(one_line(name))}",
-        "",
-        *([f"**{WARNING}**", ""] if synthetic is True else []),
-        *_about(config, hash_, synthetic),
-        *_use(synthetic),
-        *_data(provenance, measured),
-        *_metrics(measured, table),
-        *_limits(synthetic),
-        *_licence(licence),
-        *_citation(),
+    measured, table = _measured(results, model_hash)
+    data = huggingface_hub.ModelCardData(
+        license=licence,
+        language="en",
+        library_name="medclip-debias",
+        pipeline_tag="zero-shot-image-classification",
+        tags=TAGS,
+        model_name=one_line(name) if table is not None else None,
+        eval_results=None if table is None else list(_eval_results(measured, table)),
+    )
+    notes = [_words(note) for note in measured.get("notes") or ()]
+    notes += [
+        f"Not measured, {_words(part)}: {_words(reason)}"
+        for part, reason in (measured.get("skipped") or {}).items()
     ]
-    front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
+    set_ = measured.get("data") or {}
+    funnel = [
+        [_words(r["step"]), f"{r['kept']:,}", f"{r['dropped']:,}", _words(r["unit"])]
+        for r in set_.get("funnel") or ()
+    ]
+    trained = trained_on(provenance)
+    same = trained["data_hash"] is not None and trained["data_hash"] == set_.get("content_hash")
+    card = huggingface_hub.ModelCard.from_template(
+        data,
+        template_str=Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"),
+        title=plain_words(one_line(name)),
+        synthetic=trained_on_synthetic(provenance),
+        warning=WARNING,
+        architecture="\n".join(markdown_table(("", ""), _architecture(config, model_hash))),
+        version=__version__,
+        training=list(_training(provenance, trained)),
+        funnel="\n".join(markdown_table(("step", "kept", "dropped", "unit"), funnel))
+        * bool(funnel),
+        funnel_of="trained and measured on"
+        if same
+        else "measured on, which is not the training set",
+        measured_on=_measured_on(measured),
+        metrics="" if table is None else "\n".join(_metrics(table)),
+        notes=notes,
+        licence=licence,
+    )
     says = []
-    if measured is None:
+    if results is None:
         says.append("no --results were given, so the card holds no metric.")
-    if licence == NOT_SAID:
+    if licence == UNKNOWN:
         says.append("no --licence was given, so the card says that none is stated.")
     entries = None
-    if dataset is not None and measured is not None and table is not None:
-        entries = _eval_results(dataset, measured, table)
-    text = f"---\n{front}---\n\n" + "\n".join(body).rstrip() + "\n"
-    return ModelCard(text, entries, tuple(says))
+    if dataset is not None and table is not None:
+        entries = yaml.safe_dump(_entries(dataset, measured, table), sort_keys=False)
+    return ModelCard(str(card).rstrip() + "\n", entries, tuple(says))
 
 
-def _results(path: Path, hash_: str | None) -> Mapping[str, Any]:
-    place = path / "results.json" if path.is_dir() else path
+def _words(value: object) -> str:
+    """What a file says as one line that Markdown shows as it is, without paths."""
+    return plain_words(one_line(pathless(str(value)))[:_LONGEST])
+
+
+def _measured(
+    path: Path | None, model_hash: str | None
+) -> tuple[Mapping[str, Any], pd.DataFrame | None]:
+    """Results of this model and their table of metrics, without those of single classes."""
+    if path is None:
+        return {}, None
+    place = Path(path) / "results.json" if Path(path).is_dir() else Path(path)
     content = read_results(place)
-    if content.get("model_hash") != hash_:
+    if content.get("model_hash") != model_hash:
         raise UserError(
-            f"{place}: was measured with another model ({content.get('model_hash')}, not {hash_});"
-            " evaluate this one."
+            f"{place}: was measured with another model ({content.get('model_hash')}, not"
+            f" {model_hash}); evaluate this one."
         )
-    return content
+    table = metrics_table(place)
+    table = table[table["class"].isna()]
+    return content, None if table.empty else table
 
 
-def _whole(table: pd.DataFrame) -> pd.DataFrame:
-    """Metrics of the whole set, without those of single classes."""
-    return table[table["class"].isna()]
+# ------------------------------------------------------------------- metrics for the hub
 
 
-# --------------------------------------------------------------------------------- metadata
+def _eval_results(measured: Mapping[str, Any], table: pd.DataFrame) -> Iterator[EvalResult]:
+    from huggingface_hub import EvalResult
 
-
-def _metadata(
-    name: str, licence: str, measured: Mapping[str, Any] | None, table: pd.DataFrame | None
-) -> dict[str, Any]:
-    head: dict[str, Any] = {
-        "license": licence,
-        "language": "en",
-        "library_name": "medclip-debias",
-        "pipeline_tag": "zero-shot-image-classification",
-        "tags": list(TAGS),
-    }
-    if measured is None or table is None or table.empty:
-        return head
     archive = (measured.get("archives") or {}).get("data") or measured.get("data") or {}
-    kind = str(archive.get("kind") or archive.get("source") or NOT_SAID)
-    shown = archive_name({"kind": kind, "synthetic": archive.get("synthetic")})
-    found = []
-    for protocol, rows in table.groupby("protocol", sort=False):
-        task = TASKS.get(str(protocol), "image-text-retrieval")
-        found.append(
-            {
-                "task": {"type": task, "name": str(protocol)},
-                "dataset": {"type": kind, "name": shown, "split": str(measured.get("split"))},
-                "metrics": [_metric(row) for row in rows.to_dict("records")],
-            }
-        )
-    return head | {"model-index": [{"name": name, "results": found}]}
-
-
-def _metric(row: Mapping[Any, Any]) -> dict[str, Any]:
-    found = {
-        "type": str(row["metric"]),
-        "name": str(row["title"]),
-        "value": round(float(row["value"]), 6),
-    }
-    if row["low"] == row["low"]:
+    kind = one_line(str(archive.get("kind") or archive.get("source") or UNKNOWN))
+    shown = one_line(archive_name({"kind": kind, "synthetic": archive.get("synthetic")}))
+    for row in table.to_dict("records"):
         bounds = {"low": round(float(row["low"]), 6), "high": round(float(row["high"]), 6)}
-        found["args"] = {"interval": bounds | {"level": 0.95, "unit": "patient"}}
-    return found
+        interval = {"interval": bounds | {"level": 0.95, "unit": "patient"}}
+        yield EvalResult(
+            task_type=TASKS.get(str(row["protocol"]), "image-text-retrieval"),
+            task_name=str(row["protocol"]),
+            dataset_type=kind,
+            dataset_name=shown,
+            dataset_split=one_line(str(measured.get("split"))),
+            metric_type=str(row["metric"]),
+            metric_name=str(row["title"]),
+            metric_value=round(float(row["value"]), 6),
+            metric_args=interval if row["low"] == row["low"] else None,
+        )
 
 
-def _eval_results(dataset: str, measured: Mapping[str, Any], table: pd.DataFrame) -> str:
+def _entries(
+    dataset: str, measured: Mapping[str, Any], table: pd.DataFrame
+) -> list[dict[str, Any]]:
     """The hub's format of benchmark results: one entry a metric, its interval in the notes."""
     entries = []
     for row in table.to_dict("records"):
-        entry: dict[str, Any] = {
-            "dataset": {"id": dataset, "task_id": f"{row['protocol']}.{row['metric']}"},
-            "value": round(float(row["value"]), 6),
-        }
-        notes = [f"split {measured.get('split')}"]
+        notes = f"split {measured.get('split')}"
         if row["low"] == row["low"]:
-            notes.append(f"95% interval over patients {row['low']:.4f} to {row['high']:.4f}")
-        entry["notes"] = ", ".join(notes)
-        entries.append(entry)
-    return yaml.safe_dump(entries, sort_keys=False)
+            notes += f", 95% interval over patients {row['low']:.4f} to {row['high']:.4f}"
+        entries.append(
+            {
+                "dataset": {"id": dataset, "task_id": f"{row['protocol']}.{row['metric']}"},
+                "value": round(float(row["value"]), 6),
+                "notes": notes,
+            }
+        )
+    return entries
 
 
 # -------------------------------------------------------------------------------- sections
 
 
-def _about(config: Mapping[str, Any], hash_: str | None, synthetic: object) -> list[str]:
+def _architecture(config: Mapping[str, Any], model_hash: str | None) -> list[list[str]]:
     architecture, images = config["architecture"], config["preprocessing"]
-    similarity = architecture.get("similarity", {})
-    rows = [
-        ["Image encoder", f"`{architecture.get('image', {}).get('arch')}`"],
-        ["Text encoder", f"`{config.get('text_config', {}).get('model_type')}`"],
-        ["Shared space", f"{architecture.get('dim')} dimensions"],
-        ["Score", f"`{similarity.get('aggregator')}` over regions and a sentence"],
-        ["Input", f"{images.get('input_size')} x {images.get('input_size')} pixels, grey"],
-        ["Longest sentence", f"{architecture.get('text', {}).get('max_tokens')} tokens"],
-        ["Name of its content", f"`{hash_}`"],
-    ]
-    kind = "generated chest radiographs" if synthetic is True else "chest radiographs"
-    return [
-        f"An image-text model of {kind} and sentences of reports. It scores how well a sentence"
-        " fits an image, and shows where.",
-        "",
-        *markdown_table(("", ""), rows),
-        "",
-        "```python",
-        "import medclip_debias as md",
-        "",
-        'model = md.load("FOLDER OF THESE FILES")',
-        'model.zero_shot(["image.dcm"], {"Effusion": ("Effusion.", "No effusion.")})',
-        "```",
-        "",
-        f"Needs the package `medclip-debias` ({__version__} or later); no code is loaded from here."
-        " With transformers, `import medclip_debias.hub` first, then `AutoModel` and"
-        " `AutoProcessor`.",
-        "",
-    ]
-
-
-def _use(synthetic: object) -> list[str]:
-    real = (
-        "- To try the software and to compare methods. It knows no patient."
-        if synthetic is True
-        else "- Research on zero-shot classification, grounding and retrieval of chest radiographs."
+    image, text, similarity = (
+        part if isinstance(part := architecture.get(name), Mapping) else {}
+        for name in ("image", "text", "similarity")
     )
-    return [
-        "## Intended use",
-        "",
-        real,
-        "- Not a medical device. Not for diagnosis, triage or any decision about a patient.",
-        "- Not for other parts of the body, other kinds of imaging, or photographs of screens.",
-        "",
-    ]
+    size = _words(images.get("input_size"))
+    rows = {
+        "Image encoder": _words(image.get("arch")),
+        "Text encoder": _words((config.get("text_config") or {}).get("model_type")),
+        "Shared space": f"{_words(architecture.get('dim'))} dimensions",
+        "Score": f"{_words(similarity.get('aggregator'))} over regions and a sentence",
+        "Input": f"{size} x {size} pixels, grey",
+        "Longest sentence": f"{_words(text.get('max_tokens'))} tokens",
+        "Name of its content": _words(model_hash),
+    }
+    return [[name, value] for name, value in rows.items()]
 
 
-def _data(provenance: Mapping[str, Any], measured: Mapping[str, Any] | None) -> list[str]:
-    trained = trained_on(provenance)
-    lines = ["## Training", ""]
+def _training(provenance: Mapping[str, Any], trained: Mapping[str, Any]) -> Iterator[str]:
     known = trained["kind"] is not None
-    set_ = f"`{archive_name(trained)}`" if known else "a set that the folder does not name"
+    set_ = _words(archive_name(trained)) if known else "a set that the folder does not name"
     studies = provenance.get("studies")
-    count = f", {studies:,} studies" if isinstance(studies, int) else ""
-    lines.append(f"- Trained on {set_}{count}.")
-    loss = provenance.get("loss")
+    yield f"Trained on {set_}{f', {studies:,} studies' if isinstance(studies, int) else ''}."
+    loss, train = provenance.get("loss"), provenance.get("train")
     if isinstance(loss, Mapping) and loss.get("kind"):
-        lines.append(f"- Loss: `{loss['kind']}`.")
-    train = provenance.get("train")
-    if isinstance(train, Mapping):
-        told = [f"{key.replace('_', ' ')} {train[key]}" for key in _TOLD if key in train]
-        lines += [f"- Settings: {', '.join(told)}."] if told else []
+        yield f"Loss: {_words(loss['kind'])}."
+    if isinstance(train, Mapping) and (keys := [key for key in _TRAIN if key in train]):
+        settings = (f"{key.replace('_', ' ')} {_words(train[key])}" for key in keys)
+        yield f"Settings: {', '.join(settings)}."
     if provenance.get("weights"):
-        lines.append(f"- Weights: {_said(provenance['weights'])}.")
+        yield f"Weights: {_words(provenance['weights'])}."
     if provenance.get("best_step") is not None:
-        lines.append(f"- Best of the steps that were measured: {provenance['best_step']}.")
-    lines.append("")
-    data = (measured or {}).get("data") or {}
-    funnel = data.get("funnel") or []
-    if funnel:
-        same = trained["data_hash"] is not None and trained["data_hash"] == data.get("content_hash")
-        whose = "trained and measured on" if same else "measured on, which is not the training set"
-        lines += [f"How the set came about that the model is {whose}:", ""]
-        rows = [
-            [_said(r["step"]), f"{r['kept']:,}", f"{r['dropped']:,}", str(r["unit"])]
-            for r in funnel
-        ]
-        lines += [*markdown_table(("step", "kept", "dropped", "unit"), rows), ""]
-    return lines
+        yield f"Best of the steps that were measured: {_words(provenance['best_step'])}."
 
 
-def _said(text: object) -> str:
-    """A text of a file as one line that Markdown shows as it is, without paths."""
-    return plain_words(one_line(pathless(str(text))))
-
-
-_TOLD = ("seed", "steps", "batch_size", "lr", "precision")
-
-
-def _metrics(measured: Mapping[str, Any] | None, table: pd.DataFrame | None) -> list[str]:
-    if measured is None or table is None or table.empty:
-        return ["## Metrics", "", "None were given with this card.", ""]
+def _measured_on(measured: Mapping[str, Any]) -> str:
     archives = measured.get("archives") or {}
-    on = archive_name(archives["data"]) if archives.get("data") else "a set that is not named"
+    on = _words(archive_name(archives["data"])) if archives.get("data") else "a set without a name"
     relation = archives.get("relation")
-    known = f"; beside the training set: {relation}" if relation else ""
-    sentence = f"Measured on the split `{measured.get('split')}` of `{on}`{known}."
-    rows = []
-    for row in table.to_dict("records"):
-        interval = "" if row["low"] != row["low"] else f"{row['low']:.3f} to {row['high']:.3f}"
-        better = "lower" if row["lower_is_better"] else "higher"
-        rows.append([row["protocol"], row["title"], f"{row['value']:.3f}", interval, better])
+    beside = f"; beside the training set: {_words(relation)}" if relation else ""
+    return f"Measured on the split {_words(measured.get('split'))} of {on}{beside}."
+
+
+def _metrics(table: pd.DataFrame) -> list[str]:
+    rows = [
+        [
+            row["protocol"],
+            row["title"],
+            f"{row['value']:.3f}",
+            f"{row['low']:.3f} to {row['high']:.3f}" if row["low"] == row["low"] else "",
+            "lower" if row["lower_is_better"] else "higher",
+        ]
+        for row in table.to_dict("records")
+    ]
     head = ("protocol", "metric", "value", "95% interval over patients", "better")
-    notes = [f"- {_said(note)}" for note in measured.get("notes") or ()]
-    skipped = [
-        f"- Not measured, {plain_words(part)}: {_said(reason)}"
-        for part, reason in (measured.get("skipped") or {}).items()
-    ]
-    between = [""] if notes or skipped else []
-    return [
-        *("## Metrics", "", sentence, ""),
-        *markdown_table(head, rows, words=2),
-        *(*between, *notes, *skipped, ""),
-    ]
-
-
-def _limits(synthetic: object) -> list[str]:
-    first: Sequence[str] = ()
-    if synthetic is True:
-        first = (f"- {WARNING}",)
-    elif synthetic != False:  # noqa: E712  "unknown" is neither
-        first = ("- Whether its training images were patients' or generated is not known.",)
-    return [
-        "## Limits",
-        "",
-        *first,
-        "- Metrics hold for the set they were measured on. Other hospitals, machines and groups of"
-        " patients may differ; groups are not shown here.",
-        "- A score is no probability until it is calibrated on labelled images of that place.",
-        "- Every sentence has a brightest place on an image, also one that is not true of it.",
-        "- Sentences unlike those of the training reports may be scored badly.",
-        "",
-    ]
-
-
-def _licence(licence: str) -> list[str]:
-    said = (
-        "No licence of these weights is stated; ask whoever published them before any use."
-        if licence == NOT_SAID
-        else f"Weights: `{licence}`."
-    )
-    return [
-        "## Licence",
-        "",
-        f"{said} The package is under Apache-2.0. Terms of the archive that a model was trained on"
-        " may bind its weights, too.",
-        "",
-    ]
-
-
-def _citation() -> list[str]:
-    return [
-        "## Citation",
-        "",
-        "The correction for false negatives follows Wang et al., IPMI 2023. Cite the package by its"
-        f" name and version, medclip-debias {__version__}.",
-        "",
-    ]
+    return markdown_table(head, rows, words=2)

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import check_guarded
 from medclip_debias.hub.public import CARD, EVAL_RESULTS, FILES, public_config
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
-@dataclass(frozen=True)
-class Outgoing:
-    """One file of an upload.
-
-    Attributes:
-        name: in the repository.
-        content: its bytes, or the file that holds them.
-        size: in bytes.
-    """
-
-    name: str
-    content: bytes | Path
-    size: int
-
-
-def outgoing(folder: Path) -> tuple[list[Outgoing], list[str]]:
-    """What an upload of a model folder holds, and the names of what stays here.
+def outgoing(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """What an upload of a model folder holds: names and bytes; and the names of what stays here.
 
     Raises:
-        UserError: it is no model folder of this project, or lacks a file or its card.
+        UserError: it is no model folder of this project, or lacks a file or its card; or one is a
+            link out of the folder, or no regular file.
     """
     folder = Path(folder)
     config = public_config(folder)
@@ -40,17 +30,34 @@ def outgoing(folder: Path) -> tuple[list[Outgoing], list[str]]:
         if not (folder / name).is_file() and name != "golden.json":
             hint = "; write it with 'medclip-debias card'" if name == CARD else ""
             raise UserError(f"{folder}: holds no {name}{hint}.")
-    found = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    sizes: dict[str, int] = {}
+    kept: list[str] = []
+    for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
         name = path.relative_to(folder).as_posix()
-        if name == "config.json":
-            text = (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()
-            found.append(Outgoing(name, text, len(text)))
-        elif name in FILES or re.fullmatch(rf"{re.escape(EVAL_RESULTS)}/[\w.-]+\.yaml", name):
-            found.append(Outgoing(name, path, path.stat().st_size))
-    sent = {one.name for one in found}
-    every = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return found, sorted(set(every) - sent)
+        if name in FILES or re.fullmatch(rf"{re.escape(EVAL_RESULTS)}/[\w.-]+\.yaml", name):
+            check_guarded(path, "make the model folder again", folder=folder)
+            sizes[name] = path.stat().st_size
+        else:
+            kept.append(name)
+    return sizes | {"config.json": len(_config_text(config))}, kept
+
+
+def _config_text(config: Mapping[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A temporary folder of what goes out: links to the files, and the public ``config.json``."""
+    with TemporaryDirectory() as name:
+        stage = Path(name)
+        for file in outgoing(folder)[0]:
+            (stage / file).parent.mkdir(exist_ok=True)
+            if file == "config.json":
+                (stage / file).write_bytes(_config_text(public_config(folder)))
+            else:
+                (stage / file).symlink_to((folder / file).resolve())
+        yield stage
 
 
 def push(
@@ -78,20 +85,16 @@ def push(
     Raises:
         UserError: as of `outgoing`; or the hub cannot be reached, or refuses.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import HfApi
 
     check_repo(repo)
-    files, _ = outgoing(folder)
     api = HfApi(endpoint=endpoint, token=token)
-    operations = [
-        CommitOperationAdd(
-            one.name, one.content if isinstance(one.content, bytes) else str(one.content)
-        )
-        for one in files
-    ]
     try:
-        api.create_repo(repo, private=private, exist_ok=True, repo_type="model")
-        made = api.create_commit(repo, operations, commit_message=message, repo_type="model")
+        with staged(Path(folder)) as stage:
+            api.create_repo(repo, private=private, exist_ok=True, repo_type="model")
+            made = api.upload_folder(repo_id=repo, folder_path=stage, commit_message=message)
+    except UserError:
+        raise
     except Exception as error:  # the hub's and its client's many ways to say no
         status = getattr(getattr(error, "response", None), "status_code", None)
         answer = type(error).__name__ if status is None else f"its answer is {status}"

@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.files import check_guarded
 from medclip_debias.language.masked_lm import language_model_hash
+from medclip_debias.parquet import read_parquet
+
+_LARGEST = 4 << 30
 
 
 def log_probabilities(
@@ -41,10 +45,9 @@ def eta_table(path: Path, texts: list[str]) -> NDArray[np.float64]:
         UserError: the file or a column is missing, a value is outside [0, 1), or a sentence of
             the training set has no row.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such table of eta.")
+    check_guarded(path, "give a table with the columns 'text' and 'eta'", limit=_LARGEST)
     try:
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        table = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as a table ({type(error).__name__}).") from error
     for column in ("text", "eta"):

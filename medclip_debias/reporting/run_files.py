@@ -13,11 +13,12 @@ from typing import Any
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.evaluation.retrieval_examples import FOLDER
 from medclip_debias.evaluation.schema import read_results
-from medclip_debias.files import read_json
+from medclip_debias.files import read_json, read_text
 from medclip_debias.reporting.content import number
 from medclip_debias.reporting.plots import data_address
 from medclip_debias.settings_files import load_yaml
 
+_LARGEST = 16 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -54,7 +55,7 @@ def _settings(path: Path) -> tuple[dict[str, Any], str]:
     content = load_yaml(path)
     if "provenance" not in content:  # what `train` writes last
         _warn(f"{path}: is not whole; the report shows what is there.")
-    return content, path.read_text(encoding="utf-8")
+    return content, read_text(path, "copy the run again", limit=_LARGEST, folder=path.parent)
 
 
 def read_metrics(path: Path) -> dict[str, list[float | None]]:
@@ -179,7 +180,7 @@ def _index(folder: Path) -> dict[str, Any]:
         return {}
     check_own(folder)
     check_own(folder / "index.json")
-    return read_json(folder / "index.json", "run 'evaluate' again")
+    return read_json(folder / "index.json", "run 'evaluate' again", folder=folder)
 
 
 def _entries(folder: Path, index: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

@@ -122,3 +122,52 @@ def test_results_of_another_model_and_names_that_are_none_are_refused(real, tmp_
         with pytest.raises(UserError, match=match):
             write_card(real, **options)
     assert not (real / "README.md").exists()
+
+
+HOSTILE = "a`<script>alert(1)</script> [x](javascript:alert(1)) <javascript:a> | b\n\n# c ![i](d:e)"
+
+
+def poisoned(value):
+    """A provenance whose every text, key and number is hostile."""
+    if isinstance(value, dict):
+        return {key: poisoned(item) for key, item in value.items()}
+    return HOSTILE
+
+
+def test_a_hostile_provenance_is_shown_as_words(real, tmp_path):
+    """Rendered by a Markdown library that lets HTML through, as some hubs and viewers do."""
+    import markdown
+
+    config = json.loads((real / "config.json").read_text())
+    provenance = {
+        "data": {"kind": "x", "data_hash": "x"},
+        "loss": {"kind": "x"},
+        "train": {"seed": 1, "steps": 2, "batch_size": 3, "lr": 4, "precision": 5},
+        "weights": "x",
+        "best_step": 7,
+        "studies": "x",
+    }
+    config["provenance"] = poisoned(provenance) | {"licence": "mit"}
+    (real / "config.json").write_text(json.dumps(config))
+    about = {"kind": HOSTILE, "synthetic": False, "data_hash": HOSTILE}
+    path = results(
+        tmp_path,
+        real,
+        notes=[HOSTILE],
+        skipped={HOSTILE: HOSTILE},
+        split=HOSTILE,
+        archives={"model": about, "data": about, "relation": "unknown"},
+        data={
+            "source": HOSTILE,
+            "funnel": [{"step": HOSTILE, "kept": 1, "dropped": 2, "unit": HOSTILE}],
+        },
+    )
+    card = make_card(real, results=path, name=HOSTILE)
+    read = ModelCard(card.text)
+    assert read.data.eval_results[0].metric_value == 0.75
+    page = markdown.markdown(read.text, extensions=["tables", "fenced_code"])
+    assert page.count("alert(1)") > 10
+    for tag in ("<script", 'href="javascript', 'src="d:e', "<javascript", "<img", "<a "):
+        assert tag not in page, page
+    assert page.count("<h1") == 1
+    assert page.count("<h2") == 6

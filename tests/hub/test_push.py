@@ -14,7 +14,7 @@ from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.hub.card import write_card
 from medclip_debias.hub.public import FILES
-from medclip_debias.hub.push import outgoing, push
+from medclip_debias.hub.push import outgoing, push, staged
 from medclip_debias.models.dual_encoder import DualEncoder
 
 
@@ -91,7 +91,7 @@ def test_what_is_listed_goes_out_without_paths_and_loads_as_the_same_model(folde
     assert url.endswith("/commit/1")
     private = {"private": True, "visibility": "private"}  # in the words of older and newer clients
     assert private.items() & hub["repo"].items()
-    assert set(hub["files"]) == {one.name for one in outgoing(folder)[0]} == set(FILES)
+    assert set(hub["files"]) == set(outgoing(folder)[0]) == set(FILES)
     assert not any(b"someone" in content for content in hub["files"].values())
     for name, content in hub["files"].items():
         (tmp_path / "there").mkdir(exist_ok=True)
@@ -106,8 +106,9 @@ def test_an_older_folder_goes_out_known_to_auto_classes(folder):
     config = json.loads((folder / "config.json").read_text())
     del config["model_type"]
     (folder / "config.json").write_text(json.dumps(config))
-    sent = {one.name: one.content for one in outgoing(folder)[0]}
-    assert json.loads(sent["config.json"])["model_type"] == "medclip_debias"
+    with staged(folder) as stage:
+        sent = json.loads((stage / "config.json").read_text())
+    assert sent["model_type"] == "medclip_debias"
 
 
 def test_what_cannot_go_out_is_refused_in_a_sentence(folder, hub):
@@ -116,6 +117,10 @@ def test_what_cannot_go_out_is_refused_in_a_sentence(folder, hub):
         push(folder, "group/model", endpoint=hub["endpoint"], token="hf_of_nobody")
     with pytest.raises(UserError, match="GROUP/NAME"):
         push(folder, "model", endpoint=hub["endpoint"])
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to("/etc/hostname")
+    with pytest.raises(UserError, match="is a link out of its folder"):
+        outgoing(folder)
     (folder / "README.md").unlink()
     with pytest.raises(UserError, match="medclip-debias card"):
         outgoing(folder)

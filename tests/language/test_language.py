@@ -170,7 +170,7 @@ def test_a_table_of_eta_is_read_and_checked(tmp_path):
     path.write_text("sentence,eta\nNodule.,0.5\n")
     with pytest.raises(UserError, match="none of its 2 columns is 'text'"):
         eta_table(path, ["Nodule."])
-    with pytest.raises(UserError, match="no such table"):
+    with pytest.raises(UserError, match="there is no such file; give a table"):
         eta_table(tmp_path / "none.csv", [])
 
 

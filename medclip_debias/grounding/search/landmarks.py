@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import explained
+from medclip_debias.files import check_guarded
 
 Array = NDArray[np.float32]
 
@@ -104,6 +105,7 @@ class Landmarks:
         """Read what `save` wrote."""
         from safetensors.numpy import load_file
 
+        check_guarded(path, "run 'index' again", folder=path.parent)
         with explained(f"{path}: cannot be read as landmarks; run 'index' again", Exception):
             found = load_file(path)
             sharpness = float(found.pop("sharpness")[0])

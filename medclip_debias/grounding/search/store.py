@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import file_hash, read_json
+from medclip_debias.files import check_guarded, file_hash, read_json
 from medclip_debias.grounding.search.learn import IMAGE_FILE, LANDMARKS_FILE, TEXT_FILE
 from medclip_debias.grounding.search.ranking import Regions
 
@@ -22,6 +22,7 @@ META, REGIONS, ITEMS = "index.json", "regions.bin", "items.arrow"
 FILES = (META, REGIONS, ITEMS, TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE)
 AGAIN = "run 'index' again"
 HASHES = "hashes"
+_LARGEST = 16 << 20
 _SAMPLE = 64  # images whose regions a hash is taken of: all would be tens of gigabytes
 
 
@@ -36,15 +37,16 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: there is no such folder; give one that 'index' wrote.")
     if not path.is_file():
         raise UserError(f"{folder}: this is no search index (it has no {META}); run 'index' first.")
-    meta = read_json(path, AGAIN, keys=("format",))
+    meta = read_json(path, AGAIN, keys=("format",), limit=_LARGEST, folder=folder)
     version = meta["format"]
     if version != FORMAT:
         raise UserError(
             f"{path}: the index has format {version}, this program reads {FORMAT}; {AGAIN}."
         )
     for name in FILES:
-        if not (folder / name).is_file():
+        if not (folder / name).exists():
             raise UserError(f"{folder / name}: this file of the index is missing; {AGAIN}.")
+        check_guarded(folder / name, AGAIN, folder=folder)
     try:
         images, regions, dim = (int(side) for side in meta["regions"])
         expected = {name: int(meta["bytes"][name]) for name in FILES if name != META}
