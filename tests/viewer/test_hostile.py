@@ -6,11 +6,13 @@ import gc
 import json
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import pytest
 
 from medclip_debias.viewer.app import SESSION
+from tests.data.images.test_limits import dicom, item, sequence
 from tests.viewer.conftest import TOKEN, Client, picture
 
 SECRET = "planted-4711-secret"
@@ -142,6 +144,20 @@ def test_an_upload_that_is_no_radiograph_leaves_nothing(site, client):
         assert answer.status_code == 422
         assert answer.json()["error"].startswith("a.png: ")
         assert files(site) == []
+
+
+def test_a_small_file_of_a_million_items_holds_no_other_page_up(site, client, tmp_path):
+    bomb = dicom(sequence(0x8, 0x1115, item() * 1_000_000, "undefined"))
+    assert len(bomb) < 20_000
+    content = picture(tmp_path / "one.png", 60, 50)
+    with ThreadPoolExecutor() as pool:
+        began = time.monotonic()
+        uploads = [pool.submit(site.client(f"bombing{n}" * 4).upload, "a.dcm", bomb) for n in "123"]
+        time.sleep(0.2)
+        assert client.upload("one.png", content).status_code == 200
+        assert time.monotonic() - began < 10  # 47 seconds where the items are built
+        for upload in uploads:
+            assert upload.result().json()["error"].startswith("a.dcm: holds more elements")
 
 
 def test_nobody_sees_the_radiograph_of_another_page(site, client, tmp_path):
