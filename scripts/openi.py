@@ -17,7 +17,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.markdown import markdown_table
-from medclip_debias.reporting.ceilings import HEAD, ceiling_rows
+from medclip_debias.reporting.supervised import HEAD, supervised_rows
 from medclip_debias.training.resolve import load_run
 
 CONFIG = Path("openi/base")
@@ -100,7 +100,7 @@ def auc_table(out: Path) -> str:
     Raises:
         UserError: the run in ``out`` was not evaluated.
     """
-    *classes, mean = ceiling_rows(out, read_results(out / "results.json"))
+    *classes, mean = supervised_rows(out, read_results(out / "results.json"))
     classes.sort(key=lambda row: -float(row[4]))
     return "\n".join(markdown_table(HEAD, [*classes, mean], words=1))
 

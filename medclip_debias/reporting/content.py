@@ -55,9 +55,9 @@ def few_patients(counts: Iterable[Any]) -> str:
     few = sorted({n for n in counts if isinstance(n, int) and n < FEW_PATIENTS})
     if not few:
         return ""
-    found = f"{few[0]}" if len(few) == 1 else f"{few[0]} to {few[-1]}"
+    shown = f"{few[0]}" if len(few) == 1 else f"{few[0]} to {few[-1]}"
     return (
-        f"Fewer than {FEW_PATIENTS} patients ({found}): take these intervals as rough; in "
+        f"Fewer than {FEW_PATIENTS} patients ({shown}): take these intervals as rough; in "
         "simulation those of 95% held the truth 90 to 97 times in 100 with 20 to 80 patients "
         "(docs/evaluation.md)."
     )

@@ -1,8 +1,10 @@
-"""How much each sentence is corrected: eta of the run's objective, for the report."""
+"""What a run's objective corrects, for the report: eta of each sentence, and which pairs count."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from medclip_debias.errors import UserError
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.eta import ConstantEta, clip_eta, eta_of
-from medclip_debias.reporting.content import Rows, number
-from medclip_debias.reporting.learned_from import Learned
+from medclip_debias.reporting.content import Rows, dig, number
+from medclip_debias.reporting.learned_from import Learned, learned
+from medclip_debias.reporting.pair_classes import SAMPLE, Judged, judged
 from medclip_debias.training.fields import READERS
 
 Floats = NDArray[np.float64]
@@ -54,6 +58,78 @@ class Correction:
         """Places of the sentences, the most corrected first; of equal ones the most frequent."""
         return np.lexsort((np.array(self.texts), -self.studies, -self.eta))
 
+    def summary(self, batch_size: int) -> list[str]:
+        """What the correction amounts to, in sentences."""
+        top = self.order()[: max(1, len(self.texts) // 100)]
+        share = self.studies[top].sum() / self.studies.sum()
+        eta, rest = self.mean, batch_size - 1
+        lines = [
+            "eta of a sentence is the share of other patients' images that are expected to agree"
+            f" with it. In a batch of {batch_size}, with {rest} other images for each sentence, the"
+            f" mean eta {eta:.3f} stands for {eta * rest:.1f} images that are no true negatives,"
+            f" and the highest, {self.eta.max():.3f}, for {self.eta.max() * rest:.1f}.",
+            f"{number(len(self.texts))} distinct sentences, said {number(int(self.studies.sum()))} "
+            f"times by the training studies. The 1% of sentences that are corrected most "
+            f"({number(len(top))}) make {share:.0%} of what is said.",
+        ]
+        if self.log_prob is not None:
+            lines.append(
+                "Rank correlation of log p with how many studies say a sentence: "
+                f"{rank_correlation(self.log_prob, self.studies):.2f}. (The language model does not"
+                " count sentences: it also gives a high p to one that it has seen in other words.)"
+            )
+        return lines
+
+    def ends(self) -> tuple[Rows, Rows]:
+        """The most and the least corrected sentences: text, eta, log p, studies."""
+        order = self.order()
+        count = min(SHOWN, len(order) // 2) or 1
+
+        def rows(places: NDArray[np.int64]) -> Rows:
+            return [
+                [
+                    self.texts[n],
+                    _small(float(self.eta[n])),
+                    number(None if self.log_prob is None else float(self.log_prob[n]), 1),
+                    number(int(self.studies[n])),
+                ]
+                for n in places
+            ]
+
+        return rows(order[:count]), rows(order[::-1][:count])
+
+    def plots(self) -> list[tuple[Markup, str, str]]:
+        """Histogram of eta, and log p over frequency: plot, title, caption."""
+        from medclip_debias.reporting.plots import bars, points
+
+        edges, said, sentences = self.histogram()
+        shares = [(counts / counts.sum()).tolist() for counts in (said, sentences)]
+        title = "How much is corrected"
+        caption = (
+            "Filled: share of all occurrences of sentences, which is what the loss sees; dashed "
+            "outline: share of the distinct sentences. The vertical axis is logarithmic."
+        )
+        label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {self.mean:.3f}"
+        drawn = bars(edges.tolist(), shares[0], label, x="eta", y="share", second=shares[1])
+        result = [(drawn, title, caption)]
+        if self.log_prob is not None:
+            chosen = np.arange(len(self.texts))
+            if len(chosen) > MOST_POINTS:
+                chosen = np.sort(
+                    np.random.default_rng(0).choice(chosen, MOST_POINTS, replace=False)
+                )
+            which = (
+                f"{number(len(chosen))} of the {number(len(self.texts))} sentences, at random"
+                if len(chosen) < len(self.texts)
+                else f"All {number(len(chosen))} sentences"
+            )
+            label = "Scatter plot of log p over the number of studies that say a sentence"
+            x, y = self.studies[chosen].tolist(), self.log_prob[chosen].tolist()
+            drawn = points(x, y, label, titles=("studies that say it", "log p (nats)"))
+            title = "log p against frequency"
+            result.append((drawn, title, f"{which}. The language model's log p gives eta."))
+        return result
+
 
 def correction(learned: Learned) -> Correction | None:
     """eta of every sentence; None where the objective has none, or one for all.
@@ -85,29 +161,6 @@ def constant(learned: Learned) -> float | None:
     return settings.value if isinstance(settings, ConstantEta) else None
 
 
-def summary(found: Correction, batch_size: int) -> list[str]:
-    """What the correction amounts to, in sentences."""
-    top = found.order()[: max(1, len(found.texts) // 100)]
-    share = found.studies[top].sum() / found.studies.sum()
-    eta, rest = found.mean, batch_size - 1
-    lines = [
-        f"eta of a sentence is the share of other patients' images that are expected to agree with "
-        f"it. In a batch of {batch_size}, with {rest} other images for each sentence, the mean eta "
-        f"{eta:.3f} stands for {eta * rest:.1f} images that are no true negatives, and the highest,"
-        f" {found.eta.max():.3f}, for {found.eta.max() * rest:.1f}.",
-        f"{number(len(found.texts))} distinct sentences, said {number(int(found.studies.sum()))} "
-        f"times by the training studies. The 1% of sentences that are corrected most "
-        f"({number(len(top))}) make {share:.0%} of what is said.",
-    ]
-    if found.log_prob is not None:
-        lines.append(
-            f"Rank correlation of log p with how many studies say a sentence: "
-            f"{rank_correlation(found.log_prob, found.studies):.2f}. (The language model does not "
-            "count sentences: it also gives a high p to one that it has seen in other words.)"
-        )
-    return lines
-
-
 def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Spearman's, ties sharing their mean rank; nan where one side is constant."""
     from scipy.stats import spearmanr
@@ -117,55 +170,77 @@ def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(spearmanr(a, b).statistic)
 
 
-def ends(found: Correction) -> tuple[Rows, Rows]:
-    """The most and the least corrected sentences: text, eta, log p, studies."""
-    order = found.order()
-    count = min(SHOWN, len(order) // 2) or 1
-
-    def rows(places: NDArray[np.int64]) -> Rows:
-        return [
-            [
-                found.texts[n],
-                _small(float(found.eta[n])),
-                number(None if found.log_prob is None else float(found.log_prob[n]), 1),
-                number(int(found.studies[n])),
-            ]
-            for n in places
-        ]
-
-    return rows(order[:count]), rows(order[::-1][:count])
-
-
 def _small(value: float) -> str:
     return f"{value:.3f}" if value >= 0.0005 or value == 0 else f"{value:.0e}"
 
 
-def plots(found: Correction) -> list[tuple[Markup, str, str]]:
-    """Histogram of eta, and log p over frequency: plot, title, caption."""
-    from medclip_debias.reporting.plots import bars, points
+@dataclass
+class CorrectionPart:
+    """What the section shows.
 
-    edges, said, sentences = found.histogram()
-    shares = [(counts / counts.sum()).tolist() for counts in (said, sentences)]
-    title = "How much is corrected"
-    caption = (
-        "Filled: share of all occurrences of sentences, which is what the loss sees; dashed "
-        "outline: share of the distinct sentences. The vertical axis is logarithmic."
-    )
-    label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {found.mean:.3f}"
-    drawn = bars(edges.tolist(), shares[0], label, x="eta", y="share", second=shares[1])
-    result = [(drawn, title, caption)]
-    if found.log_prob is not None:
-        chosen = np.arange(len(found.texts))
-        if len(chosen) > MOST_POINTS:
-            chosen = np.sort(np.random.default_rng(0).choice(chosen, MOST_POINTS, replace=False))
-        which = (
-            f"{number(len(chosen))} of the {number(len(found.texts))} sentences, at random"
-            if len(chosen) < len(found.texts)
-            else f"All {number(len(chosen))} sentences"
+    Attributes:
+        missing: why something is not shown, in a sentence.
+        lines: sentences.
+        plots: plot, title and caption of each.
+        ends: title and rows of the tables of sentences.
+        pairs: what parts of the objective make of pairs.
+        sampled: studies that those are counted over.
+        quotes: it holds words of real reports.
+    """
+
+    missing: str = ""
+    lines: list[str] = field(default_factory=list)
+    plots: list[tuple[Any, str, str]] = field(default_factory=list)
+    ends: list[tuple[str, Rows]] = field(default_factory=list)
+    pairs: list[Judged] = field(default_factory=list)
+    sampled: int = 0
+    quotes: bool = False
+
+
+def correction_part(
+    folder: Path, settings: Mapping[str, Any], named: Path | None = None
+) -> CorrectionPart:
+    """What a run's objective corrects.
+
+    Args:
+        folder: of the run.
+        settings: content of its ``settings.yaml``.
+        named: the set that it learned from, as the user names it.
+
+    Raises:
+        UserError: ``named`` is not that set.
+    """
+    training, why = learned(folder, settings, named)
+    shown = CorrectionPart(missing=why)
+    if training is None:
+        return shown
+    try:
+        _fill(shown, training, int(dig(settings, "train.batch_size") or 64))
+    except (UserError, TypeError, ValueError) as error:  # settings may hold anything
+        shown.missing = f"Not all can be shown. {error}"
+    shown.quotes = not training.synthetic and bool(shown.ends or shown.pairs)
+    return shown
+
+
+def _fill(shown: CorrectionPart, training: Learned, batch_size: int) -> None:
+    value = constant(training)
+    if value:
+        rest = batch_size - 1
+        shown.lines.append(
+            f"Every sentence is corrected alike: eta {value:g} stands for {value * rest:.1f} of "
+            f"the {rest} other images in a batch of {batch_size}, whatever the sentence says."
         )
-        label = "Scatter plot of log p over the number of studies that say a sentence"
-        x, y = found.studies[chosen].tolist(), found.log_prob[chosen].tolist()
-        drawn = points(x, y, label, titles=("studies that say it", "log p (nats)"))
-        title = "log p against frequency"
-        result.append((drawn, title, f"{which}. The language model's log p gives eta."))
-    return result
+    eta: Correction | None = correction(training)
+    if eta is not None:
+        shown.lines += eta.summary(batch_size)
+        shown.plots = eta.plots()
+        most, least = eta.ends()
+        shown.ends = [("Corrected most", most), ("Corrected least", least)]
+    shown.pairs, notes = judged(training)
+    shown.sampled = min(SAMPLE, len(training.run.studies))
+    shown.lines += notes
+    if not shown.lines and not shown.pairs:
+        shown.lines.append(
+            "This objective does not correct the negatives of a sentence by what they say: see the "
+            "loss above."
+        )

@@ -180,18 +180,18 @@ def _by_policy(part: Policy, drawn: Sample) -> Judged:
     less = torch.zeros_like(kept)
     if after.weights is not None:
         less = kept & (after.weights != 1)
-    found = {
+    classes = {
         "taken away": (others & ~kept, "no negatives: left out of the loss"),
         "weight changed": (less, "negatives with another weight than 1"),
         "kept": (kept & ~less, "negatives"),
     }
-    return _counted(f"The policy '{part.kind}'", found, drawn)
+    return _counted(f"The policy '{part.kind}'", classes, drawn)
 
 
-def _counted(title: str, found: dict[str, tuple[Tensor, str]], drawn: Sample) -> Judged:
-    total = sum(int(mask.sum()) for mask, _ in found.values())
+def _counted(title: str, classes: dict[str, tuple[Tensor, str]], drawn: Sample) -> Judged:
+    total = sum(int(mask.sum()) for mask, _ in classes.values())
     rows, examples = [], []
-    for name, (mask, effect) in found.items():
+    for name, (mask, effect) in classes.items():
         count = int(mask.sum())
         if not count:
             continue

@@ -51,9 +51,9 @@ def inline(svg: bytes, label: str) -> Markup:
     return Markup(re.sub(r"<svg [^>]*", lambda _: start, text, count=1).strip())
 
 
-def _named(found: re.Match[str]) -> str:
-    name = _NAMES.get(found[0])
-    return f"var({name})" if name else found[0]
+def _named(match: re.Match[str]) -> str:
+    name = _NAMES.get(match[0])
+    return f"var({name})" if name else match[0]
 
 
 def curve(

@@ -138,17 +138,17 @@ def _words(value: Any) -> str:
 def split_rows(prepared: PreparedSet) -> Rows:
     """Images, studies and patients of each split."""
     table = prepared.images
-    found = [name for name in SPLITS if (table["split"] == name).any()]
-    found += sorted(set(table["split"]) - set(found))
+    names = [name for name in SPLITS if (table["split"] == name).any()]
+    names += sorted(set(table["split"]) - set(names))
     rows = []
-    for name in found:
-        own = table[table["split"] == name]
+    for name in names:
+        images = table[table["split"] == name]
         rows.append(
             [
                 _words(name),
-                number(len(own)),
-                number(int(own["study_id"].nunique())),
-                number(int(own["patient_id"].nunique())),
+                number(len(images)),
+                number(int(images["study_id"].nunique())),
+                number(int(images["patient_id"].nunique())),
             ]
         )
     return rows
@@ -175,11 +175,11 @@ def frequency_rows(counts: NDArray[np.int64]) -> Rows:
     """Distinct sentences by how many studies say them, and their share of what is said."""
     rows = []
     for low, high in FREQUENCIES:
-        own = counts[(counts >= low) & (counts <= (high or counts.max(initial=0)))]
+        group = counts[(counts >= low) & (counts <= (high or counts.max(initial=0)))]
         name = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
-        if len(own):
-            share = own.sum() / counts.sum()
-            rows.append([name, number(len(own)), number(int(own.sum())), f"{share:.1%}"])
+        if len(group):
+            share = group.sum() / counts.sum()
+            rows.append([name, number(len(group)), number(int(group.sum())), f"{share:.1%}"])
     return rows
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.evaluation.presets import preset_lines
-from medclip_debias.reporting.ceilings import HEAD, ceiling_rows
 from medclip_debias.reporting.content import Rows, dig, interval, number
+from medclip_debias.reporting.supervised import HEAD, supervised_rows
 
 Results = Mapping[str, Any]
 _WAYS = {
@@ -195,7 +195,7 @@ def _label_tables(run: Path, results: Results) -> Iterator[Table]:
     yield Table(
         "What the labels allow",
         " | ".join(HEAD),
-        ceiling_rows(run, results),
+        supervised_rows(run, results),
         "AUC on the same images: zero-shot by 'X' alone (POS), by 'no X' alone (NEG), by both"
         " (PNC). Linear probe: logistic regression on this model's image features,"
         " learned from all training labels. Supervised: the same image encoder, trained on the"

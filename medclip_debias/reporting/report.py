@@ -16,7 +16,7 @@ from medclip_debias.evaluation.catalogue import (
 from medclip_debias.files import write_text
 from medclip_debias.models.synthetic import WARNING
 from medclip_debias.reporting import content, training
-from medclip_debias.reporting.idea import idea
+from medclip_debias.reporting.correction import correction_part
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import write_prepared_page
 from medclip_debias.reporting.protocols import result_sections
@@ -84,7 +84,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
         training=rows,
         curves=training.curves(metrics),
         validated=training.validation_curves(parts["validation"], settings.get("train") or {}),
-        idea=idea(run, settings, prepared_set),
+        correction=correction_part(run, settings, prepared_set),
         funnel=content.funnel_rows(results),
         timing=content.timing_rows(results),
         provenance=content.provenance_rows(results),

@@ -161,11 +161,11 @@ def read_retrieval(folder: Path) -> dict[str, Any]:
 
 def _query(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
     """What the page shows of a query or of an answer; the file may come from anybody."""
-    found: dict[str, Any] = {key: str(entry.get(key, "")) for key in ("case", "own", "text")}
+    query: dict[str, Any] = {key: str(entry.get(key, "")) for key in ("case", "own", "text")}
     with _numbers(folder):
-        found |= {key: float(entry.get(key, 0)) for key in ("rank", "score")}
-        found |= {key: int(entry.get(key, 0)) for key in ("candidates", "right")}
-    return found | {"picture": _picture(folder, entry) if "file" in entry else ""}
+        query |= {key: float(entry.get(key, 0)) for key in ("rank", "score")}
+        query |= {key: int(entry.get(key, 0)) for key in ("candidates", "right")}
+    return query | {"picture": _picture(folder, entry) if "file" in entry else ""}
 
 
 def _numbers(folder: Path) -> AbstractContextManager[None]:

@@ -218,18 +218,18 @@ def p_value(value: float | None) -> str:
 
 
 def verdict(entry: Mapping[str, Any]) -> str:
-    """What was found, with ``better`` or ``worse`` where a difference shows.
+    """The verdict, with ``better`` or ``worse`` where a difference shows.
 
     >>> verdict({"verdict": "real", "better": True})
     'real, better'
     >>> verdict({"verdict": "differs on these patients, one seed each", "better": False})
     'differs on these patients, one seed each: worse'
     """
-    found = str(entry["verdict"])
-    if found.startswith("not "):
-        return found
-    mark = "," if found == "real" else ":"
-    return f"{found}{mark} {'better' if entry['better'] else 'worse'}"
+    words = str(entry["verdict"])
+    if words.startswith("not "):
+        return words
+    mark = "," if words == "real" else ":"
+    return f"{words}{mark} {'better' if entry['better'] else 'worse'}"
 
 
 def settings_table(content: Mapping[str, Any]) -> PrintedTable | None:

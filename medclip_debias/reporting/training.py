@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.reporting.content import Rows, dig, number
-from medclip_debias.reporting.definitions import CURVES
 from medclip_debias.reporting.plots import curve
 from medclip_debias.reporting.setting_sentences import (
     setting_words,
@@ -18,6 +17,26 @@ from medclip_debias.reporting.setting_sentences import (
 )
 
 Columns = Mapping[str, list[float | None]]
+
+# Curves of metrics.csv: column, title, one line.
+CURVES = (
+    ("loss", "Loss", "Contrastive loss of the batch, mean over its anchors."),
+    ("scale", "Logit scale", "Learned factor g2 between cosine and logit, clamped to 1..100."),
+    (
+        "clamped",
+        "Clamped share",
+        "Share of anchors whose debiased sum of negatives was raised to its lower bound.",
+    ),
+    ("mean_eta", "Mean eta", "Mean probability that an unpaired image agrees with a sentence."),
+    ("positives", "Positives", "Mean number of positives of an anchor, its own among them."),
+    ("removed", "Removed negatives", "Share of the negatives that the policies took away."),
+    (
+        "positive_similarity",
+        "Similarity",
+        "Mean similarity of the pairs, and of everything else in the batch (dashed).",
+    ),
+    ("lr", "Learning rate", "Warm-up, then cosine decay."),
+)
 
 
 def training_rows(

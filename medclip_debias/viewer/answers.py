@@ -64,14 +64,6 @@ class ViewedImage:
         return replace(self, pixels=None)
 
 
-@dataclass(frozen=True)
-class Found:
-    """One search result, with the prepared image where the set is still there."""
-
-    hit: Hit
-    image: NDArray[np.uint8] | None
-
-
 class Answers:
     """One model or two, perhaps with an index and a folder of images.
 
@@ -131,7 +123,7 @@ class Answers:
             raise UserError("--boxes holds boxes of the images of a folder; give --images, too.")
         listed = listed_images(images, say) if images is not None else {}
         references = ReferenceBoxes.read(boxes, list(listed.values())) if boxes else None
-        found = SearchIndex.open(index) if index is not None else None
+        search_index = SearchIndex.open(index) if index is not None else None
         fitted = {path: Calibration.read(path) for path in calibrations}
         by_hash = {one.model_hash or "": one for one in fitted.values()}
         folders = [model, *([beside] if beside is not None else [])]
@@ -146,9 +138,9 @@ class Answers:
                     f"{path}: was made for the model {each.model_hash}, and none of these is that"
                     " one; make one with 'medclip-debias calibrate'."
                 )
-        if found is not None:
-            found.check_model(models[0].model.content_hash, model)
-        return cls(models, found, listed, references)
+        if search_index is not None:
+            search_index.check_model(models[0].model.content_hash, model)
+        return cls(models, search_index, listed, references)
 
     @property
     def model(self) -> ImageTextModel:
@@ -241,10 +233,10 @@ class Answers:
         place = SquareGeometry(
             int(known["height"]), int(known["width"]), how.size, how.size, how.fit
         )
-        own = data.phrases[data.phrases["image_id"] == known["image_id"]]
+        annotated = data.phrases[data.phrases["image_id"] == known["image_id"]]
         phrases = [
             (str(text), np.round(place.box_to_model(boxes), 3).tolist())
-            for text, boxes in zip(own["text"], own["boxes"], strict=True)
+            for text, boxes in zip(annotated["text"], annotated["boxes"], strict=True)
             if boxes
         ]
         image = Radiograph.of(square)
@@ -254,6 +246,11 @@ class Answers:
         pixels = ShownPixels.of(image, (0.0, 100.0), image)
         name = str(known["image_id"])
         return ViewedImage(name, image.shape, (first, *others), None, phrases, pixels)
+
+    @property
+    def has_prepared(self) -> bool:
+        """Whether the prepared set of the index is still there, so that hits can be opened."""
+        return self.index is not None and self._indexed is not None
 
     def prepared_image(self, row: int) -> NDArray[np.uint8] | None:
         """An image of the index ``[size, size]``; None where its set is not there."""
@@ -279,7 +276,7 @@ class Answers:
         pairs = zip(self.models, image.encoded, strict=True)
         return [model.look(encoded, image.shape, text) for model, encoded in pairs]
 
-    def find_sentence(self, text: str, k: int) -> list[Found]:
+    def find_sentence(self, text: str, k: int) -> list[Hit]:
         """The ``k`` images of the index that a sentence describes best.
 
         Raises:
@@ -288,15 +285,15 @@ class Answers:
         index = self._with_index()
         with torch.inference_mode():
             vector = self.model.encode_sentences([checked_sentence(text)])[0]
-        return self._found(index.by_sentence(vector, self.model.score, k))
+        return index.by_sentence(vector, self.model.score, k)
 
-    def find_similar(self, image: ViewedImage, k: int) -> list[Found]:
+    def find_similar(self, image: ViewedImage, k: int) -> list[Hit]:
         """The ``k`` images of the index most like the given one.
 
         Raises:
             UserError: there is no index.
         """
-        return self._found(self._with_index().by_image(image.encoded[0].features, k))
+        return self._with_index().by_image(image.encoded[0].features, k)
 
     # ------------------------------------------------------------------------------- parts
 
@@ -304,9 +301,6 @@ class Answers:
         if self.index is None:
             raise UserError("this viewer has no index to search; start it with --index.")
         return self.index
-
-    def _found(self, hits: Sequence[Hit]) -> list[Found]:
-        return [Found(hit, self.prepared_image(hit.row)) for hit in hits]
 
     @cached_property
     def _indexed(self) -> PreparedSet | None:

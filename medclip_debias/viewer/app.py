@@ -289,7 +289,8 @@ class Page:
             hits = self._answers.find_sentence(asked.sentence or "", asked.count)
         else:
             hits = self._answers.find_similar(self._image(asked), asked.count)
-        return {"hits": [asdict(one.hit) | {"there": one.image is not None} for one in hits]}
+        there = self._answers.has_prepared
+        return {"hits": [asdict(hit) | {"there": there} for hit in hits]}
 
     def _export(self, body: bytes) -> tuple[str, bytes]:
         """A file with the results: its name and content."""

@@ -45,14 +45,16 @@ def export(
     texts = [checked_sentence(text) for text in sentences]
     _check(image, texts, threshold, kind)
     model, encoded = answers.models[number], image.encoded[number]
-    found = model.ground(encoded, image.shape, texts)
+    groundings = model.ground(encoded, image.shape, texts)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         warning = " ".join(filter(None, (model.warning, model.maps_warning)))
         delivery = Delivery(DeliverTo(folder, (kind,)), model.model, warning)
         # There is no file at this path: what is known of the image is its `source`.
         none = folder / "image"
-        files = delivery.write(none, folder, found, model.rows(found, threshold), image.source)
+        files = delivery.write(
+            none, folder, groundings, model.rows(groundings, threshold), image.source
+        )
         if not files:
             raise UserError(f"{'; '.join(delivery.left_out) or 'nothing was written'}.")
         (file,) = map(Path, files)

@@ -82,7 +82,7 @@ class Finder:
 
     def of(self, features: ImageFeatures) -> list[Finding]:
         """The findings of one image: those seen first, and each part by falling probability."""
-        found = []
+        findings = []
         for number, prompts in enumerate(self.prompt_sets):
             with torch.inference_mode():
                 scored = self._model.score(features, self._vectors[number])
@@ -90,11 +90,11 @@ class Finder:
             present = class_scores(scores, prompts, "positive")
             absent = class_scores(scores, prompts, "negative")
             fitted = self._fitted(number)
-            found += [
+            findings += [
                 self._finding(prompts, name, present[name], absent[name], fitted.get(name))
                 for name in prompts.classes
             ]
-        return sorted(found, key=_order)
+        return sorted(findings, key=_order)
 
     def _fitted(self, number: int) -> Mapping[str, FittedClass]:
         # The calibration's own prompts are the first set.
@@ -132,17 +132,17 @@ class Finder:
         )
 
 
-def _order(found: Finding) -> tuple[bool, float, float]:
-    probability = -1.0 if found.probability is None else found.probability
-    return not found.seen, -probability, found.absent - found.present
+def _order(finding: Finding) -> tuple[bool, float, float]:
+    probability = -1.0 if finding.probability is None else finding.probability
+    return not finding.seen, -probability, finding.absent - finding.present
 
 
 def _asked_sets(model: ImageTextModel, calibration: Calibration | None) -> list[PromptSet]:
-    own = sets_of(model.prompts)
+    prompt_sets = sets_of(model.prompts)
     if calibration is None:
-        return own
+        return prompt_sets
     asked = [calibration.prompts]
-    for prompts in own:
+    for prompts in prompt_sets:
         others = [name for name in prompts.classes if name not in calibration.prompts.classes]
         asked += [prompts.only(others)] if others else []
     return asked
@@ -150,7 +150,7 @@ def _asked_sets(model: ImageTextModel, calibration: Calibration | None) -> list[
 
 def _cuts(classes: Mapping[str, FittedClass]) -> dict[str, tuple[float, float]]:
     """Score and probability from which on each class counts as seen."""
-    found = {}
+    cuts = {}
     for name, fitted in classes.items():
         target = fitted.prevalence if fitted.target is None else fitted.target
         score = thresholds(
@@ -162,5 +162,5 @@ def _cuts(classes: Mapping[str, FittedClass]) -> dict[str, tuple[float, float]]:
             prevalence=target,
         )["youden"]
         probability = sigmoid(fitted.logits(np.array([score]), target))
-        found[name] = score, float(probability[0])
-    return found
+        cuts[name] = score, float(probability[0])
+    return cuts

@@ -27,8 +27,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     """
     where = f"{host}:{port}"
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
         raise UserError(f"{where}: is no address of this machine; correct --host.") from error

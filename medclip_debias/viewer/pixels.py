@@ -87,9 +87,9 @@ def _window(image: Radiograph, clip: tuple[float, float], seen: Radiograph) -> t
     same = image is not seen and np.array_equal(image.codes, seen.codes)
     if same:
         inside = (seen.values > low) & (seen.values < high) & (image.counts > 0)
-        found = image.values[inside]
-        same = bool(found.size) and float(np.ptp(found)) > 0
-    low, high = (float(found.min()), float(found.max())) if same else image.percentiles(clip)
+        stored = image.values[inside]
+        same = bool(stored.size) and float(np.ptp(stored)) > 0
+    low, high = (float(stored.min()), float(stored.max())) if same else image.percentiles(clip)
     if image.inverted:
         total = sum(image.range)
         low, high = total - high, total - low

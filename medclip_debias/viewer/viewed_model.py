@@ -90,13 +90,13 @@ class ViewedModel:
             UserError: it cannot be loaded, or its own calibration is damaged or another model's.
         """
         model = load_model(folder, best_device(device))
-        found = calibrations.get(model.content_hash or "")
-        own = Path(folder) / CALIBRATION
-        if found is None and own.is_file():
-            found = Calibration.read(own)
-            found.check(str(own), model.content_hash, found.prompts)
+        calibration = calibrations.get(model.content_hash or "")
+        default = Path(folder) / CALIBRATION
+        if calibration is None and default.is_file():
+            calibration = Calibration.read(default)
+            calibration.check(str(default), model.content_hash, calibration.prompts)
         name = "/".join(Path(folder).resolve().parts[-2:]).lstrip("/")
-        return cls(model, name, found, maps_warning(folder, model.content_hash))
+        return cls(model, name, calibration, maps_warning(folder, model.content_hash))
 
     # ----------------------------------------------------------------------------- images
 
@@ -125,26 +125,28 @@ class ViewedModel:
 
     def look(self, encoded: Encoded, shape: tuple[int, int], sentence: str) -> dict[str, Any]:
         """What the page draws a map from: the scores of the regions, and what is said of them."""
-        (found,) = self.ground(encoded, shape, [sentence])
-        row = self.rows([found], None)[0]
+        (grounding,) = self.ground(encoded, shape, [sentence])
+        row = self.rows([grounding], None)[0]
         return {
-            "score": found.score,
+            "score": grounding.score,
             "lowest": row["lowest"],
             "highest": row["highest"],
             "peak": row["peak"],
-            "grid": found.grid.astype(float).ravel().tolist(),
+            "grid": grounding.grid.astype(float).ravel().tolist(),
             "note": " ".join(cut_notes(self.model, [sentence])),
         }
 
-    def rows(self, found: Sequence[Grounding], threshold: float | None) -> list[dict[str, Any]]:
+    def rows(
+        self, groundings: Sequence[Grounding], threshold: float | None
+    ) -> list[dict[str, Any]]:
         """What ``groundings.json`` says of each sentence, with boxes from ``threshold`` on."""
         rows = []
-        for one in found:
-            heatmap = one.heatmap
+        for grounding in groundings:
+            heatmap = grounding.heatmap
             regions: list[ScoredRegion] = (
                 [] if threshold is None else threshold_regions(heatmap, threshold)
             )
-            rows.append(grounding_row(one, heatmap, regions))
+            rows.append(grounding_row(grounding, heatmap, regions))
         return rows
 
     def findings(self, encoded: Encoded) -> list[dict[str, Any]]:

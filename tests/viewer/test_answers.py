@@ -205,23 +205,25 @@ def test_search_finds_what_the_verb_finds_and_opens_the_prepared_images(
     assert run(["search", str(index_folder), "--text", text, "-k", "3", "--json"]) == 0
     reported = json.loads(capsys.readouterr().out)["hits"]
     found = searching.find_sentence(text, 3)
-    assert [one.hit.image_id for one in found] == [hit["image_id"] for hit in reported]
+    assert [hit.image_id for hit in found] == [hit["image_id"] for hit in reported]
     data = PreparedSet.open(prepared_phantom)
-    for one in found:
-        np.testing.assert_array_equal(one.image, data.pixels[one.hit.row])
+    assert searching.has_prepared
+    shown = [searching.prepared_image(hit.row) for hit in found]
+    for hit, image in zip(found, shown, strict=True):
+        np.testing.assert_array_equal(image, data.pixels[hit.row])
     # A hit opens with the score that it was found by.
-    image = searching.hit(found[0].hit.row)
+    image = searching.hit(found[0].row)
     (seen,) = searching.look(image, text)
-    assert seen["score"] == pytest.approx(found[0].hit.score, abs=2e-3)
+    assert seen["score"] == pytest.approx(found[0].score, abs=2e-3)
     np.testing.assert_array_equal(
-        image.pixels.low + image.pixels.step * image.pixels.levels, found[0].image
+        image.pixels.low + image.pixels.step * image.pixels.levels, shown[0]
     )
     row = 5
     path = next(phantom_tree.rglob(f"{data.images.iloc[row]['image_id']}.dcm"))
     (best, second) = searching.find_similar(searching.read(path), 2)
-    assert best.hit.row == row
-    assert best.hit.score == pytest.approx(1, abs=2e-3)
-    assert second.hit.score < best.hit.score
+    assert best.row == row
+    assert best.score == pytest.approx(1, abs=2e-3)
+    assert second.score < best.score
     for row in (-1, len(data)):
         with pytest.raises(UserError, match="not there any more"):
             searching.hit(row)
@@ -249,7 +251,8 @@ def test_results_come_without_pictures_where_the_set_is_gone(
     meta = json.loads((moved / "index.json").read_text())
     (moved / "index.json").write_text(json.dumps(meta | {"prepared": str(tmp_path / "gone")}))
     found = Answers.open(model_folder, moved, device="cpu")
-    assert [one.image for one in found.find_sentence("Left effusion.", 2)] == [None, None]
+    assert len(found.find_sentence("Left effusion.", 2)) == 2
+    assert not found.has_prepared
     with pytest.raises(UserError, match="prepared set"):
         found.hit(0)
 

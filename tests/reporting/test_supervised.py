@@ -5,7 +5,7 @@ import json
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.reporting.ceilings import ceiling_rows
+from medclip_debias.reporting.supervised import supervised_rows
 
 RESULTS = {
     "data_hash": "d",
@@ -36,7 +36,7 @@ def written(run, probe=None, supervised=None, **changed):
 
 
 def test_each_class_has_its_three_values_and_the_mean_is_over_those_that_all_have(tmp_path):
-    rows = ceiling_rows(written(tmp_path / "r", PROBE, SUPERVISED), RESULTS)
+    rows = supervised_rows(written(tmp_path / "r", PROBE, SUPERVISED), RESULTS)
     assert rows == [
         [
             *("Edema", "5 / 20", "0.650", "0.600", "0.700", "0.600 to 0.800"),
@@ -48,21 +48,21 @@ def test_each_class_has_its_three_values_and_the_mean_is_over_those_that_all_hav
 
 
 def test_one_of_the_two_is_enough_and_none_is_no_table(tmp_path):
-    rows = ceiling_rows(written(tmp_path / "a", supervised=SUPERVISED), RESULTS)
+    rows = supervised_rows(written(tmp_path / "a", supervised=SUPERVISED), RESULTS)
     assert rows[-1][2:] == ["0.650", "0.600", "0.700", "–", "–", "–", "0.900", "–"]
-    assert ceiling_rows(written(tmp_path / "b"), RESULTS) == []
+    assert supervised_rows(written(tmp_path / "b"), RESULTS) == []
 
 
 @pytest.mark.parametrize("other", [{"data_hash": "e"}, {"split": "validate"}])
 def test_a_file_of_other_images_is_left_out(tmp_path, other):
-    assert ceiling_rows(written(tmp_path / "r", PROBE, SUPERVISED, **other), RESULTS) == []
+    assert supervised_rows(written(tmp_path / "r", PROBE, SUPERVISED, **other), RESULTS) == []
 
 
 def test_a_damaged_file_and_a_link_are_refused(tmp_path):
     run = written(tmp_path / "r", probe=[])
     with pytest.raises(UserError, match=r"probe\.json: holds no classes"):
-        ceiling_rows(run, RESULTS)
+        supervised_rows(run, RESULTS)
     (run / "probe" / "probe.json").unlink()
     (run / "supervised.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=r"supervised\.json: is a link"):
-        ceiling_rows(run, RESULTS)
+        supervised_rows(run, RESULTS)

@@ -10,8 +10,7 @@ import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.reporting import correction as corrections
-from medclip_debias.reporting.correction import correction, ends, rank_correlation
-from medclip_debias.reporting.idea import idea
+from medclip_debias.reporting.correction import correction, correction_part, rank_correlation
 from medclip_debias.reporting.learned_from import learned
 from medclip_debias.reporting.pair_classes import judged
 from medclip_debias.reporting.report import write_report
@@ -53,7 +52,7 @@ def test_eta_and_its_histogram_are_those_of_a_loop(tmp_path, write_run, eta_tabl
         inside = [t for t in said if low <= ETA[t] / 2 < high or (last and ETA[t] / 2 == high)]
         assert sentences[place] == len(inside)
         assert occurrences[place] == sum(said[text] for text in inside)
-    most, least = ends(found)
+    most, least = found.ends()
     assert [row[0] for row in most] == sorted(ETA, key=ETA.get)[::-1][:3]
     assert [row[0] for row in least] == sorted(ETA, key=ETA.get)[:3]
 
@@ -115,7 +114,7 @@ def test_a_set_that_the_run_did_not_learn_from_is_not_read(tmp_path, write_run, 
     with pytest.raises(UserError, match=r"is not the set that .* learned from"):
         write_report(run, prepared.folder)
     run = write_run(tmp_path / "gone", prepared, eta_table, prepared=str(tmp_path / "nowhere"))
-    assert "is not there any more" in idea(run, load_yaml(run / "settings.yaml")).missing
+    assert "is not there any more" in correction_part(run, load_yaml(run / "settings.yaml")).missing
 
 
 def test_what_is_lacking_is_one_sentence_and_the_rest_is_shown(tmp_path, write_run):

@@ -18,11 +18,11 @@ from medclip_debias.reporting.run_files import check_own
 LINEAR = "linear at 1"
 HEAD: tuple[str, ...] = ("class", "present / absent", "POS", "NEG", "PNC", "95%")
 HEAD += ("linear probe", "95%", "supervised", "95%")
-"""Columns of `ceiling_rows`: AUC of 'X' alone, of 'no X' alone, of both, of what saw the labels."""
+"""Columns of `supervised_rows`: AUC of 'X' alone, of 'no X', of both, of what saw the labels."""
 _SIDES = ("auc_positive", "auc_negative", "auc")
 
 
-def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Rows:
+def supervised_rows(run: Path, results: Mapping[str, Any]) -> Rows:
     """Per class the columns of `HEAD`; empty without a probe and a supervised network.
 
     Files of another set or split than the results are left out: their AUCs are of other images.
@@ -37,15 +37,15 @@ def ceiling_rows(run: Path, results: Mapping[str, Any]) -> Rows:
     """
     zero = dig(results, "zero_shot.classes") or {}
     probe = _classes(run / "probe" / "probe.json", results)
-    linear = {name: found[LINEAR] for name, found in probe.items() if LINEAR in found}
+    linear = {name: values[LINEAR] for name, values in probe.items() if LINEAR in values}
     supervised = _classes(run / "supervised.json", results)
     if not zero or not (linear or supervised):
         return []
     rows = []
-    for name, found in zero.items():
-        counts = f"{number(found.get('positive'))} / {number(found.get('negative'))}"
-        row = [name, counts, *(number(found.get(side)) for side in _SIDES)]
-        row.append(interval(dig(found, "interval.auc")))
+    for name, values in zero.items():
+        counts = f"{number(values.get('positive'))} / {number(values.get('negative'))}"
+        row = [name, counts, *(number(values.get(side)) for side in _SIDES)]
+        row.append(interval(dig(values, "interval.auc")))
         for other in (linear.get(name), supervised.get(name)):
             row += [number(dig(other or {}, "auc")), interval(dig(other or {}, "interval"))]
         rows.append(row)
@@ -72,7 +72,7 @@ def _classes(path: Path, results: Mapping[str, Any]) -> dict[str, Any]:
     content = read_json(path, "measure it again")
     if any(content.get(key) != results.get(key) for key in ("data_hash", "split")):
         return {}
-    found = content.get("classes")
-    if not isinstance(found, dict) or not all(isinstance(c, dict) for c in found.values()):
+    classes = content.get("classes")
+    if not isinstance(classes, dict) or not all(isinstance(c, dict) for c in classes.values()):
         raise UserError(f"{path}: holds no classes; measure it again.")
-    return found
+    return classes
