@@ -14,8 +14,10 @@ import importlib
 import importlib.machinery
 import importlib.util
 import json
+import os
 import struct
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from torch import nn
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.peers import text
+from medclip_debias.models.peers.peer import Peer
 
 DIM = 6
 THIRD, LAST = 256, 512
@@ -198,3 +201,49 @@ def spiece(path, rows=UNIGRAMS, kind=1):
         content += field(1, row)
     path.write_bytes(content + field(2, field(3, kind)) + field(3, field(3, 1)))
     return path
+
+
+RECORDED = Path(__file__).with_name("recorded.json")
+"""What each test's imported models gave when they were recorded; see `recorded_outputs`."""
+
+
+def outputs(peer):
+    """A few numbers of all that a model computes, on fixed images and sentences."""
+    side = peer.preprocessing.input_size
+    generator = torch.Generator().manual_seed(7)
+    images = torch.randint(0, 256, (2, side, side), generator=generator, dtype=torch.uint8)
+    with torch.inference_mode():
+        features = peer.encode_images(images)
+        found = [features.regions.flatten()[:: max(features.regions.numel() // 12, 1)]]
+        if features.whole is not None:
+            found.append(features.whole.flatten()[:12])
+        if peer.text_form != "none":
+            sentences = peer.encode_sentences(["no pleural effusion", "left", "1. No effusions."])
+            maps = peer.region_scores(features, sentences)
+            found += [sentences.flatten()[:: max(sentences.numel() // 12, 1)]]
+            found += [peer.score(features, sentences).flatten()]
+            found += [maps.flatten()[:: max(maps.numel() // 12, 1)]]
+    return torch.cat(found).double().tolist()
+
+
+@pytest.fixture(autouse=True)
+def recorded_outputs(request, monkeypatch):
+    """Hold every model that a test imports against what it gave before, to 1e-6.
+
+    ``RECORD_PEERS=1`` records instead.
+    """
+    known = json.loads(RECORDED.read_text()) if RECORDED.is_file() else {}
+    name, seen, load = request.node.name, [], Peer.load.__func__
+
+    def loaded(cls, *where, **options):
+        peer = load(cls, *where, **options)
+        seen.append(outputs(peer))
+        if name in known and len(seen) <= len(known[name]) and "RECORD_PEERS" not in os.environ:
+            assert seen[-1] == pytest.approx(known[name][len(seen) - 1], rel=1e-5, abs=1e-6)
+        return peer
+
+    monkeypatch.setattr(Peer, "load", classmethod(loaded))
+    yield
+    if seen and "RECORD_PEERS" in os.environ:
+        numbers = [[float(f"{value:.8g}") for value in one] for one in seen[:2]]
+        RECORDED.write_text(json.dumps(known | {name: numbers}, indent=None) + "\n")
