@@ -20,7 +20,7 @@ BOOK = {"pneumothorax": "pneumothorax", "cardiomegaly": "cardiomegaly", "edema":
 def _save_peer(folder: Path, language: Path, kind: str, size: int) -> Path:
     config = json.loads((language / "config.json").read_text())
     sizes = {"image_size": 64, "patch": 16, "width": 16, "layers": 1, "heads": 2, "hidden": 24}
-    bare = {"kind": "vit", **sizes, "pre_norm": False, "patch_bias": True}
+    bare = {"kind": "vit", **sizes}
     dino = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64}
     dino = {"kind": "dinov2", "config": dino | {"patch_size": 16}, "image_size": 64}
     queries = {"kind": "query_attention", "positions": 20, "layers": 1, "heads": 2, "hidden": 8}

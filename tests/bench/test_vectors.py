@@ -48,10 +48,15 @@ def peer(tmp_path_factory):
         vocabulary=80, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
     )
     train_masked_lm(TEXTS * 4, folder / "lm", small)
-    vit = {"kind": "vit", "image_size": 32, "patch": 16, "width": 16, "layers": 1, "heads": 2}
+    sizes = {"image_size": 32, "patch_size": 16, "width": 16, "layers": 1, "head_width": 8}
     config = json.loads((folder / "lm" / "config.json").read_text())
     text = {"kind": "bert", "config": config, "pooling": "none"}
-    content = {"kind": "open_clip", "dim": 16, "max_tokens": 16, "image": vit | {"hidden": 16}}
+    content = {
+        "kind": "open_clip",
+        "dim": 16,
+        "max_tokens": 16,
+        "image": {"kind": "open_clip", "config": sizes},
+    }
     torch.manual_seed(0)
     model = Peer(
         PeerSettings.model_validate(content | {"text": text}),

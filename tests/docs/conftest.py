@@ -46,16 +46,16 @@ def _write_peer(folder, language_model, prepared):
     from medclip_debias.models.peers.peer import Peer
     from medclip_debias.models.peers.settings import (
         BertSettings,
+        OpenClipSettings,
         PeerPreprocessing,
         PeerSettings,
-        ViTSettings,
     )
     from medclip_debias.models.text_encoder import SentenceTokenizer
 
     torch.manual_seed(0)
     config = json.loads((language_model / "config.json").read_text())
-    vit = ViTSettings(image_size=64, patch=16, width=32, layers=2, heads=2, hidden=48)
-    vit = vit.model_copy(update={"pre_norm": False, "patch_bias": True})
+    sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 2, "head_width": 16}
+    vit = OpenClipSettings(config=sizes)
     text = BertSettings(config=config, pooling="mlp", hidden=10)
     settings = PeerSettings(
         kind="open_clip", dim=12, max_tokens=24, image=vit, text=text, scale=20.0

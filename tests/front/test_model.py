@@ -28,8 +28,8 @@ from medclip_debias.grounding.suppression import save_rule
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
     BertSettings,
+    OpenClipSettings,
     PeerSettings,
-    ViTSettings,
     published_preprocessing,
 )
 from medclip_debias.models.text_encoder import SentenceTokenizer
@@ -369,7 +369,8 @@ def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path
         config=json.loads((language_model / "config.json").read_text()),
         **{"pooling": "mlp", "token": "mean", "hidden": 10},
     )
-    image = ViTSettings(image_size=64, patch=16, width=32, layers=1, heads=2, hidden=48)
+    sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 1, "head_width": 16}
+    image = OpenClipSettings(config=sizes)
     settings = PeerSettings(kind="open_clip", dim=6, max_tokens=16, image=image, text=text)
     tokenizer = SentenceTokenizer.load(language_model)
     torch.manual_seed(0)

@@ -281,13 +281,14 @@ def honest_peer(honest_bert):
             "dim": 8,
             "max_tokens": 16,
             "image": {
-                "kind": "vit",
-                "image_size": 32,
-                "patch": 16,
-                "width": 16,
-                "layers": 1,
-                "heads": 2,
-                "hidden": 16,
+                "kind": "open_clip",
+                "config": {
+                    "image_size": 32,
+                    "patch_size": 16,
+                    "width": 16,
+                    "layers": 1,
+                    "head_width": 8,
+                },
             },
             "text": {"kind": "bert", "config": config, "pooling": "none"},
         }
@@ -316,10 +317,16 @@ class TestPeers:
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
-            ("    width: 16\n", "    width: 1000000000\n", r"image\.width' is wrong"),
-            ("    width: 16\n", "    width: 16384\n", "another architecture"),
-            ("    heads: 2\n", "    heads: 7\n", "no model can be built"),
-            ("    layers: 1\n", "    layers: 100000000\n", r"image\.layers' is wrong"),
+            ("      width: 16\n", "      width: 1000000000\n", "'width' is of an absurd size"),
+            ("      width: 16\n", "      width: 16384\n", "another architecture"),
+            ("      head_width: 8\n", "      head_width: 5\n", "no model can be built"),
+            ("      layers: 1\n", "      layers: 100000000\n", "'layers' is of an absurd size"),
+            ("      layers: 1\n", "      layers: 1\n      evil: 1\n", "no model can be built"),
+            (
+                "      layers: 1\n",
+                "      layers: 1\n      quantization_config: {}\n",
+                "changes how the model is computed",
+            ),
             ("      vocab_size: 10\n", "      vocab_size: 1000000000000\n", "vocab_size' is wrong"),
             ("      vocab_size: 10\n", "      vocab_size: 2000000\n", "another architecture"),
             (

@@ -33,21 +33,21 @@ from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers import text as peer_text
+from medclip_debias.models.peers.clip_towers import HfClipImages
 from medclip_debias.models.peers.open_clip import installed_merges
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
     BertSettings,
-    ClipTextSettings,
     Dinov2Settings,
     EncoderTextSettings,
+    HfClipSettings,
+    OpenClipSettings,
+    OpenClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
     ResNetSettings,
-    TimmSettings,
-    ViTSettings,
 )
 from medclip_debias.models.peers.text import ClipTokenizer
-from medclip_debias.models.peers.vit import VisionTransformer
 from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.run import train
@@ -57,11 +57,14 @@ from tests.training.conftest import largest_difference
 
 SIDE, DIM = 64, 12
 SENTENCES = ["No pleural effusion.", "Right pneumothorax."]
-CLIP_VIT = ViTSettings(image_size=SIDE, patch=16, width=32, layers=2, heads=2, hidden=48)
-TIMM_VIT = CLIP_VIT.model_copy(update={"pre_norm": False, "patch_bias": True})
+VIT = {"image_size": SIDE, "patch_size": 16, "width": 32, "layers": 2, "head_width": 16}
+CLIP_VIT = OpenClipSettings(config=VIT)
+PLAIN_VIT = OpenClipSettings(config=VIT | {"no_ln_pre": True})
 MERGES = 1000  # of CLIP's 48,894, which take long to read
 WORDS = 512 + MERGES + 2
-CLIP_TEXT = ClipTextSettings(context=32, vocabulary=WORDS, width=16, layers=2, heads=2, hidden=32)
+CLIP_TEXT = OpenClipTextSettings(
+    config={"context_length": 32, "vocab_size": WORDS, "width": 16, "layers": 2, "heads": 2}
+)
 KINDS = ("chexzero", "biovil", "biomedclip", "ours")
 NON_COMMERCIAL = "CC BY-NC 4.0"
 
@@ -101,12 +104,13 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
                 ResNetSettings(hidden=16),
                 BertSettings(config=config | {"projection_size": DIM}, pooling="projection"),
             ),
-            "biomedclip": (TIMM_VIT, BertSettings(config=config, pooling="mlp", hidden=10)),
+            "biomedclip": (PLAIN_VIT, BertSettings(config=config, pooling="mlp", hidden=10)),
             "conns": (DINO, EncoderTextSettings(config=config, pooling="cls", head="linear")),
         }.get(kind, (None, BertSettings(config=config, pooling="mlp", hidden=10)))
         if image is None:
             side, stride = (160, 16) if kind == "test_vit" else (SIDE, 32)
-            image = TimmSettings(name=kind, image_size=side, stride=stride)
+            timm = {"timm_model_name": kind, "image_size": side, "timm_pool": ""}
+            image = OpenClipSettings(config=timm, timm_stride=stride)
         if kind == "chexzero":
             tokenizer = ClipTokenizer.from_merges(installed_merges())
         else:
@@ -349,14 +353,19 @@ def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert set(after) - set(before) == {"trained_similarity.log_scale"}
     projections = {
-        "chexzero": {"image.proj", "text.text_projection"},
+        "chexzero": {"image.visual.proj", "text.text.text_projection"},
         "biovil": {"image.projector.0.weight", "text.head.dense_to_output.weight"},
-        "biomedclip": {"image.proj", "text.head.0.weight"},
+        "biomedclip": {"image.visual.proj", "text.head.0.weight"},
     }[kind]
     assert projections <= moved
-    stems = ("image.conv1", "image.encoder.conv1", "text.bert.embeddings", "text.token_embedding")
+    stems = (
+        "image.visual.conv1",
+        "image.encoder.conv1",
+        "text.bert.embeddings",
+        "text.text.token_embedding",
+    )
     assert not [name for name in moved if name.startswith(stems)]
-    blocks = "text.transformer.resblocks" if kind == "chexzero" else "text.bert.encoder.layer"
+    blocks = "text.text.transformer.resblocks" if kind == "chexzero" else "text.bert.encoder.layer"
     lower, upper = (any(n.startswith(f"{blocks}.{k}.") for n in moved) for k in (0, 1))
     assert (lower, upper) == (parts != "frozen" and "lora" in parts, parts != "frozen")
 
@@ -488,13 +497,11 @@ def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, 
 
 
 def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
-    settings = CLIP_VIT.model_copy(
-        update={"pool": "map", "class_token": False, "projection": False, "pool_heads": 2}
-        | {"pool_hidden": 48}
-    )
-    tower = VisionTransformer(settings, settings.width)
-    assert tower.heads == [tower.attn_pool]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"image_size": SIDE, "patch_size": 16, "intermediate_size": 48}
+    tower = HfClipImages(HfClipSettings(family="siglip", config=sizes), 32)
+    assert tower.heads == [tower.tower.head]
     part = frozen_part(tower, len(tower.layers) + 1, set(tower.heads))
     inside = {parameter for module in part for parameter in module.parameters()}
-    assert not inside & set(tower.attn_pool.parameters())
+    assert not inside & set(tower.tower.head.parameters())
     assert set(tower.layers[0].parameters()) <= inside

@@ -83,7 +83,7 @@ class TimmRegions(ImageEncoder):
 
     def __init__(self, fields: TimmFields, where: str = "the settings", arch: str = "timm") -> None:
         super().__init__()
-        timm = _timm()
+        timm = timm_package()
         self.arch, self.config = arch, fields.model_dump(mode="json")
         self.kind = trunk_kind(fields.name, where)
         extra: dict[str, Any] = dict(fields.arguments) | dict(_ANY_SIZE[self.kind])
@@ -148,7 +148,8 @@ class TimmRegions(ImageEncoder):
         return patches.transpose(1, 2).unflatten(2, (rows, columns))
 
 
-def _timm() -> Any:
+def timm_package() -> Any:
+    """timm; raises `UserError` where it is not installed."""
     try:
         import timm
     except ImportError as error:
@@ -164,7 +165,7 @@ def trunk_kind(name: str, where: str) -> str:
     Raises:
         UserError: timm is not installed, has no such network, or has it from another module.
     """
-    timm = _timm()
+    timm = timm_package()
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())
         raise UserError(f"{where}: timm {timm.__version__} has no model '{name}'{hint}.")

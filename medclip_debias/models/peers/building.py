@@ -12,7 +12,12 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields
 from medclip_debias.models.bert_config import check_room
-from medclip_debias.models.peers.clip_resnet import ClipResNet
+from medclip_debias.models.peers.clip_towers import (
+    HfClipImages,
+    HfClipText,
+    OpenClipImages,
+    OpenClipText,
+)
 from medclip_debias.models.peers.fusion import SimilarityAttention, build_fusion
 from medclip_debias.models.peers.images import (
     BioViLImages,
@@ -24,22 +29,22 @@ from medclip_debias.models.peers.images import (
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
 from medclip_debias.models.peers.sentence_towers import CarzeroText, EncoderText, MgcaText
 from medclip_debias.models.peers.settings import (
-    ClipResNetSettings,
-    ClipTextSettings,
     Dinov2Settings,
     EncoderTextSettings,
+    HfClipSettings,
+    HfClipTextSettings,
     NoTextSettings,
+    OpenClipSettings,
+    OpenClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
     RadDinoSettings,
     ResNetSettings,
     SwinSettings,
-    TimmSettings,
     ViTSettings,
     WordsTextSettings,
 )
 from medclip_debias.models.peers.text import BertTower, ClipTokenizer, NoTokenizer
-from medclip_debias.models.peers.timm_tower import TimmTower
 from medclip_debias.models.peers.trunks import (
     CarzeroImages,
     CxrClipResNet,
@@ -49,7 +54,6 @@ from medclip_debias.models.peers.trunks import (
     MgcaViT,
     QueriedResNet,
 )
-from medclip_debias.models.peers.vit import ClipText, VisionTransformer
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
@@ -62,7 +66,7 @@ def read_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
     text = settings.text
     if isinstance(text, NoTextSettings):
         return NoTokenizer()
-    if isinstance(text, ClipTextSettings):
+    if isinstance(text, OpenClipTextSettings | HfClipTextSettings):
         return PieceTokenizer.load(folder) if text.pieces else ClipTokenizer.load(folder)
     return SentenceTokenizer.load(folder)
 
@@ -125,8 +129,9 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
             vision: nn.Module = Dinov2Images(image, dim)
         case ViTSettings() if settings.kind == "carzero":
             vision = CarzeroImages(image)
-        case ViTSettings() if isinstance(text, WordsTextSettings):
-            vision = MgcaViT(image, dim, text.hidden)
+        case ViTSettings():
+            hidden = text.hidden if isinstance(text, WordsTextSettings) else 0
+            vision = MgcaViT(image, dim, hidden)
         case ResNetSettings() if settings.kind in ("kad", "medklip"):
             vision = QueriedResNet(image, dim)
         case ResNetSettings() if settings.kind == "mgca":
@@ -135,24 +140,24 @@ def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
             vision = CxrClipResNet(dim)
         case SwinSettings() if settings.kind == "cxr_clip":
             vision = CxrClipSwin(image, dim)
-        case ViTSettings():
-            vision = VisionTransformer(image, dim)
-        case ClipResNetSettings():
-            vision = ClipResNet(image, dim)
+        case OpenClipSettings():
+            vision = OpenClipImages(image, dim)
+        case HfClipSettings():
+            vision = HfClipImages(image, dim)
         case SwinSettings():
             vision = MedClipSwin(image, dim)
         case RadDinoSettings():
             vision = DinoImages(image)
-        case TimmSettings():
-            vision = TimmTower(image, dim)
         case ResNetSettings() if settings.kind in ("gloria", "afloc"):
             vision = GloriaImages(dim)
         case ResNetSettings() if settings.kind == "medclip":
             vision = MedClipResNet(dim)
         case ResNetSettings():
             vision = BioViLImages(image, dim)
-    if isinstance(text, ClipTextSettings):
-        return vision, ClipText(text, dim)
+    if isinstance(text, OpenClipTextSettings):
+        return vision, OpenClipText(text, dim)
+    if isinstance(text, HfClipTextSettings):
+        return vision, HfClipText(text, dim)
     if isinstance(text, NoTextSettings):
         return vision, nn.Identity()
     if isinstance(text, EncoderTextSettings):
@@ -168,9 +173,11 @@ def _patch(image: object) -> int:
     """Side of the patches that an encoder cuts its input into; 0 for another."""
     if isinstance(image, ViTSettings):
         return image.patch
+    if isinstance(image, HfClipSettings):
+        return image.stride
     if isinstance(image, RadDinoSettings):
         return Dinov2Fields(**image.config).patch_size
-    return image.stride if isinstance(image, TimmSettings) else 0
+    return image.stride if isinstance(image, OpenClipSettings) and not image.resnet else 0
 
 
 def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> RegionGrid:
@@ -185,7 +192,7 @@ def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> Reg
     if isinstance(image, SwinSettings):
         count = network // 32
         return RegionGrid.patches(count, count, float(side))
-    if isinstance(image, ClipResNetSettings):
+    if isinstance(image, OpenClipSettings):  # CLIP's ResNet
         count = network // 32
         # The strided stem centres its first place on the first pixel; each of the four average
         # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.

@@ -1,8 +1,7 @@
 """Folders as transformers writes them: its SigLIP and CLIP families, and DINOv2 (RAD-DINO).
 
 A folder holds ``config.json``, ``model.safetensors`` (or ``pytorch_model.bin``), the tokenizer, and
-``preprocessor_config.json``. Nothing in it is run. The networks here are this project's own, under
-other names (`medclip_debias.models.peers.vit`); DINOv2's is transformers'.
+``preprocessor_config.json``. Nothing in it is run; the networks are transformers' own.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field
 from torch import Tensor
 
-from medclip_debias.config import Settings
+from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
@@ -23,13 +21,13 @@ from medclip_debias.models.bert_config import checked_fields
 from medclip_debias.models.peers.checkpoint import Names, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
-    ClipTextSettings,
+    HfClipSettings,
+    HfClipTextSettings,
     Kind,
     NoTextSettings,
     PeerPreprocessing,
     PeerSettings,
     RadDinoSettings,
-    ViTSettings,
     published_preprocessing,
 )
 from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer, checked
@@ -39,72 +37,24 @@ State = Mapping[str, Tensor]
 FolderRead = tuple[PeerSettings, dict[str, Tensor], Tokenizer]
 _LARGEST = 16 << 20
 
-_BLOCKS: Names = (
-    (r"^(\w+)_model\.encoder\.layers\.(\d+)\.self_attn\.out_proj\.", r"\1.B.\2.attn.out_proj."),
-    (r"^(\w+)_model\.encoder\.layers\.(\d+)\.self_attn\.in_proj_", r"\1.B.\2.attn.in_proj_"),
-    (r"^(\w+)_model\.encoder\.layers\.(\d+)\.layer_norm(\d)\.", r"\1.B.\2.ln_\3."),
-    (r"^(\w+)_model\.encoder\.layers\.(\d+)\.mlp\.fc1\.", r"\1.B.\2.mlp.c_fc."),
-    (r"^(\w+)_model\.encoder\.layers\.(\d+)\.mlp\.fc2\.", r"\1.B.\2.mlp.c_proj."),
-)
-_PARTS: Names = (
+NAMES: Names = (
     (r"^(logit_scale|logit_bias)$", None),
     (r"position_ids$", None),
-    (r"^vision\.B\.", "image.transformer.resblocks."),
-    (r"^text\.B\.", "text.transformer.resblocks."),
-    (r"^vision_model\.embeddings\.class_embedding$", "image.class_embedding"),
-    (r"^vision_model\.embeddings\.patch_embedding\.", "image.conv1."),
-    (r"^vision_model\.embeddings\.position_embedding\.weight$", "image.positional_embedding"),
-    (r"^vision_model\.pre_layrnorm\.", "image.ln_pre."),
-    (r"^vision_model\.post_layernorm\.", "image.ln_post."),
-    (r"^vision_model\.head\.probe$", "image.attn_pool.probe"),
-    (r"^vision_model\.head\.attention\.", "image.attn_pool.attn."),
-    (r"^vision_model\.head\.layernorm\.", "image.attn_pool.ln."),
-    (r"^vision_model\.head\.mlp\.fc1\.", "image.attn_pool.mlp.c_fc."),
-    (r"^vision_model\.head\.mlp\.fc2\.", "image.attn_pool.mlp.c_proj."),
-    (r"^visual_projection\.weight$", "image.proj"),
-    (r"^text_model\.embeddings\.token_embedding\.", "text.token_embedding."),
-    (r"^text_model\.embeddings\.position_embedding\.weight$", "text.positional_embedding"),
-    (r"^text_model\.final_layer_norm\.", "text.ln_final."),
-    (r"^text_model\.head\.", "text.text_projection."),
-    (r"^text_projection\.weight$", "text.text_projection"),
+    (r"^vision_model\.", "image.tower."),
+    (r"^visual_projection\.", "image.projection."),
+    (r"^text_model\.", "text.tower."),
+    (r"^text_projection\.", "text.projection."),
 )
-
-
-class _Tower(Settings):
-    """What both towers of a configuration have; sizes of tensors are read off the tensors."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-    num_attention_heads: int = Field(12, ge=1, le=1024)
-    layer_norm_eps: float = Field(1e-6, ge=0, le=1)
-    hidden_act: Literal["gelu", "quick_gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
-    image_size: int | None = Field(None, ge=16, le=4096)
-
-    @property
-    def activation(self) -> dict[str, bool]:
-        return {
-            "quick_gelu": self.hidden_act == "quick_gelu",
-            "tanh_gelu": self.hidden_act == "gelu_pytorch_tanh",
-        }
-
-
-class _ClipImages(_Tower):
-    image_size: int | None = Field(224, ge=16, le=4096)
-    layer_norm_eps: float = Field(1e-5, ge=0, le=1)
-    hidden_act: Literal["gelu", "quick_gelu", "gelu_pytorch_tanh"] = "quick_gelu"
-
-
-class _ClipText(_ClipImages):
-    num_attention_heads: int = Field(8, ge=1, le=1024)
-
-
-class _SiglipImages(_Tower):
-    vision_use_head: Literal[True] = True
-    image_size: int | None = Field(224, ge=16, le=4096)
-
-
-class _NaflexImages(_SiglipImages):
-    image_size: None = None
+_SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("hidden_act", "layer_norm_eps"),
+)
+"""What is read of ``vision_config`` and ``text_config`` beside the tensors' own sizes."""
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "siglip": {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+    "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
+}
+_ACTIVATIONS = ("gelu", "quick_gelu", "gelu_pytorch_tanh")
 
 
 def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
@@ -113,81 +63,25 @@ def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
     Of SigLIP 2's NaFlex the square of as many patches as it has positions is read.
     """
     content = _config(folder, ("siglip", "siglip2"))
-    own = _renamed(state)
-    naflex = len(shape_of(own, "image.conv1.weight", where)) == 2
-    vision, words = _towers(folder, content, _NaflexImages if naflex else _SiglipImages, _Tower)
-    own = _patches_as_convolution(own, where)
-    width, _, patch, _ = shape_of(own, "image.conv1.weight", where)
-    places = shape_of(own, "image.positional_embedding", where)[0]
-    image = ViTSettings(
-        image_size=_image_size(places, patch, vision.image_size, where),
-        patch=patch,
-        width=width,
-        layers=_layers(own, "image"),
-        heads=vision.num_attention_heads,
-        hidden=shape_of(own, "image.transformer.resblocks.0.mlp.c_fc.weight", where)[0],
-        pre_norm=False,
-        patch_bias=True,
-        eps=vision.layer_norm_eps,
-        pool="map",
-        class_token=False,
-        projection=False,
-        pool_heads=vision.num_attention_heads,
-        pool_hidden=shape_of(own, "image.attn_pool.mlp.c_fc.weight", where)[0],
-        **vision.activation,
-    )
-    context = shape_of(own, "text.positional_embedding", where)[0]
-    vocabulary = shape_of(own, "text.token_embedding.weight", where)[0]
+    if (content.get("vision_config") or {}).get("vision_use_head", True) is not True:
+        raise UserError(f"{folder}/config.json: 'vision_use_head' is off, which is not read.")
+    state = _patches_as_convolution(state, where)
+    image, text = _towers("siglip", folder, content, state, where, class_token=0)
     tokenizer = read_pieces(folder)
-    checked(tokenizer, vocabulary, where)
-    text = ClipTextSettings(
-        context=context,
-        vocabulary=vocabulary,
-        heads=words.num_attention_heads,
-        eps=words.layer_norm_eps,
-        causal=False,
-        pool="last",
-        bias=True,
-        pad=tokenizer.pad_id,
-        pieces=True,
-        **_text_sizes(own, where),
-        **words.activation,
-    )
-    return _peer("siglip", width, context, image, text), own, tokenizer
+    checked(tokenizer, text.config["vocab_size"], where)
+    text = text.model_copy(update={"pad": tokenizer.pad_id})
+    width = shape_of(state, "vision_model.embeddings.patch_embedding.weight", where)[0]
+    return _peer("siglip", width, image, text), renamed(state, NAMES), tokenizer
 
 
 def read_clip(folder: Path, state: State, where: str) -> FolderRead:
     """CLIP in transformers' names and configuration: XrayCLIP, PubMedCLIP."""
-    vision, words = _towers(folder, _config(folder, ("clip",)), _ClipImages, _ClipText)
-    own = _renamed(state)
-    width, _, patch, _ = shape_of(own, "image.conv1.weight", where)
-    places = shape_of(own, "image.positional_embedding", where)[0] - 1
-    image = ViTSettings(
-        image_size=_image_size(places, patch, vision.image_size, where),
-        patch=patch,
-        width=width,
-        layers=_layers(own, "image"),
-        heads=vision.num_attention_heads,
-        hidden=shape_of(own, "image.transformer.resblocks.0.mlp.c_fc.weight", where)[0],
-        eps=vision.layer_norm_eps,
-        **vision.activation,
-    )
-    context = shape_of(own, "text.positional_embedding", where)[0]
-    vocabulary = shape_of(own, "text.token_embedding.weight", where)[0]
-    for name in ("image.proj", "text.text_projection"):
-        shape_of(own, name, where)
-        own[name] = own[name].T.contiguous()
+    content = _config(folder, ("clip",))
+    image, text = _towers("clip", folder, content, state, where, class_token=1)
     tokenizer = clip_tokenizer(folder)
-    checked(tokenizer, vocabulary, where)
-    text = ClipTextSettings(
-        context=context,
-        vocabulary=vocabulary,
-        heads=words.num_attention_heads,
-        eps=words.layer_norm_eps,
-        **_text_sizes(own, where),
-        **words.activation,
-    )
-    return _peer("clip", own["image.proj"].shape[1], context, image, text), own, tokenizer
+    checked(tokenizer, text.config["vocab_size"], where)
+    dim = shape_of(state, "visual_projection.weight", where)[0]
+    return _peer("clip", dim, image, text), renamed(state, NAMES), tokenizer
 
 
 def read_rad_dino(folder: Path, state: State, _: str) -> FolderRead:
@@ -247,48 +141,58 @@ def _config(folder: Path, types: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _towers(
-    folder: Path, content: Mapping[str, Any], images: type[_Tower], words: type[_Tower]
-) -> tuple[_Tower, _Tower]:
-    where = f"{folder}/config.json"
+    family: Literal["siglip", "clip"],
+    folder: Path,
+    content: Mapping[str, Any],
+    state: State,
+    where: str,
+    *,
+    class_token: int,
+) -> tuple[HfClipSettings, HfClipTextSettings]:
+    """Both towers' settings: sizes that a tensor tells are the tensor's."""
+    file = f"{folder}/config.json"
+    parts = {}
+    for part in ("vision_config", "text_config"):
+        given = content.get(part) or {}
+        parts[part] = {name: given[name] for name in _SIZES if name in given}
+        activation = parts[part].setdefault("hidden_act", _DEFAULTS[family]["hidden_act"])
+        parts[part].setdefault("layer_norm_eps", _DEFAULTS[family]["layer_norm_eps"])
+        if activation not in _ACTIVATIONS:
+            raise UserError(f"{file}: {part}.hidden_act {activation!r} is not read.")
+    name = "vision_model.embeddings.patch_embedding.weight"
+    patch = shape_of(state, name, where)[-1]
+    name = "vision_model.embeddings.position_embedding.weight"
+    places = shape_of(state, name, where)[0] - class_token
+    stated = (content.get("vision_config") or {}).get("image_size")
+    default = 224 if content.get("model_type") in ("siglip", "clip") else None
+    size = _image_size(places, patch, stated or default, where)
+    vision = parts["vision_config"] | {"patch_size": patch, "image_size": size}
+    vocabulary = shape_of(state, "text_model.embeddings.token_embedding.weight", where)[0]
+    context = shape_of(state, "text_model.embeddings.position_embedding.weight", where)[0]
+    words = parts["text_config"] | {
+        "vocab_size": vocabulary,
+        "max_position_embeddings": context,
+    }
+    if family == "siglip":
+        words["projection_size"] = shape_of(state, "text_model.head.weight", where)[0]
+    image, text = ({"family": family, "config": config} for config in (vision, words))
     return (
-        checked_fields(images, content.get("vision_config") or {}, where, "vision_config."),
-        checked_fields(words, content.get("text_config") or {}, where, "text_config."),
+        validate(HfClipSettings, image, file, "vision_config."),
+        validate(HfClipTextSettings, text, file, "text_config."),
     )
 
 
-def _peer(
-    kind: Kind, dim: int, context: int, image: ViTSettings, text: ClipTextSettings
-) -> PeerSettings:
+def _peer(kind: Kind, dim: int, image: HfClipSettings, text: HfClipTextSettings) -> PeerSettings:
+    context = text.config["max_position_embeddings"]
     return PeerSettings(kind=kind, dim=dim, max_tokens=context, image=image, text=text)
 
 
-# ------------------------------------------------------------------------------------ tensors
-
-
-def _renamed(state: State) -> dict[str, Tensor]:
-    """Names of `medclip_debias.models.peers.vit`, queries, keys and values in one matrix."""
-    joined: dict[str, Tensor] = {}
-    for key, value in state.items():
-        stem, part, rest = key.partition(".self_attn.q_proj.")
-        if part:
-            others = [f"{stem}.self_attn.{name}_proj.{rest}" for name in ("k", "v")]
-            if all(name in state for name in others):
-                three = [value, *(state[name] for name in others)]
-                joined[f"{stem}.self_attn.in_proj_{rest}"] = torch.cat(three)
-                continue
-        fused = any(f".self_attn.{name}_proj." in key for name in ("k", "v"))
-        first = key.replace(".self_attn.k_proj.", ".self_attn.q_proj.")
-        if not (fused and first.replace(".self_attn.v_proj.", ".self_attn.q_proj.") in state):
-            joined[key] = value
-    return renamed(renamed(joined, _BLOCKS), _PARTS)
-
-
-def _patches_as_convolution(state: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+def _patches_as_convolution(state: State, where: str) -> dict[str, Tensor]:
     """NaFlex maps flattened patches (row, column, channel) by a matrix: the same convolution."""
-    name = "image.conv1.weight"
+    name = "vision_model.embeddings.patch_embedding.weight"
     shape = shape_of(state, name, where)
     if len(shape) == 4:
-        return state
+        return dict(state)
     patch = round((shape[1] / 3) ** 0.5) if len(shape) == 2 else 0
     if 3 * patch * patch != shape[-1]:
         raise UserError(f"{where}: the map of its patches is of no square of three channels.")
@@ -296,30 +200,16 @@ def _patches_as_convolution(state: dict[str, Tensor], where: str) -> dict[str, T
     return {**state, name: filters.contiguous()}
 
 
-def _image_size(places: int, patch: int, said: int | None, where: str) -> int:
+def _image_size(places: int, patch: int, stated: int | None, where: str) -> int:
     """Side of the input that has these positions; a rim of less than a patch may be unread."""
     side = round(max(places, 0) ** 0.5)
-    size = side * patch if said is None else said
+    size = side * patch if stated is None else stated
     if side * side != places or not side or size // patch != side:
         raise UserError(
             f"{where}: its {places} positions do not belong to square patches of {patch} in an "
             f"image of {size} pixels."
         )
     return size
-
-
-def _layers(state: State, tower: str) -> int:
-    start = f"{tower}.transformer.resblocks."
-    numbers = {key.removeprefix(start).partition(".")[0] for key in state if key.startswith(start)}
-    return 1 + max((int(number) for number in numbers), default=0)
-
-
-def _text_sizes(state: State, where: str) -> dict[str, int]:
-    return {
-        "width": shape_of(state, "text.token_embedding.weight", where)[1],
-        "layers": _layers(state, "text"),
-        "hidden": shape_of(state, "text.transformer.resblocks.0.mlp.c_fc.weight", where)[0],
-    }
 
 
 # ------------------------------------------------------------------------------ preprocessing

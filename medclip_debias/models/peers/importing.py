@@ -26,6 +26,7 @@ from medclip_debias.models.peers.folder_models import READERS, folder_preprocess
 from medclip_debias.models.peers.kad_medklip import read_kad, read_medklip
 from medclip_debias.models.peers.licence import licence_line
 from medclip_debias.models.peers.open_clip import (
+    BUFFERS,
     Read,
     clip_preprocessing,
     read_chexzero,
@@ -48,16 +49,15 @@ from medclip_debias.models.peers.readers import (
 from medclip_debias.models.peers.settings import (
     BertSettings,
     FusionSettings,
+    HfClipSettings,
     Kind,
     PeerPreprocessing,
     PeerSettings,
     ResNetSettings,
     Score,
     SwinSettings,
-    ViTSettings,
 )
 from medclip_debias.models.peers.text import checked
-from medclip_debias.models.peers.visual_towers import BUFFERS
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     read_bert_config,
@@ -199,7 +199,7 @@ def _of_folder(
     settings, state, tokenizer = READERS[kind](folder, published, str(path))
     settings = settings.model_copy(update=_learned_by_loss(published))
     image = settings.image
-    size = image.image_size if isinstance(image, ViTSettings) else None
+    size = image.image_size if isinstance(image, HfClipSettings) else None
     preprocessing = _changed(folder_preprocessing(kind, folder, size), change)
     names = (path.name, *SIDE_FILES)
     provenance = {

@@ -1,10 +1,8 @@
 """CLIP and its relatives as open_clip describes and stores them: CheXzero, BiomedCLIP, UniMed-CLIP.
 
-Image towers: CLIP's vision transformer and its variants, CLIP's ResNets, timm's plain vision
-transformers and SigLIP's, and through timm itself ConvNeXt, Swin and EVA. Text towers: CLIP's own,
-SigLIP's, CoCa's, and BERT from Hugging Face. Each image tower goes with each text tower, in both of
-open_clip's layouts (the text tower's tensors under ``text.``, or bare). Of a captioner (CoCa) the
-two towers are read; its decoder, which scores no image, is left out.
+The configuration says which networks open_clip builds, in both of its layouts (the text tower's
+tensors under ``text.``, or bare). Of a captioner (CoCa) the two towers are read; its decoder, which
+scores no image, is left out. A BERT from Hugging Face comes from its folder.
 """
 
 from __future__ import annotations
@@ -13,66 +11,64 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.peers.checkpoint import Names, layers_in, shape_of
+from medclip_debias.models.backbones.timm_trunk import timm_package, trunk_kind, trunk_stride
+from medclip_debias.models.peers.checkpoint import Names, layers_in, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     BertSettings,
-    ClipResNetSettings,
-    ClipTextSettings,
+    HfClipSettings,
     Kind,
+    OpenClipSettings,
+    OpenClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
     ResNetSettings,
-    TimmSettings,
-    ViTSettings,
     published_preprocessing,
 )
 from medclip_debias.models.peers.text import ClipTokenizer, checked
-from medclip_debias.models.peers.visual_towers import (
-    clip_resnet,
-    clip_vit,
-    is_plain,
-    is_siglip,
-    named_below,
-    siglip_vit,
-    timm_trunk,
-    timm_vit,
-)
 from medclip_debias.models.text_encoder import SentenceTokenizer, read_bert_config
 
 AnyTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer
 Read = tuple[PeerSettings, dict[str, Tensor], AnyTokenizer]
 State = Mapping[str, Tensor]
 
-BERT_TEXT: Names = (
+BUFFERS = r"position_ids$|relative_position_index$|attn_mask$"
+NAMES: Names = (
+    (r"^(logit_scale|logit_bias|input_resolution|context_length|vocab_size)$", None),
+    (BUFFERS, None),
+    (r"^text_decoder\.", None),
+    (r"^visual\.", "image.visual."),
+    (r"^(text\.)?", "text.text."),
+)
+BERT_NAMES: Names = (
+    *NAMES[:-1],
     (r"^text\.transformer\.", "text.bert."),
     (r"^text\.proj\.", "text.head."),
 )
-
-_VIT_OPTIONS = {
-    *("image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio", "ls_init_value"),
-    *("patch_dropout", "no_ln_pre", "pos_embed_type", "final_ln_after_pool", "pool_type"),
-    *("output_tokens", "attentional_pool", "attn_pooler_queries", "attn_pooler_heads"),
-}
-_RESNET_OPTIONS = {"image_size", "layers", "width", "patch_size", "head_width"}
-_TIMM_OPTIONS = {
-    *("timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_drop"),
-    *("timm_drop_path", "image_size", "patch_dropout", "timm_proj_bias"),
-}
-_TEXT_OPTIONS = {
-    *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"),
-    *("tokenizer_kwargs", "output_tokens", "embed_cls", "pad_id", "no_causal_mask", "pool_type"),
-    *("proj_bias", "norm_kwargs", "act_kwargs", "hf_tokenizer_name"),
-}
-_BERT_OPTIONS = {
-    *("hf_model_name", "hf_tokenizer_name", "hf_proj_type", "hf_pooler_type"),
-    *("hf_model_pretrained", "context_length", "tokenizer_kwargs", "vocab_size", "output_tokens"),
-    *("width", "heads", "layers"),  # open_clip ignores them beside a model of Hugging Face
-}
+_VIT = (
+    "image_size layers width patch_size head_width mlp_ratio ls_init_value patch_dropout no_ln_pre "
+    "pos_embed_type final_ln_after_pool pool_type output_tokens attentional_pool "
+    "attn_pooler_queries attn_pooler_heads"
+)
+_RESNET = "image_size layers width patch_size head_width"
+_TIMM = (
+    "timm_model_name timm_model_pretrained timm_pool timm_proj timm_drop timm_drop_path "
+    "timm_proj_bias image_size patch_dropout"
+)
+_TEXT = (
+    "context_length vocab_size width heads layers mlp_ratio tokenizer_kwargs output_tokens "
+    "embed_cls pad_id no_causal_mask pool_type proj_bias norm_kwargs act_kwargs hf_tokenizer_name"
+)
+_BERT = (  # open_clip ignores width, heads and layers beside a model of Hugging Face
+    "hf_model_name hf_tokenizer_name hf_proj_type hf_pooler_type hf_model_pretrained "
+    "context_length tokenizer_kwargs vocab_size output_tokens width heads layers"
+)
 Pooler = Literal["first", "mean", "pooler"]
 _POOLERS: dict[str, Pooler] = {
     "cls_last_hidden_state_pooler": "first",
@@ -82,8 +78,28 @@ _POOLERS: dict[str, Pooler] = {
 
 
 def read_chexzero(state: State, text: Path | None, where: str) -> Read:
-    """CheXzero: OpenAI's CLIP with a vision transformer, fine-tuned."""
-    return _assemble("chexzero", state, text, {"quick_gelu": True}, where)
+    """CheXzero: OpenAI's CLIP with a vision transformer, fine-tuned; sizes are the tensors'."""
+    width, _, _, patch = shape_of(state, "visual.conv1.weight", where)
+    side = round((shape_of(state, "visual.positional_embedding", where)[0] - 1) ** 0.5)
+    context, words = shape_of(state, "positional_embedding", where)
+    model = {
+        "quick_gelu": True,
+        "embed_dim": shape_of(state, "visual.proj", where)[1],
+        "vision_cfg": {
+            "image_size": side * patch,
+            "patch_size": patch,
+            "width": width,
+            "layers": layers_in(state, r"^visual\.transformer\.resblocks\.(\d+)\."),
+        },
+        "text_cfg": {
+            "context_length": context,
+            "vocab_size": shape_of(state, "token_embedding.weight", where)[0],
+            "width": words,
+            "heads": max(words // 64, 1),
+            "layers": layers_in(state, r"^transformer\.resblocks\.(\d+)\."),
+        },
+    }
+    return _assemble("chexzero", state, text, model, where)
 
 
 def read_open_clip(state: State, text: Path | None, config: Path | None, where: str) -> Read:
@@ -120,25 +136,26 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
         UserError: the configuration asks for a way of resizing that is not offered here.
     """
     image = settings.image
-    sized = ViTSettings | ClipResNetSettings | TimmSettings
-    size = image.image_size if isinstance(image, sized) else 224
-    resnet = isinstance(image, ResNetSettings)
-    found = published_preprocessing(settings.kind, size, resnet=resnet)
+    size = image.image_size if isinstance(image, OpenClipSettings | HfClipSettings) else 224
+    found = published_preprocessing(settings.kind, size, resnet=isinstance(image, ResNetSettings))
     if config is None:
         return found
     given = read_config(config).get("preprocess_cfg") or {}
-    modes = ("shortest", "longest", "squash")
-    for name, known in (("resize_mode", modes), ("interpolation", ("bicubic", "bilinear"))):
+    fits = {"shortest": "crop", "longest": "pad", "squash": "squash"}
+    for name, known in (
+        ("resize_mode", tuple(fits)),
+        ("interpolation", ("bicubic", "bilinear")),
+    ):
         if given.get(name, known[0]) not in known:
             raise UserError(
                 f"{config}: its {name} '{given[name]}' is not offered here; known: "
                 f"{', '.join(known)}."
             )
-    change: dict[str, Any] = {}
-    prepare = {"resample": given.get("interpolation", found.prepare.resample)}
-    fits = {"shortest": "crop", "longest": "pad", "squash": "squash"}
-    prepare["fit"] = fits[given.get("resize_mode", "shortest")]
-    change["prepare"] = found.prepare.model_copy(update=prepare)
+    prepare = {
+        "resample": given.get("interpolation", found.prepare.resample),
+        "fit": fits[given.get("resize_mode", "shortest")],
+    }
+    change: dict[str, Any] = {"prepare": found.prepare.model_copy(update=prepare)}
     if isinstance(given.get("mean"), list) and isinstance(given.get("std"), list):
         change |= {"channel_mean": tuple(given["mean"]), "channel_std": tuple(given["std"])}
     return found.model_copy(update=change)
@@ -146,7 +163,7 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
 
 def read_config(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
-    return read_json(path, "give the open_clip_config.json of the model")
+    return read_json(path, "give the open_clip_config.json of the model", limit=16 << 20)
 
 
 def installed_merges() -> Path:
@@ -165,33 +182,48 @@ def installed_merges() -> Path:
     )
 
 
-# -------------------------------------------------------------------------------- assembly
-
-
 def _assemble(
     kind: Kind, state: State, text: Path | None, model: Mapping[str, Any], where: str
 ) -> Read:
-    """One image tower and one text tower, each with its tensors renamed."""
-    vision, words = model.get("vision_cfg", {}), model.get("text_cfg", {})
+    """The two towers' settings, their tensors under the names they have here, the tokenizer."""
+    vision, words = dict(model["vision_cfg"]), dict(model["text_cfg"])
     quick = bool(model.get("quick_gelu", False))
-    image: ViTSettings | ClipResNetSettings | TimmSettings
-    if is_siglip(vision):
-        image, pixels, dim = siglip_vit(state, str(vision["timm_model_name"]), where)
-    elif vision.get("timm_model_name") and not is_plain(vision):
-        image, pixels, dim = timm_trunk(state, vision, model.get("embed_dim"), where)
-    elif vision.get("timm_model_name"):
-        image, pixels, dim = timm_vit(state, where)
-    elif isinstance(vision.get("layers"), Sequence):
-        image, pixels, dim = clip_resnet(state, vision, where)
-    else:
-        image, pixels, dim = clip_vit(state, vision, quick, where)
+    dim = _width(model, state, where)
+    image = _image(vision, quick, where)
+    tower: BertSettings | OpenClipTextSettings
+    tokenizer: AnyTokenizer
     if words.get("hf_model_name"):
-        read = _bert(state, text, words, where)
+        tower, tokenizer = _bert(state, text, words)
+        unread = () if tower.token == "pooler" else ((r"^text\.transformer\.pooler\.", None),)
+        named = renamed(state, (*unread, *BERT_NAMES))
     else:
-        read = _clip_text(state, text, words, quick, where)
-    tower, own, tokenizer, tokens = read
+        tower, tokenizer = _clip_text(text, words, quick, where)
+        named = renamed(state, NAMES)
+    tokens = int(words.get("context_length", 77))
     settings = PeerSettings(kind=kind, dim=dim, max_tokens=tokens, image=image, text=tower)
-    return settings, pixels | own, tokenizer
+    return settings, named, tokenizer
+
+
+def _width(model: Mapping[str, Any], state: State, where: str) -> int:
+    """The width of the shared space: of the image tower's map, else as the configuration says."""
+    maps = {"visual.proj": 1, "visual.head.proj.weight": 0, "visual.attnpool.c_proj.weight": 0}
+    for name, side in maps.items():
+        if name in state:
+            return shape_of(state, name, where)[side]
+    if isinstance(model.get("embed_dim"), int):
+        return int(model["embed_dim"])
+    raise UserError(f"{where}: its configuration does not say embed_dim.")
+
+
+def _image(vision: dict[str, Any], quick: bool, where: str) -> OpenClipSettings:
+    content = {"config": vision, "quick_gelu": quick}
+    if vision.get("timm_model_name"):
+        name = vision["timm_model_name"] = str(vision["timm_model_name"]).partition(".")[0]
+        kind = trunk_kind(name, where)
+        with torch.device("meta"):
+            trunk = timm_package().create_model(name, pretrained=False)
+        content["timm_stride"] = trunk_stride(trunk, kind, f"{where}: '{name}'")
+    return validate(OpenClipSettings, content, where, "vision_cfg.")
 
 
 def _check_options(model: Mapping[str, Any], where: str) -> None:
@@ -199,17 +231,12 @@ def _check_options(model: Mapping[str, Any], where: str) -> None:
     vision, words = model["vision_cfg"], model["text_cfg"]
     timm = vision.get("timm_model_name")
     resnet = isinstance(vision.get("layers"), Sequence)
-    known = _TIMM_OPTIONS if timm else _RESNET_OPTIONS if resnet else _VIT_OPTIONS
-    _refuse_unknown(vision, known, where)
-    _refuse_unknown(words, _BERT_OPTIONS if words.get("hf_model_name") else _TEXT_OPTIONS, where)
+    _refuse_unknown(vision, _TIMM if timm else _RESNET if resnet else _VIT, where)
+    _refuse_unknown(words, _BERT if words.get("hf_model_name") else _TEXT, where)
+    pools = ("tok",) if vision.get("attentional_pool") else ("tok", "avg")
     choices: list[tuple[Mapping[str, Any], str, Any, tuple[Any, ...]]] = [
         (vision, "attentional_pool", False, (False, True)),
-        (
-            vision,
-            "pool_type",
-            "tok",
-            ("tok",) if vision.get("attentional_pool") else ("tok", "avg"),
-        ),
+        (vision, "pool_type", "tok", pools),
         (words, "hf_pooler_type", "mean_pooler", tuple(_POOLERS)),
         (words, "hf_proj_type", "mlp", ("mlp", "linear", None, "")),
     ]
@@ -217,10 +244,12 @@ def _check_options(model: Mapping[str, Any], where: str) -> None:
         choices += [(vision, "timm_pool", "avg", ("", "token", "avg", "map"))]
         choices += [(vision, "timm_proj", "linear", ("linear", "mlp", "none", "", None))]
     if not words.get("hf_model_name"):
-        appended = bool(words.get("embed_cls"))
-        pools = ("argmax",) if appended else ("argmax", "last") if _fills(words) else ("argmax",)
-        choices += [(words, "pool_type", "argmax", pools)]
-        choices += [(words, "no_causal_mask", False, (False,) if appended else (False, True))]
+        # SigLIP's texts see all places of a context that is filled up.
+        filled = bool(words.get("no_causal_mask"))
+        ends = ("argmax", "last") if filled and not words.get("embed_cls") else ("argmax",)
+        choices += [(words, "pool_type", "argmax", ends)]
+        masks = (False,) if words.get("embed_cls") else (False, True)
+        choices += [(words, "no_causal_mask", False, masks)]
     for part, name, usual, allowed in choices:
         if part.get(name, usual) not in allowed:
             shown = ", ".join(repr(value) for value in allowed)
@@ -230,60 +259,32 @@ def _check_options(model: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _fills(words: Mapping[str, Any]) -> bool:
-    """SigLIP's texts, which see all places of a context that is filled up."""
-    return bool(words.get("no_causal_mask"))
-
-
-def _refuse_unknown(part: Mapping[str, Any], known: set[str], where: str) -> None:
+def _refuse_unknown(part: Mapping[str, Any], known: str, where: str) -> None:
     # An option that is switched off changes nothing.
-    odd = sorted(name for name in set(part) - known if part[name] not in (None, False))
+    odd = sorted(name for name in set(part) - set(known.split()) if part[name] not in (None, False))
     if odd:
         raise UserError(f"{where}: '{odd[0]}' is an option of towers that are not read here.")
 
 
-# --------------------------------------------------------------------------------- text towers
-
-TextTower = tuple[ClipTextSettings | BertSettings, dict[str, Tensor], AnyTokenizer, int]
-
-
 def _clip_text(
-    state: State, text: Path | None, words: Mapping[str, Any], quick: bool, where: str
-) -> TextTower:
-    """CLIP's causal transformer."""
-    nested = "text.token_embedding.weight" in state
-    state = {k: v for k, v in state.items() if k.startswith("text.") or not nested}
-    state = {k.removeprefix("text."): v for k, v in state.items() if not k.startswith("visual.")}
-    context, width = shape_of(state, "positional_embedding", where)
-    vocabulary = shape_of(state, "token_embedding.weight", where)[0]
-    biased = bool(words.get("proj_bias"))
-    shape_of(state, "text_projection.weight" if biased else "text_projection", where)
-    appended = "cls_emb" in state
-    context -= appended
+    text: Path | None, words: dict[str, Any], quick: bool, where: str
+) -> tuple[OpenClipTextSettings, ClipTokenizer | PieceTokenizer]:
+    """The text tower of CLIP, SigLIP or CoCa, and its tokenizer."""
     tokenizer: ClipTokenizer | PieceTokenizer
     if words.get("hf_tokenizer_name"):
         tokenizer = _pieces(text, words)
+        pad = tokenizer.pad_id
     else:
-        tokenizer = ClipTokenizer.from_merges(text or installed_merges())
-    end: Literal["last", "end"] = "last" if words.get("pool_type") == "last" else "end"
-    settings = ClipTextSettings(
-        context=context,
-        vocabulary=vocabulary,
-        width=width,
-        layers=layers_in(state, r"^transformer\.resblocks\.(\d+)\."),
-        heads=int(words.get("heads", width // 64)),
-        hidden=shape_of(state, "transformer.resblocks.0.mlp.c_fc.weight", where)[0],
-        quick_gelu=quick,
-        tanh_gelu=(words.get("act_kwargs") or {}).get("approximate") == "tanh",
-        eps=float((words.get("norm_kwargs") or {}).get("eps", 1e-5)),
-        causal=not words.get("no_causal_mask"),
-        pool="appended" if appended else end,
-        bias=biased,
-        pad=tokenizer.pad_id if isinstance(tokenizer, PieceTokenizer) else 0,
-        pieces=isinstance(tokenizer, PieceTokenizer),
-    )
-    checked(tokenizer, vocabulary, where)
-    return settings, named_below(state, "", ((r"^", "text."),)), tokenizer, context
+        tokenizer, pad = ClipTokenizer.from_merges(text or installed_merges()), 0
+    checked(tokenizer, int(words.get("vocab_size", 49408)), where)
+    unread = ("tokenizer_kwargs", "hf_tokenizer_name")
+    content = {
+        "config": {name: value for name, value in words.items() if name not in unread},
+        "quick_gelu": quick,
+        "pad": pad,
+        "pieces": isinstance(tokenizer, PieceTokenizer),
+    }
+    return validate(OpenClipTextSettings, content, where, "text_cfg."), tokenizer
 
 
 def _pieces(text: Path | None, words: Mapping[str, Any]) -> PieceTokenizer:
@@ -302,7 +303,9 @@ def _pieces(text: Path | None, words: Mapping[str, Any]) -> PieceTokenizer:
     return read_pieces(text, "canonical_spaced")
 
 
-def _bert(state: State, text: Path | None, words: Mapping[str, Any], where: str) -> TextTower:
+def _bert(
+    state: State, text: Path | None, words: Mapping[str, Any]
+) -> tuple[BertSettings, SentenceTokenizer]:
     """A BERT from Hugging Face, pooled and mapped as open_clip's ``HFTextEncoder`` does."""
     if text is None:
         raise UserError(
@@ -311,14 +314,10 @@ def _bert(state: State, text: Path | None, words: Mapping[str, Any], where: str)
         )
     config = read_bert_config(text)
     token = _POOLERS[str(words.get("hf_pooler_type", "mean_pooler"))]
-    if "text.proj.0.weight" in state:
-        pooling, hidden = "mlp", shape_of(state, "text.proj.0.weight", where)[0]
-    else:
-        pooling, hidden = ("linear" if "text.proj.weight" in state else "none"), 0
-    named = named_below(state, "text.", BERT_TEXT)
-    if token != "pooler":
-        named = {k: v for k, v in named.items() if not k.startswith("text.bert.pooler.")}
-    settings = BertSettings(config=config, pooling=pooling, token=token, hidden=hidden)
+    first = state.get("text.proj.0.weight")
+    pooling: Literal["mlp", "linear", "none"]
+    pooling = "mlp" if first is not None else "linear" if "text.proj.weight" in state else "none"
+    hidden = 0 if first is None else len(first)
     tokenizer = SentenceTokenizer.load(text)
     checked(tokenizer, config["vocab_size"], text)
-    return settings, named, tokenizer, int(words.get("context_length", 77))
+    return BertSettings(config=config, pooling=pooling, token=token, hidden=hidden), tokenizer

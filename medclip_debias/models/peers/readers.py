@@ -41,7 +41,6 @@ from medclip_debias.models.peers.settings import (
     published_preprocessing,
 )
 from medclip_debias.models.peers.text import checked
-from medclip_debias.models.peers.visual_towers import timm_names
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     read_bert_config,
@@ -130,10 +129,10 @@ def read_carzero(state: State, text: Path, where: str, unused: Unused) -> Read:
                 (rf"^fusion_module\.mlp_head\.{n}\.", f"fusion.mlp_head.{n // 3 * 2}.")
                 for n in numbers
             ),
-            *timm_names(r"img_encoder\.model\.", "image."),
+            (r"^img_encoder\.model\.", "image.model."),
         ],
     )
-    return settings, flat_tokens(named), word_pieces(text, named, "text.bert.", where)
+    return settings, named, word_pieces(text, named, "text.bert.", where)
 
 
 def read_radzero(
@@ -275,8 +274,7 @@ def read_mgca(state: State, text: Path, where: str, unused: Unused) -> Read:
         named = summed_channels(named, "image.model.conv1.weight")
     else:
         image = _plain_vit(squeezed, "img_encoder_q.model.", where)
-        named = renamed(squeezed, [*names, *timm_names(r"img_encoder_q\.model\.", "image.")])
-        named = flat_tokens(named)
+        named = renamed(squeezed, [*names, (r"^img_encoder_q\.model\.", "image.model.")])
     layers = layers_in(named, r"^text\.bert\.encoder\.layer\.(\d+)\.")
     config = read_bert_config(text) | {"num_hidden_layers": max(layers, 1)}
     width = shape_of(named, "text.bert.embeddings.word_embeddings.weight", where)[1]
@@ -332,20 +330,7 @@ def _plain_vit(state: State, prefix: str, where: str) -> ViTSettings:
         layers=layers_in(state, rf"^{re.escape(prefix)}blocks\.(\d+)\."),
         heads=max(width // 64, 1),
         hidden=shape_of(state, f"{prefix}blocks.0.mlp.fc1.weight", where)[0],
-        pre_norm=False,
-        patch_bias=True,
-        eps=1e-6,
     )
-
-
-def flat_tokens(named: State) -> dict[str, Tensor]:
-    """timm's class token and positions in the shapes of CLIP's."""
-    found = dict(named)
-    if "image.class_embedding" in found:
-        found["image.class_embedding"] = found["image.class_embedding"].flatten()
-    if "image.positional_embedding" in found:
-        found["image.positional_embedding"] = found["image.positional_embedding"][0]
-    return found
 
 
 def _dinov2(

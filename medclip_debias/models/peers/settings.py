@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from medclip_debias.config import (
     LaterSettings,
@@ -22,6 +23,27 @@ Layers = Annotated[int, Field(ge=1, le=256)]
 Heads = Annotated[int, Field(ge=1, le=1024)]
 Side = Annotated[int, Field(ge=16, le=4096)]
 """Limits far above every published model: a folder of other sizes is no model."""
+
+
+def within_limits(config: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a library's configuration with a size that no model has, or a way to other code."""
+    pairs = list(config.items())
+    for name, value in pairs:
+        if isinstance(value, dict):
+            pairs += value.items()
+        if "attn_implementation" in name or name in ("quantization_config", "auto_map"):
+            raise ValueError(f"'{name}' changes how the model is computed, and is not read")
+        numbers = value if isinstance(value, list | tuple) else [value]
+        limit = 256 if re.search("layers|depth|queries", name) else 2_000_000
+        if len(numbers) > 64 or any(
+            isinstance(n, int | float) and not -limit <= n <= limit for n in numbers
+        ):
+            raise ValueError(f"'{name}' is of an absurd size")
+    return config
+
+
+Sizes = Annotated[dict[str, Any], AfterValidator(within_limits)]
+"""A configuration of another library's."""
 
 # fmt: off
 Kind = Literal[
@@ -74,20 +96,8 @@ class ResNetSettings(LaterSettings):
     stage: Literal[3, 4] = 4
 
 
-class ViTSettings(LaterSettings):
-    """Vision transformer of CLIP, or (``pre_norm`` off, ``patch_bias`` on) of timm and SigLIP.
-
-    ``pool``: the whole image is the class ``token``, the ``mean`` of the patches, SigLIP's ``map``
-    (one learned query attends over the patches) or CoCa's ``queries`` (the first of ``queries``,
-    with ``pool_heads``, attends over patches and class token); ``norm_after_pool`` takes the last
-    norm after it; ``layer_scale`` multiplies each block's two branches by learned vectors.
-    ``projection`` off: what is pooled is the vector itself.
-    """
-
-    _later: ClassVar = (
-        *("tanh_gelu", "class_token", "projection"),
-        *("pool_heads", "pool_hidden", "queries"),
-    )
+class ViTSettings(Settings):
+    """timm's plain vision transformer (CARZero, MGCA); ``hidden`` is the width in its layers."""
 
     kind: Literal["vit"] = "vit"
     image_size: Side
@@ -96,29 +106,48 @@ class ViTSettings(LaterSettings):
     layers: Layers
     heads: Heads
     hidden: Hidden
+
+
+class OpenClipSettings(Settings):
+    """An image tower of open_clip: its ``vision_cfg``; ``timm_stride`` is a timm network's."""
+
+    kind: Literal["open_clip"] = "open_clip"
+    config: Sizes
     quick_gelu: bool = False
-    pre_norm: bool = True
-    patch_bias: bool = False
-    eps: float = 1e-5
-    pool: Literal["token", "mean", "map", "queries"] = "token"
-    norm_after_pool: bool = False
-    layer_scale: bool = False
-    tanh_gelu: bool = False
-    class_token: bool = True
-    projection: bool = True
-    pool_heads: int = Field(0, ge=0, le=1024)
-    pool_hidden: Hidden = 0
-    queries: int = Field(0, ge=0, le=65_536)
+    timm_stride: int = Field(0, ge=0, le=512)
+
+    @property
+    def image_size(self) -> int:
+        """Side of the input."""
+        return int(self.config.get("image_size") or 224)
+
+    @property
+    def resnet(self) -> bool:
+        """Whether it is CLIP's ResNet, whose regions lie otherwise than patches."""
+        return isinstance(self.config.get("layers"), list | tuple)
+
+    @property
+    def stride(self) -> int:
+        """Input pixels of a region."""
+        return self.timm_stride or int(self.config.get("patch_size") or 16)
 
 
-class ClipResNetSettings(Settings):
-    """CLIP's ResNet; ``layers`` are the blocks of its four stages, ``width`` that of its stem."""
+class HfClipSettings(Settings):
+    """The image tower of transformers' CLIP or SigLIP: its ``vision_config``."""
 
-    kind: Literal["clip_resnet"] = "clip_resnet"
-    image_size: Side
-    layers: tuple[Layers, Layers, Layers, Layers]
-    width: int = Field(ge=1, le=2048)
-    heads: Heads
+    kind: Literal["hf_clip"] = "hf_clip"
+    family: Literal["clip", "siglip"]
+    config: Sizes
+
+    @property
+    def image_size(self) -> int:
+        """Side of the input."""
+        return int(self.config.get("image_size", 224))
+
+    @property
+    def stride(self) -> int:
+        """Side of a patch."""
+        return int(self.config.get("patch_size", 16))
 
 
 class SwinFields(Settings):
@@ -171,43 +200,31 @@ class Dinov2Settings(Settings):
     head: Literal["norm", "linear"]
 
 
-class TimmSettings(Settings):
-    """A trunk of timm by timm's name, pooled and mapped as open_clip does (``timm_pool`` ...)."""
+class OpenClipTextSettings(Settings):
+    """A text tower of open_clip: its ``text_cfg``.
 
-    kind: Literal["timm"] = "timm"
-    name: str = Field(pattern=r"^[a-z0-9_]+$", max_length=100)
-    image_size: Side
-    stride: int = Field(ge=1, le=512)
-    pool: str = Field("", max_length=20)
-    proj: Literal["linear", "mlp", "none", ""] = "linear"
-    bias: bool = False
-
-
-class ClipTextSettings(LaterSettings):
-    """Transformer of CLIP, SigLIP and CoCa.
-
-    ``pool``: the sentence is the ``end`` token's vector (CLIP), the ``last`` of ``context`` tokens
-    filled up with ``pad`` (SigLIP, without ``causal``), or that of a learned token behind them
-    (``appended``, CoCa). ``bias``: the last map has one. ``pieces``: the tokenizer is SigLIP's.
+    A sentence is filled up with ``pad`` to the context; ``pieces``: the tokenizer is SigLIP's.
     """
 
-    _later: ClassVar = ("tanh_gelu", "eps", "causal", "pool", "bias", "pad", "pieces")
-
-    kind: Literal["clip"] = "clip"
-    context: int = Field(ge=3, le=65_536)
-    vocabulary: int = Field(ge=1, le=2_000_000)
-    width: Width
-    layers: Layers
-    heads: Heads
-    hidden: Hidden
+    kind: Literal["open_clip"] = "open_clip"
+    config: Sizes
     quick_gelu: bool = False
-    tanh_gelu: bool = False
-    eps: float = Field(1e-5, ge=0, le=1)
-    causal: bool = True
-    pool: Literal["end", "last", "appended"] = "end"
-    bias: bool = False
     pad: int = Field(0, ge=0)
     pieces: bool = False
+
+
+class HfClipTextSettings(Settings):
+    """The text tower of transformers' CLIP or SigLIP: its ``text_config``."""
+
+    kind: Literal["hf_clip"] = "hf_clip"
+    family: Literal["clip", "siglip"]
+    config: Sizes
+    pad: int = Field(0, ge=0)
+
+    @property
+    def pieces(self) -> bool:
+        """Whether the tokenizer is SigLIP's."""
+        return self.family == "siglip"
 
 
 class NoTextSettings(Settings):
@@ -310,14 +327,19 @@ class PeerSettings(LaterSettings):
     image: (
         ResNetSettings
         | ViTSettings
-        | ClipResNetSettings
+        | OpenClipSettings
+        | HfClipSettings
         | SwinSettings
         | RadDinoSettings
         | Dinov2Settings
-        | TimmSettings
     ) = Field(discriminator="kind")
     text: (
-        ClipTextSettings | BertSettings | EncoderTextSettings | WordsTextSettings | NoTextSettings
+        OpenClipTextSettings
+        | HfClipTextSettings
+        | BertSettings
+        | EncoderTextSettings
+        | WordsTextSettings
+        | NoTextSettings
     ) = Field(discriminator="kind")
     fusion: FusionSettings | None = None
     score: Score = "whole"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
+from medclip_debias.models.backbones.timm_trunk import timm_package
 from medclip_debias.models.bert_config import checked_fields
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
@@ -19,7 +20,6 @@ from medclip_debias.models.peers.settings import (
     SwinSettings,
     ViTSettings,
 )
-from medclip_debias.models.peers.vit import ViTTrunk
 
 
 class Dinov2Images(nn.Module):
@@ -71,15 +71,46 @@ class Dinov2Images(nn.Module):
         return [self.head]
 
 
-class CarzeroImages(ViTTrunk):
-    """CARZero: a ViT's tokens after the last norm, standardised; the whole is the class token."""
+class _OnViT(nn.Module):
+    """A tower on timm's plain vision transformer, whose tokens end with its last norm."""
 
     def __init__(self, settings: ViTSettings) -> None:
-        super().__init__(settings)
+        timm_package()
+        from timm.models.vision_transformer import VisionTransformer
+
+        super().__init__()
+        self.model: Any = VisionTransformer(
+            img_size=settings.image_size,
+            patch_size=settings.patch,
+            embed_dim=settings.width,
+            depth=settings.layers,
+            num_heads=settings.heads,
+            mlp_ratio=settings.hidden / settings.width,
+            num_classes=0,
+        )
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.model.blocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.model.norm]
+
+    @property
+    def heads(self) -> list[Head]:
+        """No map into the shared space."""
+        return []
+
+
+class CarzeroImages(_OnViT):
+    """CARZero: a ViT's tokens after the last norm, standardised; the whole is the class token."""
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, 3, S, S]`` to regions ``[B, N, D]`` and whole ``[B, D]``, each of zero mean."""
-        x = self.ln_post(self.tokens(images))
+        x = self.model.forward_features(images)
         x = F.layer_norm(x, x.shape[-1:])
         return x[:, 1:], x[:, 0]
 
@@ -103,7 +134,7 @@ class Embedding(nn.Module):
         return result
 
 
-class MgcaViT(ViTTrunk):
+class MgcaViT(_OnViT):
     """MGCA on a vision transformer: the class token and the patches, each with a map."""
 
     def __init__(self, settings: ViTSettings, dim: int, hidden: int) -> None:
@@ -113,7 +144,7 @@ class MgcaViT(ViTTrunk):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
-        x = self.ln_post(self.tokens(images))
+        x = self.model.forward_features(images)
         return self.local_embed(x[:, 1:]), self.global_embed(x[:, 0])
 
 

@@ -87,9 +87,14 @@ def test_clip_agrees_with_open_clip(quick, merges, vocabulary, open_clip_model, 
 
 
 @torch.no_grad()
-def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path):
+def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path, monkeypatch):
+    from timm.models.vision_transformer import VisionTransformer
     from transformers import ViTConfig, ViTModel
 
+    small = {"depth": 2, "embed_dim": 64, "num_heads": 1, "mlp_ratio": 1.5, "img_size": 64}
+    build = VisionTransformer.__init__
+    narrow = lambda self, *args, **more: build(self, *args, **more | small)  # noqa: E731
+    monkeypatch.setattr(VisionTransformer, "__init__", narrow)
     torch.manual_seed(1)
     config = ViTConfig(
         hidden_size=64,
@@ -136,6 +141,7 @@ def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path
     cfg = {
         "vision_cfg": {
             "timm_model_name": "vit_base_patch16_224",
+            "image_size": 64,
             "timm_pool": "",
             "timm_proj": "linear",
         },
@@ -267,7 +273,7 @@ def test_golden_samples_tell_other_weights_and_other_numbers(
         assert Peer.load(folder).self_test["status"] == "drift"
     assert Peer.load(folder, check=False).self_test == {"status": "off"}
     state = load_file(folder / "model.safetensors")
-    state["image.proj"] = state["image.proj"] * 1.1
+    state["image.visual.proj"] = state["image.visual.proj"] * 1.1
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.warns(SelfTestWarning, match="are not those that were saved"):
         assert Peer.load(folder).self_test["status"] == "weights"

@@ -235,9 +235,9 @@ def test_rad_dino_is_probed_and_refused_where_text_is_asked(small_tree, tmp_path
 def test_a_patchs_place_is_where_its_gradient_says(siglip, tmp_path):
     """With attention switched off a token is made of its own patch alone."""
     peer = import_model("siglip", siglip[1], tmp_path / "peer")
-    for block in peer.image.transformer.resblocks:
-        block.attn.out_proj.weight.data.zero_()
-    peer.image.conv1.weight.data.fill_(0.01)
+    for block in peer.image.layers:
+        block.self_attn.out_proj.weight.data.zero_()
+    peer.image.tower.embeddings.patch_embedding.weight.data.fill_(0.01)
     x = torch.rand(1, 3, 70, 70, requires_grad=True)
     regions, _ = peer.image(x)
     centres = peer.grid.centres()
@@ -266,11 +266,11 @@ def test_every_tensor_and_setting_is_accounted_for(siglip, tmp_path):
 
     state = load_file(folder / "model.safetensors")
     for change, words in (
-        ({"vision_model.odd": torch.zeros(2)}, r"1 unknown \(vision_model\.odd"),
-        ({"text_model.head.bias": None}, r"1 missing \(text\.text_projection\.bias"),
+        ({"vision_model.odd": torch.zeros(2)}, r"1 unknown \(image\.tower\.odd"),
+        ({"text_model.head.bias": None}, r"1 missing \(text\.tower\.head\.bias"),
         (
             {"text_model.encoder.layers.1.self_attn.k_proj.weight": None},
-            r"missing \(text\.transformer\.resblocks\.1\.attn\.in_proj_weight",
+            r"missing \(text\.tower\.encoder\.layers\.1\.self_attn\.k_proj\.weight",
         ),
         (
             {"vision_model.embeddings.position_embedding.weight": torch.zeros(15, 32)},

@@ -15,11 +15,11 @@ from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer, build_towers
 from medclip_debias.models.peers.settings import (
     BertSettings,
-    ClipTextSettings,
+    OpenClipSettings,
+    OpenClipTextSettings,
     PeerSettings,
     ResNetSettings,
     SwinSettings,
-    ViTSettings,
     published_preprocessing,
 )
 from medclip_debias.settings_files import load_yaml
@@ -134,15 +134,8 @@ def test_normalisation_is_the_published_one(kind):
 
 BERT_BASE = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
 CLINICAL = BERT_BASE | {"vocab_size": 28996}
-VIT_B_32 = {"image_size": 224, "patch": 32, "width": 768, "layers": 12, "heads": 12, "hidden": 3072}
-CLIP_TEXT = {
-    "context": 77,
-    "vocabulary": 49408,
-    "width": 512,
-    "layers": 12,
-    "heads": 8,
-    "hidden": 2048,
-}
+VIT_B_32 = OpenClipSettings(config={"patch_size": 32})
+PLAIN = {"timm_model_name": "vit_base_patch16_224", "timm_pool": "", "timm_proj": "linear"}
 
 
 def parameters(kind, dim, image, text):
@@ -179,11 +172,11 @@ def test_full_size_towers_have_the_published_parameter_counts():
     assert towers[0].vit_pooler.place.shape == (196, 256)
 
     # CLIP ViT-B/32: 151,277,313 with the learned scale.
-    found, _ = parameters("chexzero", 512, ViTSettings(**VIT_B_32), ClipTextSettings(**CLIP_TEXT))
+    found, _ = parameters("chexzero", 512, VIT_B_32, OpenClipTextSettings(config={}))
     assert sum(found) == 151_277_313 - 1
 
     # timm's vit_base_patch16_224 without a classifier: 85,798,656.
-    vit = ViTSettings(**VIT_B_32 | {"patch": 16, "pre_norm": False, "patch_bias": True})
+    vit = OpenClipSettings(config=PLAIN, timm_stride=16)
     found, _ = parameters("open_clip", 512, vit, bert("mlp", hidden=640))
     assert found == [85_798_656 + 768 * 512, base + 768 * 640 + 640 * 512]
 

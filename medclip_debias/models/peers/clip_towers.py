@@ -1,0 +1,273 @@
+"""Towers of CLIP and its relatives, in open_clip's own networks, timm's, and transformers'.
+
+A region's vector is what the published pooling makes of the place alone. Where the whole is the
+class token's, the patches go through the same last norm and projection, which no loss trained them
+for: an approximation, as in many analyses of CLIP. Where the whole is the mean of the places and
+what follows is linear, the regions are exact. Where it is attention over the places, a place alone
+has all of it, and the regions are an approximation again (Zhou et al. 2022, section 3.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medclip_debias.errors import UserError
+from medclip_debias.models.backbones.timm_trunk import trunk_kind, trunk_layers
+from medclip_debias.models.interface import Head
+from medclip_debias.models.peers.settings import (
+    HfClipSettings,
+    HfClipTextSettings,
+    OpenClipSettings,
+    OpenClipTextSettings,
+)
+
+
+def open_clip_networks() -> Any:
+    """open_clip's ``model`` module.
+
+    Raises:
+        UserError: open_clip is not installed.
+    """
+    try:
+        from open_clip import model
+    except ImportError as error:
+        raise UserError(
+            "this model's networks are open_clip's, which is not installed; "
+            "pip install medclip-debias[peers]."
+        ) from error
+    return model
+
+
+def own_value(attention: nn.MultiheadAttention, keys: Tensor) -> Tensor:
+    """What attention gives to a query that sees one key alone: ``[B, N, E]`` for N such keys."""
+    width = attention.embed_dim
+    weight = attention.v_proj_weight
+    if weight is None:
+        weight = attention.in_proj_weight[2 * width :]
+    values = F.linear(keys, weight, attention.in_proj_bias[2 * width :])
+    result: Tensor = attention.out_proj(values)
+    return result
+
+
+class OpenClipImages(nn.Module):
+    """An image tower of open_clip: its vision transformer, CLIP's ResNet, or a network of timm."""
+
+    def __init__(self, settings: OpenClipSettings, dim: int) -> None:
+        super().__init__()
+        networks = open_clip_networks()
+        unchanged = {"output_tokens": False, "timm_model_pretrained": False, "patch_dropout": 0.0}
+        config = networks.CLIPVisionCfg(**settings.config | unchanged)
+        self.visual: Any = networks._build_vision_tower(dim, config, settings.quick_gelu)
+        self.timm = config.timm_model_name and trunk_kind(config.timm_model_name, "vision_cfg")
+        if not self.timm:
+            return
+        name, trunk = config.timm_model_name, self.visual.trunk
+        if config.timm_proj == "none" and trunk.num_features != dim:
+            raise UserError(f"'{name}' is {trunk.num_features} wide and not mapped to {dim}.")
+        size = getattr(getattr(trunk, "patch_embed", None), "img_size", None)
+        if size is not None and tuple(size) != (settings.image_size,) * 2:
+            raise UserError(
+                f"'{name}' reads {size[0]} pixels in timm, and the configuration says image_size "
+                f"{settings.image_size}."
+            )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised ``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
+        visual = self.visual
+        if self.timm:
+            return self._timm(images)
+        if hasattr(visual, "attnpool"):
+            found = visual.forward_intermediates(images, indices=1, intermediates_only=True)
+            places, pool = found["image_intermediates"][0], visual.attnpool
+            regions = pool.c_proj(pool.v_proj(places.flatten(2).transpose(1, 2)))
+            return regions, pool(places)
+        tokens = visual.transformer(visual._embeds(images))
+        patches = tokens[:, 1:]
+        if visual.attn_pool is not None:
+            patches = own_value(visual.attn_pool.attn, visual.attn_pool.ln_k(patches))
+        return visual.ln_post(patches) @ visual.proj, visual._pool(tokens)[0] @ visual.proj
+
+    def _timm(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """A place's vector is what pooling and map make of an image that is it everywhere."""
+        trunk = self.visual.trunk
+        x = trunk.forward_features(images)
+        whole = self.visual.head(trunk.forward_head(x))
+        if self.timm == "convnext":
+            alone = x.flatten(2).transpose(1, 2).flatten(0, 1)[:, :, None, None]
+        elif self.timm == "swin_transformer":
+            alone = x.flatten(0, 2)[:, None, None]
+        else:
+            prefix = trunk.num_prefix_tokens
+            alone = x[:, prefix:].flatten(0, 1)[:, None].expand(-1, 1 + prefix, -1)
+        regions = self.visual.head(trunk.forward_head(alone))
+        return regions.unflatten(0, (len(images), -1)), whole
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """Transformer blocks, or the stages of ResNet, Swin and ConvNeXt; the lowest first."""
+        if self.timm:
+            return trunk_layers(self.visual.trunk, self.timm)
+        if hasattr(self.visual, "attnpool"):
+            return [self.visual.get_submodule(f"layer{number}") for number in (1, 2, 3, 4)]
+        return list(self.visual.transformer.resblocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """What comes after the last layer, but for the map."""
+        if self.timm:
+            return [part for part in self._after if part not in self.heads]
+        if hasattr(self.visual, "attnpool"):
+            return []
+        parts = (self.visual.ln_post, self.visual.attn_pool)
+        return [part for part in parts if part is not None]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space, open_clip's or timm's own."""
+        if self.timm:
+            mapped = list(self.visual.head.parameters())
+            return [self.visual.head] if mapped else [self._after[-1]]
+        return [self.visual.attnpool if hasattr(self.visual, "attnpool") else self.visual.proj]
+
+    @property
+    def _after(self) -> list[nn.Module]:
+        names = ("norm_pre", "norm", "attn_pool", "fc_norm", "head")
+        parts = [getattr(self.visual.trunk, name, None) for name in names]
+        return [p for p in parts if isinstance(p, nn.Module) and list(p.parameters())]
+
+
+class OpenClipText(nn.Module):
+    """A text tower of open_clip: CLIP's, SigLIP's, or CoCa's."""
+
+    def __init__(self, settings: OpenClipTextSettings, dim: int) -> None:
+        super().__init__()
+        networks = open_clip_networks()
+        config = networks.CLIPTextCfg(**settings.config | {"output_tokens": False})
+        self.context, self.pad = config.context_length, settings.pad
+        self.text: Any = networks._build_text_tower(dim, config, settings.quick_gelu)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to ``[T, dim]``; filled up to the full context."""
+        ids = ids.masked_fill(mask == 0, self.pad)
+        vectors: Tensor = self.text(F.pad(ids, (0, self.context - ids.shape[1]), value=self.pad))
+        return vectors
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.text.transformer.resblocks)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.text.ln_final]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.text.text_projection]
+
+
+class HfClipImages(nn.Module):
+    """The image tower of transformers' CLIP or SigLIP."""
+
+    def __init__(self, settings: HfClipSettings, dim: int) -> None:
+        from transformers import (
+            CLIPVisionConfig,
+            CLIPVisionModel,
+            SiglipVisionConfig,
+            SiglipVisionModel,
+        )
+
+        super().__init__()
+        self.siglip = settings.family == "siglip"
+        if self.siglip:
+            self.tower: Any = SiglipVisionModel(SiglipVisionConfig(**settings.config))
+            width = self.tower.config.hidden_size
+            if width != dim:
+                raise UserError(f"its image tower is {width} wide, and its text tower {dim}.")
+        else:
+            self.tower = CLIPVisionModel(CLIPVisionConfig(**settings.config))
+            self.projection = nn.Linear(self.tower.config.hidden_size, dim, bias=False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised ``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
+        found = self.tower(pixel_values=images)
+        if not self.siglip:
+            patches = self.tower.post_layernorm(found.last_hidden_state[:, 1:])
+            return self.projection(patches), self.projection(found.pooler_output)
+        patches = found.last_hidden_state
+        alone = self.tower.head(patches.flatten(0, 1)[:, None])
+        return alone.unflatten(0, patches.shape[:2]), found.pooler_output
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.tower.encoder.layers)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.tower.post_layernorm]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space; of SigLIP, which has none, the pooling."""
+        return [self.tower.head if self.siglip else self.projection]
+
+
+class HfClipText(nn.Module):
+    """The text tower of transformers' CLIP or SigLIP."""
+
+    def __init__(self, settings: HfClipTextSettings, dim: int) -> None:
+        from transformers import CLIPTextConfig, CLIPTextModel, SiglipTextConfig, SiglipTextModel
+
+        super().__init__()
+        self.siglip, self.pad = settings.family == "siglip", settings.pad
+        if self.siglip:
+            config = SiglipTextConfig(**settings.config)
+            self.tower: Any = SiglipTextModel(config)
+        else:
+            # The end token's place comes from the mask, so that its number need not be known.
+            config = CLIPTextConfig(**settings.config, bos_token_id=None, eos_token_id=None)
+            self.tower = CLIPTextModel(config)
+            self.projection = nn.Linear(config.hidden_size, dim, bias=False)
+        self.context = config.max_position_embeddings
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to ``[T, dim]``.
+
+        CLIP's attention is causal, so what stands behind the end token does not count; SigLIP's
+        sees all places of its context, filled up as published.
+        """
+        if not self.siglip:
+            hidden = self.tower.embeddings(input_ids=ids)
+            causal = torch.full((ids.shape[1],) * 2, -torch.inf, device=ids.device).triu(1)
+            hidden = self.tower.encoder(hidden, attention_mask=causal[None, None]).last_hidden_state
+            hidden = self.tower.final_layer_norm(hidden)
+            ends = hidden[torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]
+            vectors: Tensor = self.projection(ends)
+            return vectors
+        ids = ids.masked_fill(mask == 0, self.pad)
+        ids = F.pad(ids, (0, self.context - ids.shape[1]), value=self.pad)
+        pooled: Tensor = self.tower(input_ids=ids).pooler_output
+        return pooled
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks, the lowest first."""
+        return list(self.tower.encoder.layers)
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """The last norm."""
+        return [self.tower.final_layer_norm]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The map into the shared space."""
+        return [self.tower.head if self.siglip else self.projection]
