@@ -1,8 +1,9 @@
 """Requests to one DICOMweb server: the address that the user gave, and no other.
 
 No proxy of the environment and no redirect is followed, certificates are verified, answers have a
-size limit and a time limit. Credentials come from the environment alone, and are sent over TLS or
-to this machine only. Nothing that the server says is quoted in messages.
+size limit, and a time limit from the connection to the last byte. Credentials come from the
+environment alone, and are sent over TLS or to this machine only. Nothing that the server says is
+quoted in messages.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import base64
 import ipaddress
 import json
 import os
+import socket
+import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from http.client import HTTPException
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -28,6 +33,8 @@ PAGE = 200
 """Matches asked for at a time; a server may give fewer."""
 MOST_JSON = 64 << 20
 """Bytes of a list of matches."""
+MOST_SECONDS = 300.0
+"""Of an answer, from the connection to its last byte."""
 _ANY_SYNTAX = 'multipart/related; type="application/dicom"; transfer-syntax=*'
 
 Match = dict[str, Any]
@@ -40,6 +47,7 @@ class DicomWeb:
     Args:
         url: base of its services, as ``https://pacs.example/dicom-web``.
         timeout: seconds that a connection, or the next bytes of an answer, may take.
+        total: seconds that a whole answer may take.
         environment: where credentials are looked for: `TOKEN` (sent as a bearer token), or `USER`
             and `PASSWORD` (HTTP basic).
 
@@ -48,18 +56,21 @@ class DicomWeb:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 30.0, environment: Mapping[str, str] | None = None
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        total: float = MOST_SECONDS,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.url = _checked(url)
-        self._timeout = timeout
+        self._timeout, self._total = timeout, total
         self._secret = _secret(os.environ if environment is None else environment)
         if self._secret and not (self.is_local or self.url.startswith("https://")):
             raise UserError(
                 f"{self.url}: credentials are not sent without encryption; use https, or remove"
                 f" {TOKEN}, {USER} and {PASSWORD} from the environment."
             )
-        # Neither a proxy of the environment nor a redirect may carry a request elsewhere.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
 
     @property
     def is_local(self) -> bool:
@@ -143,13 +154,23 @@ class DicomWeb:
         request = urllib.request.Request(f"{self.url}/{path}", headers={"Accept": accept})
         if self._secret:
             request.add_unredirected_header("Authorization", self._secret)
+        deadline = _Deadline(self._total)
+        # Neither a proxy of the environment nor a redirect may carry a request elsewhere.
+        no_proxy = urllib.request.ProxyHandler({})
+        opener = urllib.request.build_opener(no_proxy, _NoRedirect(), *deadline.handlers())
         try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
+            with deadline, opener.open(request, timeout=self._timeout) as answer:
                 body = answer.read(most + 1)
                 content_type = answer.headers.get("Content-Type") or ""
+            deadline.check()
         except urllib.error.HTTPError as error:
             raise UserError(f"{self.url}: {_of_status(error.code)}") from None
         except (OSError, HTTPException, ValueError) as error:
+            if deadline.passed:
+                raise UserError(
+                    f"{self.url}: had not finished an answer after {self._total:g} s; ask for less,"
+                    " or try again."
+                ) from None
             reason = getattr(error, "reason", error)
             name = type(reason if isinstance(reason, Exception) else error).__name__
             raise UserError(
@@ -182,6 +203,61 @@ def _known(match: Match, seen: set[str]) -> bool:
         return True
     seen.add(key)
     return False
+
+
+class _Deadline:
+    """Ends the connections of a request when it has taken too long.
+
+    A limit on each read is none on the answer: a server may send a byte now and then, or one
+    "100 Continue" after the other.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def check(self) -> None:
+        """Raise if the answer was cut off."""
+        if self.passed:
+            raise TimeoutError
+
+    def handlers(self) -> tuple[urllib.request.BaseHandler, ...]:
+        """What opens connections that this one can end."""
+        sockets = self._sockets
+
+        class Plain(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        class Encrypted(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                sockets.append(self.sock)
+
+        class Http(urllib.request.HTTPHandler):
+            def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+                return self.do_open(Plain, request)
+
+        class Https(urllib.request.HTTPSHandler):
+            def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+                return self.do_open(Encrypted, request, context=ssl.create_default_context())
+
+        return Http(), Https()
+
+    def _end(self) -> None:
+        self.passed = True
+        for connection in self._sockets:
+            with suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from email.message import Message
+from email.utils import collapse_rfc2231_value
 
 
 def media_type(content_type: str) -> tuple[str, dict[str, str]]:
@@ -10,7 +11,10 @@ def media_type(content_type: str) -> tuple[str, dict[str, str]]:
     message = Message()
     message["Content-Type"] = content_type
     pairs = message.get_params(failobj=[]) or []
-    return message.get_content_type(), {name.lower(): value for name, value in pairs[1:]}
+    # RFC 2231 writes boundary*=utf-8''B, of which the email package makes three values.
+    return message.get_content_type(), {
+        name.lower(): collapse_rfc2231_value(value) for name, value in pairs[1:]
+    }
 
 
 def parts_of(body: bytes, boundary: str) -> list[bytes]:

@@ -18,7 +18,9 @@ from medclip_debias.files import atomic_file
 MOST_STUDIES = 1000
 MOST_INSTANCES = 10_000
 """Of a series, and series of a study."""
-_UID = re.compile(r"[0-9.]{1,64}")
+MOST_LISTED = 50_000
+"""Instances and series of all studies together."""
+_UID = re.compile(r"(?=.{1,64}$)[0-9]+(\.[0-9]+)*")
 _QUERY = re.compile(r"([A-Za-z0-9]{1,64})=(.*)", re.DOTALL)
 _STUDY, _SERIES, _INSTANCE = "0020000D", "0020000E", "00080018"
 _CLASS, _MODALITY, _FRAMES = "00080016", "00080060", "00280008"
@@ -33,10 +35,12 @@ class Received:
 
     Attributes:
         files: the radiographs, numbered in the order of the server's list.
+        listed: series and instances that the server listed.
         left_aside: instances and studies that are none of them, by kind.
     """
 
     files: list[Path] = field(default_factory=list)
+    listed: int = 0
     left_aside: Counter[str] = field(default_factory=Counter)
 
     def told(self) -> str:
@@ -99,8 +103,7 @@ def receive(
     wanted = list(dict.fromkeys([*studies, *_matching(server, query, found)]))
     instances: list[tuple[str, str, str]] = []
     for study in wanted:
-        listed = _instances(server, study, found)
-        instances += listed
+        instances += _instances(server, study, found)
     failed = ""
     for number, place in enumerate(instances, start=1):
         path = folder / f"{number:04d}.dcm"
@@ -157,12 +160,14 @@ def _instances(server: DicomWeb, study: str, found: Received) -> list[tuple[str,
     wanted = {"includefield": ",".join((_CLASS, _MODALITY, _FRAMES))}
     places = []
     for listed in server.search(f"studies/{study}/series", {}, MOST_INSTANCES):
+        _count(server, found)
         series = first(listed, _SERIES)
         if not _UID.fullmatch(series):
             found.left_aside["series without a valid UID"] += 1
             continue
         path = f"studies/{study}/series/{series}/instances"
         for match in server.search(path, wanted, MOST_INSTANCES):
+            _count(server, found)
             kind = kind_of_instance(
                 first(match, _CLASS),
                 first(match, _MODALITY) or first(listed, _MODALITY),
@@ -176,6 +181,15 @@ def _instances(server: DicomWeb, study: str, found: Received) -> list[tuple[str,
             else:
                 places.append((study, series, instance))
     return places
+
+
+def _count(server: DicomWeb, found: Received) -> None:
+    found.listed += 1
+    if found.listed > MOST_LISTED:
+        raise UserError(
+            f"{server.url}: lists more than {MOST_LISTED:,} series and instances of these studies;"
+            " ask for fewer studies."
+        )
 
 
 def _keep(path: Path, content: bytes, instance: str) -> None:

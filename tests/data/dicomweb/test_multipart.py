@@ -50,3 +50,10 @@ def test_parameters_lose_their_quotes():
         "a b;c",
     )
     assert media_type("")[1] == {}
+
+
+def test_a_parameter_in_another_character_set_is_its_text():
+    """RFC 2231; the email package gives such a value as three."""
+    _, found = media_type("multipart/related; boundary*=utf-8''B%20b")
+    assert found["boundary"] == "B b"
+    assert parts_of(b"--B b\r\n\r\nx\r\n--B b--", found["boundary"]) == [b"x"]

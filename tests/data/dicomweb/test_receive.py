@@ -1,9 +1,15 @@
 """Studies from a DICOMweb server on loopback: what comes, what is left aside, what is refused."""
 
+import socket
+import threading
+import time
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from pydicom.uid import generate_uid
 
+from medclip_debias.data.dicomweb import receive as receive_module
 from medclip_debias.data.dicomweb.client import DicomWeb
 from medclip_debias.data.dicomweb.receive import fetch, receive
 from medclip_debias.data.images import read_radiograph
@@ -138,6 +144,43 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path):
         fetch("http://127.0.0.1:9/dicom-web", tmp_path, [STUDY], (), print)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"HTTP/1.1 200 OK\r\nContent-Type: application/dicom+json\r\n\r\n", *[b" "] * 100],
+        [b"HTTP/1.1 100 Continue\r\n\r\n"] * 100,
+        [b"HTTP/1.1 200 OK\r\n", *[b"X: y\r\n"] * 100],
+    ],
+    ids=["drips", "continues", "headers"],
+)
+def test_a_server_that_never_ends_its_answer_is_left(parts):
+    """Each read is in time; the whole is not."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(4096)
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/dicom-web"
+    began = time.monotonic()
+    with pytest.raises(UserError, match="had not finished an answer after 1 s"):
+        list(DicomWeb(url, timeout=5, total=1, environment={}).search("studies", {}, 10))
+    assert time.monotonic() - began < 5
+    listener.close()
+
+
+def test_a_server_that_lists_without_end_is_left(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(receive_module, "MOST_LISTED", 6)
+    with pytest.raises(UserError, match="lists more than 6 series and instances"):
+        fetch(server.url, tmp_path / "in", [STUDY], (), print)
+
+
 def test_proxies_of_the_environment_are_not_used(server, tmp_path, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert fetch(server.url, tmp_path / "in", [OTHER_STUDY], (), print)
@@ -148,6 +191,8 @@ def test_proxies_of_the_environment_are_not_used(server, tmp_path, monkeypatch):
     [
         (["../../etc"], [], "digits and dots"),
         (["1.2/series"], [], "digits and dots"),
+        ([".."], [], "digits and dots"),
+        (["1..2"], [], "digits and dots"),
         ([], ["StudyDate"], "no KEY=VALUE"),
         ([], ["limit=5"], "no KEY=VALUE"),
         ([], [], "which studies"),
