@@ -3,6 +3,7 @@
     python scripts/bench/evidence.py scale PREPARED        377,000 studies x 400,000 sentences
     python scripts/bench/evidence.py truth PREPARED TRUTH  against a phantom's images
     python scripts/bench/evidence.py world FOLDER          which findings Open-i's reports mention
+    python scripts/bench/evidence.py denials PREPARED      what the sentences of agreeing pairs say
 
 PREPARED has claims (`medclip-debias claims`). The set of ``scale`` is made up: its sentences have
 the claims of PREPARED's, with sides, zones and severities drawn anew; the n-th commonest is said
@@ -130,15 +131,53 @@ def world(folder: Path) -> None:
         print(f"| {name} | {shares[name]:.2f} |")
 
 
+def denials(folder: Path) -> None:
+    """Of all pairs of a training study and another one's sentence, which agree, and what they say.
+
+    A sentence counts as often as other studies say it.
+    """
+    prepared = PreparedSet.open(folder)
+    evidence, claims = Evidence.open(prepared), read_claims(prepared).claims
+    is_train = (prepared.studies["split"] == "train").to_numpy()
+    rows = {name: n for n, name in enumerate(prepared.studies["study_id"])}
+    places = {text: n for n, text in enumerate(prepared.texts)}
+    occurrences = np.array(
+        [
+            (rows[study], places[text])
+            for study, text in prepared.sentences[["study_id", "text"]].itertuples(index=False)
+            if is_train[rows[study]]
+        ]
+    )
+    studies, row_of = np.unique(occurrences[:, 0], return_inverse=True)
+    sentences, column_of = np.unique(occurrences[:, 1], return_inverse=True)
+    times_said = np.tile(np.bincount(column_of), (len(studies), 1))
+    np.subtract.at(times_said, (row_of, column_of), 1)  # a study's own occurrences
+    verdicts = evidence.pairs(studies, sentences)
+    polarities = [{claim.present for claim in claims[n]} for n in sentences]
+    kinds = {
+        "nothing absent (findings)": np.array([p == {True} for p in polarities]),
+        "nothing present (denials)": np.array([p == {False} for p in polarities]),
+        "both": np.array([len(p) == 2 for p in polarities]),
+        "no claim": np.array([not p for p in polarities]),
+    }
+    pairs, agreeing = times_said.sum(), times_said[verdicts == 1].sum()
+    print(f"{len(studies):,} training studies, {pairs:,} pairs, {agreeing / pairs:.3f} agree\n")
+    print("| the sentence claims | of all pairs | of agreeing pairs |\n| --- | ---: | ---: |")
+    for name, chosen in kinds.items():
+        share = times_said[:, chosen].sum() / pairs
+        found = (times_said * (verdicts == 1))[:, chosen].sum() / agreeing
+        print(f"| {name} | {share:.4f} | {found:.4f} |")
+
+
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["scale", "truth", "world"])
+    parser.add_argument("what", choices=["scale", "truth", "world", "denials"])
     parser.add_argument("paths", type=Path, nargs="+")
     chosen = parser.parse_args()
-    {"scale": scale, "truth": truth, "world": world}[chosen.what](*chosen.paths)
+    {"scale": scale, "truth": truth, "world": world, "denials": denials}[chosen.what](*chosen.paths)
 
 
 if __name__ == "__main__":
