@@ -56,10 +56,11 @@ def cells_of(folder: Path) -> pd.DataFrame:
         if not path.is_file():
             raise UserError(f"{path}: is missing; run the grid's experiment again.")
         items = pd.read_parquet(path)
-        names = [name.removeprefix("label.") for name in items if name.startswith("label.")]
+        columns = [str(name) for name in items.columns]
+        names = [name.removeprefix("label.") for name in columns if name.startswith("label.")]
         for name in names:
-            columns = {own: items[f"{kept}.{name}"] for own, kept in SCORES.items()}
-            ranks = {own: values.rank(method="dense") - 1 for own, values in columns.items()}
+            scores = {own: items[f"{kept}.{name}"] for own, kept in SCORES.items()}
+            ranks = {own: values.rank(method="dense") - 1 for own, values in scores.items()}
             part = items[["item", "patient"]].assign(
                 grid=folder.name,
                 setting=row["setting"],
@@ -105,7 +106,7 @@ def mean_auc(cell: pd.DataFrame, score: str, patients: pd.Index, weights: Floats
     for _, own in cell.groupby("class", observed=True):
         labels = own["label"].to_numpy() == 1
         if labels.any() and not labels.all():
-            places = patients.get_indexer(own["patient"])
+            places = patients.get_indexer(pd.Index(own["patient"]))
             ranks = own[score].to_numpy(dtype=np.float64)
             if score == "negative":  # the lower, the likelier is the finding
                 ranks = ranks.max() - ranks

@@ -13,6 +13,7 @@ import openi
 import supervised as reference
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
+from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.training.resolve import load_run
@@ -63,7 +64,7 @@ def test_the_stages_name_one_folder_and_the_config_s_size(tmp_path):
     names = [stage.name for stage in found]
     assert names == [
         *("prepare", "language_model", "claims", "score", "train"),
-        *("evaluate", "probe", "supervised", "report"),
+        *("evaluate", "probe", "supervised", "classifier_of_claims", "report"),
     ]
     how = ["--kind", "openi", "--size", "72"]
     assert found[0].words == ["prepare", "data", f"{tmp_path}/prepared", *how]
@@ -81,6 +82,33 @@ def test_the_supervised_reference_learns_what_the_images_show(prepared, tmp_path
     assert found["classes"]["Cardiomegaly"]["auc"] > 0.95
     assert found["classes"]["Cardiomegaly"]["interval"][1] <= 1
     assert "Edema" in found["refused"]
+
+
+def test_a_classifier_of_claims_learns_what_the_reports_say_and_is_judged_by_the_labels(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    words = ["The heart is enlarged.", "Possible cardiomegaly.", "No acute disease."]
+    rows, views = ["uid,MeSH,findings,impression"], ["uid,filename,projection"]
+    for uid in range(60):
+        rows.append(f"{uid},{'Cardiomegaly' if uid % 2 else 'normal'},{words[uid % 3]},")
+        Image.fromarray(np.eye(72, dtype=np.uint8) * 200).save(tree / f"{uid}_IM-0001-1001.dcm.png")
+        views.append(f"{uid},{uid}_IM-0001-1001.dcm.png,Frontal")
+    (tree / "indiana_reports.csv").write_text("\n".join(rows) + "\n")
+    (tree / "indiana_projections.csv").write_text("\n".join(views) + "\n")
+    data = prepare(tree, tmp_path / "set", PrepareSettings(size=72), workers=1)
+    claim_set(data.folder)
+    names, labels = reference._labels(data)
+    claimed = reference._claimed(data, names)
+    order = data.images["study_id"].str.removeprefix("CXR").astype(int).to_numpy()
+    heart, none = names.index("Cardiomegaly"), names.index("No Finding")
+    expected = np.choose(order % 3, [1.0, np.nan, 0.0])
+    np.testing.assert_array_equal(claimed[:, heart], expected)
+    np.testing.assert_array_equal(claimed[:, none], 1 - expected)
+    assert (labels[:, heart] == order % 2).all()
+    found = reference.supervised(
+        settings(data.folder), tmp_path / "out", steps=2, bootstrap=10, targets="claims"
+    )
+    assert found["targets"] == "claims"
 
 
 def test_a_set_without_both_values_is_refused(prepared, tmp_path, monkeypatch):
