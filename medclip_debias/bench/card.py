@@ -163,6 +163,7 @@ class Card(Settings):
         )
         if not data.get("list", True):  # only a count of boxes, which no figure depends on
             del data["list"]
+        data = {key: value for key, value in data.items() if value != {}}
         return json_hash(content | {"data": data})
 
     @model_validator(mode="after")
