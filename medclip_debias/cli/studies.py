@@ -47,7 +47,6 @@ def study(
 
     The studies come with the source tree (scripts/studies), not with the installed package.
     """
-    from medclip_debias.experiments.publish import publish
     from medclip_debias.experiments.source_tree import studies_of_the_source
 
     studies = studies_of_the_source()
@@ -72,7 +71,7 @@ def study(
                 say=None if as_json else note,
             )
     if publish_to is not None:
-        publish(name, folder, publish_to)
+        studies.publish(name, folder, publish_to)
     if as_json:
         show({key: results[key] for key in ("study", "findings", "figures", "cells")}, as_json)
         return

@@ -131,7 +131,7 @@ and its floor `1/e`. `eta` is the true `rho`, 0 (InfoNCE), the mean of `rho`, ha
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Error and bound over N for each M; error over N for each eta."""
-        from medclip_debias.experiments.plots import labels, line, panels
+        from studies.plots import labels, line, panels
 
         points = flat(rows)
         figure, (left, right) = panels(

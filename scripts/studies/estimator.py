@@ -153,7 +153,7 @@ classes."""
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Share of clamped anchors and AUC of every variant; differences on fresh seeds."""
-        from medclip_debias.experiments.plots import intervals, panels
+        from studies.plots import intervals, panels
 
         search = by_method([r for r in rows if r["role"] == "search"])
         judge = by_method([r for r in rows if r["role"] == "judge"])

@@ -149,7 +149,7 @@ is about .04, where the mean true probability is about .6.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Each metric over eta with the language model's line; tracking over the share."""
-        from medclip_debias.experiments.plots import labels, line, panels
+        from studies.plots import labels, line, panels
 
         figure, axes = panels(5, [*(LABELS[m] for m in SHOWN), "tracking log eta"], rows=2)
         groups = by_method([r for r in rows if r["part"] == "train"])

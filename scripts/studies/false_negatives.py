@@ -148,7 +148,7 @@ number, the rest; `replicates=2` tells them apart.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to InfoNCE with their intervals."""
-        from medclip_debias.experiments.plots import intervals, panels
+        from studies.plots import intervals, panels
 
         groups = by_method([r for r in rows if r["part"] == "train"])
         compared = [name for name in groups if name != BASELINE]

@@ -117,7 +117,7 @@ Top-1 error: a text of each label is sampled, the image picks the higher score; 
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Losses over theta for one setting of example 2, and errors over p2."""
-        from medclip_debias.experiments.plots import labels, line, panels
+        from studies.plots import labels, line, panels
 
         second = [row for row in rows if row["example"] == 2]
         tau = sorted({r["tau"] for r in second})[1]

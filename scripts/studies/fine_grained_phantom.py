@@ -144,7 +144,7 @@ settings and metrics.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Severity and two general metrics over the weight, a line for each form; bars are sd."""
-        from medclip_debias.experiments.plots import labels, line, panels
+        from studies.plots import labels, line, panels
 
         groups = by_method(rows)
         shown = {"severity_auc": "severity AUC", "auc": "AUC", "recall": "Recall"}
@@ -312,7 +312,7 @@ def _figures(groups: Mapping[Any, Mapping[int, Row]], shown: Sequence[str]) -> d
 
 def _mark(axes: Any, x: float, values: Sequence[float], style: int, label: str = "") -> None:
     """Mean and one standard deviation over seeds."""
-    from medclip_debias.experiments.plots import STYLES
+    from studies.plots import STYLES
 
     colour, marker, _ = STYLES[style]
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

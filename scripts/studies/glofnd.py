@@ -125,7 +125,7 @@ Differences are paired over seeds, with 95% t intervals, not corrected for their
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Distance to the quantile; share removed and F1 over alpha; probe over the start."""
-        from medclip_debias.experiments.plots import labels, line, means_with_bars, panels
+        from studies.plots import labels, line, means_with_bars, panels
 
         fixed = [r for r in rows if r["part"] == "fixed"]
         train = [r for r in rows if r["part"] == "train"]

@@ -177,8 +177,8 @@ def plot(grids: Mapping[str, Grid], methods: Sequence[str], path: Path) -> None:
     """
     from matplotlib import rc_context
 
-    from medclip_debias.experiments.plots import intervals, panels
     from medclip_debias.files import atomic_file
+    from studies.plots import intervals, panels
 
     found: dict[str, dict[str, Any]] = {method: {} for method in methods}
     for grid in grids.values():

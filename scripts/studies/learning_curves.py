@@ -67,9 +67,9 @@ def plot(grids: Mapping[str, Any], name: str, methods: Sequence[str], path: Path
     """
     from matplotlib import rc_context
 
-    from medclip_debias.experiments.plots import line, panels
     from medclip_debias.files import atomic_file
     from medclip_debias.palette import STYLES
+    from studies.plots import line, panels
 
     figure, axes = panels(len(SHOWN), [TITLES[metric] for metric in SHOWN])
     for axis, metric in zip(axes, SHOWN, strict=True):

@@ -151,8 +151,8 @@ seeds together."""
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Accuracy over r, over the share of labels, and two pictures."""
-        from medclip_debias.experiments.plots import labels as named
-        from medclip_debias.experiments.plots import line, panels
+        from studies.plots import labels as named
+        from studies.plots import line, panels
 
         shares = sorted({r["share"] for r in rows})
         labels = sorted(float(s) for s in rows[0]["labels"])

@@ -169,8 +169,8 @@ and SimCLR may tell images by those.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Accuracy over r for each share of labels and on the rare types; bars are sd."""
-        from medclip_debias.experiments.plots import labels as named
-        from medclip_debias.experiments.plots import means_with_bars, panels
+        from studies.plots import labels as named
+        from studies.plots import means_with_bars, panels
 
         shares = sorted({r["share"] for r in rows})
         labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)

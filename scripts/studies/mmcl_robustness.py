@@ -183,7 +183,7 @@ probabilities pi_core and pi_spu."""
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Captions in model 1, classes in model 2, digits."""
-        from medclip_debias.experiments.plots import labels, line, panels
+        from studies.plots import labels, line, panels
 
         figure, (first, second, third) = panels(
             3,

@@ -140,7 +140,7 @@ three do here says little of what they would do at their chosen strength.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Each metric over the share of mismatched reports; bars are sd over seeds."""
-        from medclip_debias.experiments.plots import labels, means_with_bars, panels
+        from studies.plots import labels, means_with_bars, panels
 
         figure, axes = panels(len(SHOWN), [LABELS[m] for m in SHOWN], rows=2)
         levels = list(self.settings.noise)

@@ -12,12 +12,12 @@ from pydantic import Field
 from medclip_debias.config import Settings, json_hash
 from medclip_debias.experiments.differences import SeedTables, by_method
 from medclip_debias.experiments.experiment import Cell, Row, Table
-from medclip_debias.experiments.variance import variance_table
 from medclip_debias.files import read_json, write_json
 from studies.phantom_data import PhantomData, make_phantom
 from studies.phantom_methods import Candidate
 from studies.phantom_run import METRICS, PhantomTraining, train_and_measure
 from studies.study import TRAININGS_MOVE, Study
+from studies.variance import variance_table
 
 LABELS = {name: metric.title for name, metric in METRICS.items()}
 SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")

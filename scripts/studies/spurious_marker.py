@@ -177,7 +177,7 @@ the plot every hollow mark is a seed.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Four metrics over the tie: a line for each arm, a hollow mark for each seed."""
-        from medclip_debias.experiments.plots import labels, means_with_seeds, panels
+        from studies.plots import labels, means_with_seeds, panels
 
         shown = ("auc", "auc_against", "auc_marker", "worst_group")
         figure, axes = panels(len(shown), [SHOWN[metric] for metric in shown], rows=2)

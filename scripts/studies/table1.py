@@ -192,7 +192,7 @@ Each regime is a family.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to the baseline with their intervals: a row of panels for each regime."""
-        from medclip_debias.experiments.plots import intervals, panels
+        from studies.plots import intervals, panels
 
         shown = ("auc", "accuracy", "cnr", "recall")
         regimes = self.settings.regimes

@@ -125,7 +125,7 @@ the changes from the shortest to the longest training are another.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Every arm's metrics over the steps; bars are sd over seeds."""
-        from medclip_debias.experiments.plots import labels, means_with_bars, panels
+        from studies.plots import labels, means_with_bars, panels
 
         figure, axes = panels(len(PLOTTED), [LABELS[metric] for metric in PLOTTED], rows=2)
         lengths = self.settings.steps()

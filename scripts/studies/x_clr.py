@@ -135,7 +135,7 @@ are symmetric; InfoNCE of the other studies is not.
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """AUC and Recall over tau_s and over the amount of data; bars are sd over seeds."""
-        from medclip_debias.experiments.plots import labels, means_with_bars, panels
+        from studies.plots import labels, means_with_bars, panels
 
         figure, axes = panels(4, ["temperature of the targets"] * 2 + ["little data"] * 2, rows=2)
         sources = by_method([r for r in rows if r["part"] == "source"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.experiments.plots import intervals, means_with_bars, means_with_seeds, panels
+from studies.plots import intervals, means_with_bars, means_with_seeds, panels
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])

@@ -9,9 +9,9 @@ import pytest
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Experiment, Summary, Table
-from medclip_debias.experiments.plots import line, panels
 from medclip_debias.experiments.runner import joined_row, plan, run_experiment
 from medclip_debias.files import atomic_folder
+from studies.plots import line, panels
 
 
 class RootSettings(Settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medclip_debias.experiments.variance import variance_parts, variance_table
+from studies.variance import variance_parts, variance_table
 
 
 def rows_of(values):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.publish import publish
+from studies.publish import publish
 
 INDEX = "# Studies\n\n<!-- made -->\nold\n<!-- /made -->\n\nend\n"
 
