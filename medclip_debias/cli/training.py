@@ -100,7 +100,7 @@ def train(
 ) -> None:
     """Train a model; run the same command again to resume (exit code 75: stopped by a signal).
 
-    OUT/report.html shows how far it is while it trains, and OUT/train.log every line.
+    OUT/train.log holds every line, and `tensorboard --logdir OUT` shows curves and heatmaps.
     """
     from medclip_debias.training.signals import stop_signals
 
@@ -109,10 +109,9 @@ def train(
     # Before the imports, which take longer than a container is given to stop.
     with stop_signals(at_once=True):
         from medclip_debias.evaluation.validation import validator_of
-        from medclip_debias.reporting.live import LivePage
-        from medclip_debias.training.place import Place, one_error_a_machine
+        from medclip_debias.training.distributed import Place, one_error_a_machine
         from medclip_debias.training.resolve import load_run
-        from medclip_debias.training.run import train as run
+        from medclip_debias.training.train import train as run
 
         place = Place.from_environment()
         first = place.rank == 0
@@ -131,7 +130,6 @@ def train(
                 warn=must_know,
                 say=note,
                 line=log_lines(),
-                watcher=LivePage(chosen) if first else None,
                 longer=longer,
             )
     if not first:

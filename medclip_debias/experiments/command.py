@@ -52,7 +52,7 @@ def run_grid(
     Raises:
         UserError: the grid or a cell of it cannot be used; under torchrun or srun.
     """
-    from medclip_debias.training.processes import Place
+    from medclip_debias.training.distributed import Place
 
     if Place.from_environment().world > 1:
         raise UserError(

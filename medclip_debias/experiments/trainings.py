@@ -118,7 +118,7 @@ class Trainings(Experiment):
         return self.folder(cell) / f"evaluate_{json_hash(cell['depends']['evaluate'])[:6]}"
 
     def run_settings(self, cell: Cell) -> RunSettings:
-        """Settings of the run of a cell, for `medclip_debias.training.run.train`."""
+        """Settings of the run of a cell, for `medclip_debias.training.train.train`."""
         from medclip_debias.data.store import PreparedSet
         from medclip_debias.training.settings import RunSettings
 
@@ -217,7 +217,7 @@ class Trainings(Experiment):
         from medclip_debias.evaluation.catalogue import COMPARED, value_at
         from medclip_debias.evaluation.evaluate import evaluate
         from medclip_debias.evaluation.validation import validator_of
-        from medclip_debias.training.run import train
+        from medclip_debias.training.train import train
 
         given = self.settings.evaluate
         try:

@@ -16,12 +16,10 @@ from typing import IO, Any
 import torch
 
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import atomic_file, remove_leftovers, write_text
+from medclip_debias.files import atomic_file, write_text
 
 KEEP = 2
 _NAME = re.compile(r"step_(\d{8})\.pt")
-# What earlier versions left there, whose names do not say which process wrote them.
-_EARLIER = re.compile(r"\.(step|best)_\d{8}\.pt(\.sha256)?\.[a-z0-9_]{8}\.(pt|sha256)")
 _BEST = re.compile(r"best_(\d{8})\.pt(\.sha256)?")
 
 
@@ -51,17 +49,6 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(
         path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_file()
     )
-
-
-def clean(folder: Path) -> None:
-    """Remove what killed processes left in ``folder`` while writing; call it as its one owner.
-
-    Whatever else lies there is not ours, and stays.
-    """
-    remove_leftovers(folder)
-    for path in list(folder.iterdir()):
-        if _EARLIER.fullmatch(path.name) and path.is_file():
-            path.unlink()
 
 
 def drop_checkpoints(folder: Path, *, keep: int = 0) -> None:

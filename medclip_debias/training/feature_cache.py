@@ -38,9 +38,9 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training.distributed import share_from_first
 from medclip_debias.training.optim import frozen_depth, frozen_part
 from medclip_debias.training.precision import Precision
-from medclip_debias.training.processes import share_from_first
 from medclip_debias.training.settings import RunSettings
 
 FORMAT = 1

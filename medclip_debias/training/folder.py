@@ -6,7 +6,7 @@ under, so that neither can be exchanged unseen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from medclip_debias.files import (
     write_text,
 )
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.training.checkpoint import checkpoints, clean, drop_checkpoints
+from medclip_debias.training.checkpoint import checkpoints, drop_checkpoints
 from medclip_debias.training.trainer import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
@@ -108,7 +108,7 @@ def open_folder(
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
-        clean(folder)
+        remove_leftovers(folder)
         if fresh:
             drop_checkpoints(folder)
         if not checkpoints(folder):
@@ -216,7 +216,6 @@ def check_bond(
     path: Path,
     *,
     allow_changed_data: bool,
-    say: Callable[[str], None],
 ) -> None:
     """See that a checkpoint was written by this run and not by another in the same folder.
 
@@ -225,22 +224,16 @@ def check_bond(
         state: content of the checkpoint.
         path: its file.
         allow_changed_data: let one pass that was trained on another prepared set.
-        say: called when the checkpoint does not say, as those of earlier versions do not.
 
     Raises:
         UserError: it is of a run with other settings or other data.
     """
     mine = bond(trainer)
-    if _SETTINGS_HASH not in state:
-        say(
-            f"{path}: does not say which settings it was written under, as an earlier version "
-            "wrote it; those of settings.yaml beside it are taken."
-        )
-        return
+    written_under = state.get(_SETTINGS_HASH)
     earlier = (_bound(trainer) | plan for plan in plans(trainer.settings.out))
-    if state[_SETTINGS_HASH] not in (mine[_SETTINGS_HASH], *map(json_hash, earlier)):
+    if written_under not in (mine[_SETTINGS_HASH], *map(json_hash, earlier)):
         raise UserError(
-            f"{path}: was written under other settings (hash {state[_SETTINGS_HASH]}) than "
+            f"{path}: was written under other settings (hash {written_under}) than "
             f"settings.yaml now says ({mine[_SETTINGS_HASH]}): another run trained in this folder, "
             "or the file was edited. Bring the right one back, give another 'out', or --fresh to "
             "start over."

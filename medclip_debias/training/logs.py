@@ -1,4 +1,4 @@
-"""Metrics of a run: CSV rows, TensorBoard scalars, and Weights & Biases where it is asked for."""
+"""What a run writes down: ``train.log``, tables, TensorBoard, and Weights & Biases if asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,27 +15,33 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import yaml
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
+from medclip_debias.training.pace import clock
+from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.signals import StoppedBySignalError
+from medclip_debias.training.validation_state import BestSoFar
+
+FILE = "train.log"
 
 _log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Everything a run writes down, of training (``metrics.csv``) and of ``validation.csv``.
+    """Everything that process 0 of a run writes down beside its weights.
 
-    Only numbers leave it, and to Weights & Biases also the settings it is given: never a
+    Only numbers go to Weights & Biases, and the settings of ``train`` and ``loss``: never a
     report's text.
 
     Args:
-        folder: of the run.
-        resume_at: rows after this step are dropped: they belong to steps that are taken again.
-        wandb: ``off``, ``offline`` (files only) or ``online``.
-        project: of Weights & Biases.
-        settings: shown there.
+        settings: of the run.
+        start: steps done before. Rows after it are dropped: those steps are taken again.
+        identity: all settings and hashes, which TensorBoard shows as text.
         warn: called with a sentence about a table whose rows were lost.
+        line: called with each line of ``train.log``, and whether such lines are frequent.
 
     Raises:
         UserError: Weights & Biases is asked for and not installed, or a file cannot be written.
@@ -42,30 +49,64 @@ class RunLog:
 
     def __init__(
         self,
-        folder: Path,
-        resume_at: int,
-        *,
-        wandb: Literal["off", "offline", "online"] = "off",
-        project: str = "",
-        settings: Mapping[str, Any] | None = None,
+        settings: RunSettings,
+        start: int,
+        identity: Mapping[str, Any],
         warn: Callable[[str], None] = _log.warning,
+        line: Callable[[str, bool], None] | None = None,
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._far = _start_wandb(folder, wandb, project, settings or {}) if wandb != "off" else None
-        self._training = _CsvLog(folder / "metrics.csv", resume_at, warn)
-        self._validation = _CsvLog(folder / "validation.csv", resume_at, warn)
-        board = folder / "tensorboard"
+        self._out, self._options, self._line = settings.out, settings.train, line
+        mode, project = settings.train.wandb, settings.train.wandb_project
+        shown = {name: identity[name] for name in ("train", "loss", "provenance")}
+        self._wandb = _start_wandb(self._out, mode, project, shown) if mode != "off" else None
+        self._training = _CsvLog(self._out / "metrics.csv", start, warn)
+        self._validation = _CsvLog(self._out / "validation.csv", start, warn)
+        board = self._out / "tensorboard"
         with _writable(board):
-            self._board = SummaryWriter(str(board), purge_step=resume_at + 1)
+            self._board = SummaryWriter(str(board), purge_step=start + 1)
+        text = yaml.safe_dump(dict(identity), sort_keys=False)
+        self.write_text("settings", "```yaml\n" + text + "```", start)
+        if start:
+            self.say(f"resumed after step {start} of {settings.train.steps}")
+        else:
+            (self._out / FILE).unlink(missing_ok=True)
 
-    def write(self, row: Mapping[str, float]) -> None:
+    def say(self, text: str, frequent: bool = False) -> None:
+        """Write one line of ``train.log``, with the time before it."""
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}"
+        path = self._out / FILE
+        with _writable(path), path.open("a", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+        if self._line:
+            self._line(text, frequent)
+
+    def write_row(self, row: Mapping[str, float], seconds_left: float) -> None:
         """Add one row of training, with its ``step``."""
         self._write(self._training, row, "")
+        self.say(
+            f"step {row['step']} of {self._options.steps}, lr {row['lr']:.3g}, "
+            f"{row['images_per_second']:.1f} images/s, loss {row['loss']:.4f}, "
+            f"elapsed {clock(row['seconds'])}, left {clock(seconds_left)}",
+            frequent=True,
+        )
 
-    def write_validation(self, row: Mapping[str, float]) -> None:
-        """Add one row of validation, with its ``step``."""
-        self._write(self._validation, row, "validation/")
+    def write_validation(self, step: int, metrics: Mapping[str, float], best: BestSoFar) -> None:
+        """Add one row of validation; ``best`` has seen it."""
+        self._write(self._validation, {"step": step} | dict(metrics), "validation/")
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        judged = "the best so far"
+        if best.waited and best.value is not None:
+            judged = f"best is step {best.step} ({best.metric} {best.value:.4g})"
+            if best.patience:
+                judged += f"; {best.waited} of {best.patience} in a row without a better one"
+        self.say(f"step {step}, validation: {shown}; {judged}")
+
+    def write_text(self, name: str, text: str, step: int = 0) -> None:
+        """Add a text (Markdown) to TensorBoard; it goes nowhere else."""
+        with _writable(Path(self._board.log_dir)):
+            self._board.add_text(name, text, step)
 
     def write_picture(self, name: str, picture: NDArray[np.uint8], step: int) -> None:
         """Add a picture ``[H, W, 3]`` to TensorBoard; it goes nowhere else."""
@@ -79,8 +120,8 @@ class RunLog:
         with _writable(Path(self._board.log_dir)):
             for name, value in scalars.items():
                 self._board.add_scalar(name, value, step)
-        if self._far is not None:
-            self._far.log(scalars, step=step)
+        if self._wandb is not None:
+            self._wandb.log(scalars, step=step)
 
     def __enter__(self) -> RunLog:
         return self
@@ -92,13 +133,17 @@ class RunLog:
         trace: TracebackType | None,
     ) -> None:
         try:
+            if isinstance(error, StoppedBySignalError):
+                self.say(str(error))
+            elif isinstance(error, UserError):
+                self.say("ended by an error, which the terminal says")
             with _writable(Path(self._board.log_dir)):
                 self._board.close()
         except UserError:
             if kind is None:  # else there is something more important to say
                 raise
-        if self._far is not None:
-            self._far.finish(exit_code=0 if kind is None else 1)
+        if self._wandb is not None:
+            self._wandb.finish(exit_code=0 if kind is None else 1)
 
 
 def _start_wandb(
@@ -163,21 +208,21 @@ class _CsvLog:
         if step == 0 or not os.path.lexists(self.path):
             self.path.unlink(missing_ok=True)
             return []
-        columns, found = _whole_rows(self.path)
+        columns, rows = _read_rows(self.path)
         if "step" not in columns:
-            aside = ""
+            remains = ""
             if self.path.stat().st_size:
-                kept = self.path.with_suffix(".damaged.csv")
-                self.path.replace(kept)
-                aside = f" What is left of it is in {kept.name}."
+                damaged = self.path.with_suffix(".damaged.csv")
+                self.path.replace(damaged)
+                remains = f" What is left of it is in {damaged.name}."
             else:
                 self.path.unlink()
             warn(
                 f"{self.path}: is damaged, so its rows up to step {step} are lost; the rows of "
-                f"later steps go into a new file.{aside}"
+                f"later steps go into a new file.{remains}"
             )
             return []
-        rows = [row for row in found if float(row["step"]) <= step]
+        rows = [row for row in rows if float(row["step"]) <= step]
         with atomic_file(self.path) as temporary, temporary.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, columns)
             writer.writeheader()
@@ -189,11 +234,11 @@ def last_loss(path: Path) -> float:
     """The ``loss`` of the last row of a table; nan where there is none."""
     rows: list[dict[str, str]] = []
     with suppress(OSError):
-        rows = _whole_rows(path)[1]
+        rows = _read_rows(path)[1]
     return float(rows[-1].get("loss", math.nan)) if rows else math.nan
 
 
-def _whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns, and the rows but for one that was cut off when the machine stopped.
 
     A file that is no table at all has no columns.

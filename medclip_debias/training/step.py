@@ -39,11 +39,11 @@ from medclip_debias.models.batch_norm import StepBatchNorm2d
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.starting import TrainableModel
+from medclip_debias.training.distributed import total
 from medclip_debias.training.feature_cache import FeatureCache
 from medclip_debias.training.fields import BatchFields
 from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
 from medclip_debias.training.precision import Precision
-from medclip_debias.training.processes import total
 from medclip_debias.training.settings import TrainSettings
 
 # First word of the seed of what is masked, so that it shares no stream with the batches.

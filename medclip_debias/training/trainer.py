@@ -35,6 +35,7 @@ from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_nor
 from medclip_debias.models.device import best_device
 from medclip_debias.models.dual_encoder import DualEncoder, load_state
 from medclip_debias.models.starting import Start, TrainableModel, start_training
+from medclip_debias.training.distributed import average_gradients
 from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, excludes_own_study
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
@@ -48,7 +49,6 @@ from medclip_debias.training.optim import (
     trained,
 )
 from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
-from medclip_debias.training.processes import average_gradients
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings, check_text_features
 from medclip_debias.training.step import CachedGradients, shares_loss

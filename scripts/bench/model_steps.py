@@ -25,8 +25,8 @@ from common import machine
 from medclip_debias.config import validate
 from medclip_debias.configs import config_file
 from medclip_debias.experiments.grid import Run, read_grid, runs
-from medclip_debias.training.run import train
 from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.train import train
 
 LEFT_OUT = 6  # steps at the start: caches fill, memory is asked for
 

@@ -331,7 +331,7 @@ def traffic(trainer: Trainer, batch: int, world: int) -> tuple[int, int]:
     """Bytes gathered forward, and bytes summed up backward, in one step of ``world`` processes.
 
     Forward: all sentences' vectors and all rows of scores. Backward: their gradients, and those
-    of all parameters. All in float32 (`losses/distributed.py`, `training/processes.py`).
+    of all parameters. All in float32 (`losses/distributed.py`, `training/distributed.py`).
     """
     whole = batch * world
     gathered = 4 * (whole * trainer.model.dim + whole * whole)

@@ -12,10 +12,10 @@ from medclip_debias.config import SimilaritySettings
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training.place import Place
-from medclip_debias.training.processes import together
-from medclip_debias.training.run import train
+from medclip_debias.training.distributed import Place, process_group
 from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.train import train
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
@@ -61,7 +61,7 @@ def test_two_processes_train_as_one_does(run, whole, tmp_path, kind):
 
     def work():
         place = Place.from_environment()
-        with together(place, "cpu") as (ranks, device):
+        with process_group(place, "cpu", StallTimer(0)) as (ranks, device):
             found = after(of_kind(run, kind), ranks=ranks, device=device)
             if place.rank == 0:
                 torch.save(found, tmp_path / "two.pt")

@@ -14,9 +14,9 @@ import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.training.place import Place
-from medclip_debias.training.processes import together
-from medclip_debias.training.run import train
+from medclip_debias.training.distributed import Place, process_group
+from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.train import train
 from tests.training.conftest import in_processes
 
 
@@ -151,7 +151,10 @@ def test_a_job_number_that_is_none_is_one_sentence(monkeypatch):
     for name in ("MASTER_PORT", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "12[3]")
-    with pytest.raises(UserError, match="SLURM_JOB_ID"), together(Place(0, 2, 0), "cpu"):
+    with (
+        pytest.raises(UserError, match="SLURM_JOB_ID"),
+        process_group(Place(0, 2, 0), "cpu", StallTimer(0)),
+    ):
         pass
     assert "MASTER_PORT" not in os.environ
 

@@ -12,8 +12,8 @@ from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.folder import CONTINUED
-from medclip_debias.training.run import train
 from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.train import train
 from tests.training.conftest import same, weights
 
 FULL = {"ema": 0.9, "validate_every": 2, "batch_size": 4, "keep": "best", "schedule": "constant"}

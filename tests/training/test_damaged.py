@@ -15,7 +15,7 @@ import yaml
 from medclip_debias.cli import run as command
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, hash_path
-from medclip_debias.training.run import train
+from medclip_debias.training.train import train
 
 # Checkpoints after steps 1 and 2 of 3, so that a start that finds them takes one step.
 TRAIN = {

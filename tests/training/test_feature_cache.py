@@ -17,11 +17,11 @@ from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.training.distributed import Place, process_group
 from medclip_debias.training.feature_cache import _alone
-from medclip_debias.training.place import Place
-from medclip_debias.training.processes import together
-from medclip_debias.training.run import train
 from medclip_debias.training.settings import TrainSettings
+from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.train import train
 from medclip_debias.training.trainer import Trainer
 from tests.disk import files_of_at_most
 from tests.training.conftest import in_processes, largest_difference, same
@@ -148,7 +148,7 @@ def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
 
     def work():
         place = Place.from_environment()
-        with together(place, "cpu") as (ranks, device):
+        with process_group(place, "cpu", StallTimer(0)) as (ranks, device):
             trainer = Trainer(settings, ranks=ranks, device=device)
             for step in range(2):
                 trainer.step(step)

@@ -1,33 +1,160 @@
-"""Tables of a run's figures, also as a crash of the machine leaves them."""
+"""What a run writes down: lines, tables (also as a crash leaves them), and TensorBoard."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import shutil
 
 import pytest
 
-from medclip_debias.training.logs import RunLog, last_loss
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.training.logs import FILE, RunLog, last_loss
+from medclip_debias.training.pace import Pace
+from medclip_debias.training.train import train
+from tests.training.conftest import same, weights
 
-WHOLE = "step,loss,scale\n10,2.5,14\n20,1.5,13\n"
+WHOLE = "step,loss,lr,images_per_second,seconds\n10,2.5,1,8,9\n20,1.5,1,8,18\n"
+IDENTITY = {"train": {}, "loss": {}, "provenance": {}}
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  "
+ROW = (
+    TIME + r"step (\d+) of (\d+), lr (\S+), [\d.]+ images/s, loss ([\d.]+), "
+    r"elapsed \d+:\d\d:\d\d, left \d+:\d\d:\d\d"
+)
 
 
-@pytest.mark.parametrize("torn", ["", "30", "30,", "30,1.25", "30,x,1", "\x00\x00\x00"])
-def test_a_row_that_was_cut_off_is_dropped(tmp_path, torn):
-    path = tmp_path / "metrics.csv"
+@pytest.fixture
+def networks():
+    return "tiny"
+
+
+@pytest.mark.parametrize("torn", ["", "30", "30,", "30,1.25", "30,x,1,8,9", "\x00\x00\x00"])
+def test_a_row_that_was_cut_off_is_dropped(run, torn):
+    settings = run()
+    settings.out.mkdir()
+    path = settings.out / "metrics.csv"
     path.write_text(WHOLE + torn)
     assert last_loss(path) == 1.5
-    with RunLog(tmp_path, 30) as log:
-        log.write({"step": 40, "loss": 1.0, "scale": 12.0})
-    assert path.read_text() == WHOLE + "40,1,12\n"
+    with RunLog(settings, 30, IDENTITY) as log:
+        row = {"step": 40, "loss": 1.0, "lr": 1.0, "images_per_second": 8.0, "seconds": 36.0}
+        log.write_row(row, 0.0)
+    assert path.read_text() == WHOLE + "40,1,1,8,36\n"
 
 
-def test_rows_of_steps_that_are_taken_again_are_dropped(tmp_path):
-    path = tmp_path / "metrics.csv"
+def test_rows_of_steps_that_are_taken_again_are_dropped(run):
+    settings = run()
+    settings.out.mkdir()
+    path = settings.out / "metrics.csv"
     path.write_text(WHOLE)
-    with RunLog(tmp_path, 10):
+    with RunLog(settings, 10, IDENTITY):
         pass
-    assert path.read_text() == "step,loss,scale\n10,2.5,14\n"
+    assert path.read_text() == WHOLE[: WHOLE.index("20,")]
     assert last_loss(path) == 2.5
-    with RunLog(tmp_path, 0):
+    with RunLog(settings, 0, IDENTITY):
         pass
     assert math.isnan(last_loss(path))
+
+
+def falling():
+    """A validation whose second call is the best."""
+    values = iter((0.25, 0.5, 0.375, 0.125))
+    return lambda model: {"recall_at_10": next(values)}
+
+
+def test_the_lines_say_step_rate_speed_loss_validation_and_what_is_kept(run):
+    settings = run(steps=6, validate_every=2, keep="best", patience=3)
+    seen = []
+    train(settings, validator=falling(), line=lambda text, frequent: seen.append((text, frequent)))
+    lines = (settings.out / FILE).read_text().splitlines()
+    assert lines == [text for text, _ in seen]
+    rows = [re.fullmatch(ROW, line) for line in lines]
+    assert [row[1] for row in rows if row] == ["2", "4", "6"]
+    assert [frequent for _, frequent in seen] == [row is not None for row in rows]
+    others = [line[21:] for line, row in zip(lines, rows, strict=True) if not row]
+    assert others == [
+        "step 2, validation: recall_at_10 0.25; the best so far",
+        "step 4, validation: recall_at_10 0.5; the best so far",
+        "step 6, validation: recall_at_10 0.375; best is step 4 (recall_at_10 0.5); "
+        "1 of 3 in a row without a better one",
+        "finished: the model folder holds the weights after step 4, the best by recall_at_10 "
+        "(train.keep: best)",
+    ]
+
+
+def test_a_stopped_run_says_where_and_a_resumed_one_goes_on_below(run, monkeypatch):
+    settings = run(steps=4, ema=0.5)
+
+    def stop(done, *_):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, progress=stop)
+    train(settings)
+    lines = [line[21:] for line in (settings.out / FILE).read_text().splitlines()]
+    assert "resumed after step 2 of 4" in lines
+    assert len([line for line in lines if line.startswith("step 4 of 4, ")]) == 1
+    assert lines[-1] == (
+        "finished: the model folder holds the moving average of the weights after step 4, the last"
+        " (train.keep: last)"
+    )
+
+
+def test_what_is_left_is_reckoned_from_the_steps_of_this_start(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("medclip_debias.training.pace.time.perf_counter", lambda: now[0])
+    pace = Pace(8, start=50, steps=100)
+    now[0] = 130.0
+    assert (pace.elapsed, pace.left(60)) == (30.0, 120.0)  # 3 s a step, 40 steps
+
+
+def events(settings):
+    """What TensorBoard would show."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(settings.out / "tensorboard"))
+    board.Reload()
+    return board
+
+
+def test_tensorboard_shows_scalars_settings_and_heatmaps_and_changes_no_weights(run):
+    plain = run("plain", steps=4, validate_every=2)
+    shown = run("shown", steps=4, validate_every=2, preview="on")
+    models = [train(settings, validator=falling()).model for settings in (plain, shown)]
+    assert same(*map(weights, models))
+    board = events(shown)
+    assert [event.step for event in board.Images("preview")] == [2, 4]
+    (text,) = board.Tensors("settings/text_summary")
+    assert b"kind: infonce" in text.tensor_proto.string_val[0]
+    assert [event.value for event in board.Scalars("validation/recall_at_10")] == [0.25, 0.5]
+    assert [event.step for event in board.Scalars("loss")] == [2, 4]
+    board = events(plain)
+    assert "preview" not in board.Tags()["images"]
+    (text,) = board.Tensors("preview/text_summary")
+    assert b"train.preview is off" in text.tensor_proto.string_val[0]
+
+
+def test_no_sentence_of_a_patient_is_in_tensorboard(run, tmp_path):
+    settings = run(steps=2, preview="auto")
+    real = tmp_path / "real"
+    shutil.copytree(settings.prepared, real)
+    meta = json.loads((real / "meta.json").read_text())
+    (real / "meta.json").write_text(json.dumps(meta | {"synthetic": False}))
+    settings = settings.model_copy(update={"prepared": real})
+    train(settings)
+    assert events(settings).Tags()["images"] == []
+    content = b"".join(path.read_bytes() for path in (settings.out / "tensorboard").iterdir())
+    assert not any(text.encode() in content for text in PreparedSet.open(real).texts)
+
+
+def test_heatmaps_that_cannot_be_drawn_do_not_end_a_run(run, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("medclip_debias.evaluation.preview.pictures", fail)
+    warnings = []
+    settings = run(steps=4, preview="on")
+    assert train(settings, warn=warnings.append).steps == 4
+    (warning,) = warnings
+    assert "shows no more heatmaps (ZeroDivisionError)" in warning

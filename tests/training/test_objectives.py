@@ -27,8 +27,8 @@ from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.fields import BatchFields, RunData, frozen_embeddings
-from medclip_debias.training.run import train
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.train import train
 from tests.training.conftest import same, weights
 
 

@@ -30,7 +30,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation import validation
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints
-from medclip_debias.training.run import train
+from medclip_debias.training.train import train
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, same, weights
 
@@ -420,19 +420,35 @@ def test_a_killed_run_leaves_no_worker_behind(config):
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_stopped_process_ends_the_run(config, capfd, stopped):
+    """The others say so and end; torchrun and srun then end the one that is stopped."""
     path = config(stall_minutes=0.03)
 
+    def number(rank):
+        return Path(path).with_name(f"process{rank}")
+
     def work():
-        mine = int(os.environ["RANK"]) == stopped
-        at_step(3, lambda: mine and os.kill(os.getpid(), signal.SIGSTOP))
+        me, rank = os.getpid(), int(os.environ["RANK"])
+        number(rank).write_text(str(me))
+        if rank == stopped:
+            at_step(3, lambda: (killed_after(int(number(1 - rank).read_text())), stop(me)))
         exits(path)
 
+    def stop(me):
+        os.kill(me, signal.SIGSTOP)
+
+    def killed_after(other):
+        me = os.getpid()
+        if os.fork() == 0:
+            while psutil.pid_exists(other) and psutil.Process(other).status() != "zombie":
+                time.sleep(0.1)
+            os.kill(me, signal.SIGKILL)
+            os._exit(0)
+
     codes = in_processes(2, work)
-    assert codes[1 - stopped] == 2
-    assert codes[stopped] == -signal.SIGKILL
+    assert (codes[1 - stopped], codes[stopped]) == (2, -signal.SIGKILL)
     reported = capfd.readouterr().err
     assert reported.count("medclip-debias: ") == 1, reported
-    assert f"Process {stopped} of the run has not answered for 0.03 minutes" in reported
+    assert "Another process of the run has not answered for 0.03 minutes" in reported
 
 
 @pytest.mark.parametrize("killed", [0, 1])

@@ -50,8 +50,8 @@ from medclip_debias.models.peers.settings import (
 from medclip_debias.models.peers.text import ClipTokenizer
 from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.training.optim import frozen_part
-from medclip_debias.training.run import train
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.train import train
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import largest_difference
 

@@ -13,8 +13,8 @@ from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.clip import InfoNCE
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.sogclr import SogCLR
-from medclip_debias.training.place import Place
-from medclip_debias.training.processes import average_gradients, together
+from medclip_debias.training.distributed import Place, average_gradients, process_group
+from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import shares_loss
 from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
@@ -126,7 +126,7 @@ def parted(settings, tmp_path):
     path = tmp_path / "two.pt"
 
     def work():
-        with together(Place.from_environment(), "cpu") as (ranks, device):
+        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
             trainer = Trainer(settings, "the settings", ranks, device)
             for step in range(TOGETHER):
                 figures = trainer.step(step)
@@ -153,7 +153,7 @@ def test_statistics_taken_over_processes_are_those_of_the_whole_batch(run, tmp_p
     path = tmp_path / "two.pt"
 
     def work():
-        with together(Place.from_environment(), "cpu") as (ranks, device):
+        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
             trainer = Trainer(settings, "the settings", ranks, device)
             trainer.cached.backward(trainer.batches[0], [0, 0])
             average_gradients(trainer.parameters, ranks)
@@ -192,7 +192,7 @@ def test_two_processes_that_share_the_loss_have_the_gradient_of_one(run, tmp_pat
 
     def work():
         found = {}
-        with together(Place.from_environment(), "cpu") as (ranks, device):
+        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
             for name, settings in runs.items():
                 trainer = Trainer(settings, "the settings", ranks, device)
                 assert trainer.cached.sharded

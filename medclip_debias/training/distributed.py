@@ -1,4 +1,4 @@
-"""Processes of a run: how they meet, what they add up, and how they end together.
+"""The processes of a run: how they meet, what they exchange, and how they end together.
 
 Gradients are added up by one call after the backward pass, not by DistributedDataParallel: with
 cached gradients the encoders run forward twice and backward once a micro-batch, and parameters
@@ -12,30 +12,93 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.device import best_device
-from medclip_debias.training.place import Place, whole_number
 from medclip_debias.training.signals import (
     StoppedBySignalError,
     before_the_first_step,
     listening,
 )
-from medclip_debias.training.watch import Watch
+from medclip_debias.training.stall import StallTimer
 
 _MEETING = timedelta(hours=1)  # for all processes to come, where nothing else limits it
 _FOR_EVER = timedelta(days=30)
-_PATIENCE = timedelta(seconds=5)  # for what another process has to say
+_PATIENCE = 5.0  # seconds for what another process has to say
 _BUCKET = 2**26  # bytes of gradients that travel at a time
+
+
+# ------------------------------------------------------------------------- which process this is
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among all of a run, and on its machine.
+
+    Started by torchrun (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``) or by Slurm's srun alone
+    (``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``, ``SLURM_LOCALID``); without either there is one.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        """Read torchrun's variables, or else Slurm's.
+
+        Raises:
+            UserError: they contradict each other.
+        """
+        env = os.environ
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        if "RANK" not in env and _integer("SLURM_STEP_NUM_TASKS", "1") > 1:
+            names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+        elif "RANK" not in env or "WORLD_SIZE" not in env:
+            return cls()
+        rank, world, local = (_integer(name) for name in names)
+        if not 0 <= rank < world:
+            raise UserError(
+                f"{names[0]} is {rank}, but {names[1]} is {world}; start the processes with "
+                "torchrun or srun."
+            )
+        return cls(rank, world, local)
+
+
+def _integer(name: str, default: str = "0") -> int:
+    text = os.environ.get(name, default)
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(
+            f"The environment variable {name} must be a whole number, but is '{text}'; start the "
+            "processes with torchrun or srun."
+        ) from None
+
+
+@contextmanager
+def one_error_a_machine(place: Place) -> Iterator[None]:
+    """Let one process of each machine report an error that comes before the processes meet.
+
+    A setting that is wrong is wrong in all of them, but a file may be missing on one machine only.
+    An error inside `process_group` is reported by one process of the whole run.
+    """
+    try:
+        yield
+    except UserError:
+        if place.local:
+            raise SystemExit(EXIT_CODE) from None
+        raise
 
 
 def device_of(name: str, place: Place) -> torch.device:
@@ -58,9 +121,12 @@ def device_of(name: str, place: Place) -> torch.device:
     return device
 
 
+# ------------------------------------------------------------------------------ meeting and ending
+
+
 @contextmanager
-def together(
-    place: Place, device_name: str, watch: Watch | None = None
+def process_group(
+    place: Place, device_name: str, stall: StallTimer
 ) -> Iterator[tuple[Ranks, torch.device]]:
     """Join the processes of the run for the duration of a ``with`` block.
 
@@ -69,7 +135,7 @@ def together(
     Args:
         place: this process.
         device_name: where it computes.
-        watch: ends the run where a process stands still; without one they wait for ever.
+        stall: ends the run where a process stands still.
 
     Raises:
         UserError: the processes cannot find each other, or another one ended.
@@ -78,84 +144,132 @@ def together(
     if place.world == 1:
         yield Ranks(), device_of(device_name, place)
         return
-    limit = timedelta(seconds=watch.limit) if watch and watch.limit else None
-    store = _meet(place, limit or _MEETING)
+    limit = timedelta(minutes=stall.minutes)
+    store = _rendezvous(place, limit or _MEETING)
+    stall.report = report = Report(store, place)
     signals = listening()
     if signals:  # from here on the processes stop together
         signals.at_once = False
-    said = dist.PrefixStore("medclip-debias", store)
-    failed = False
+    failed = True
     try:
-        if watch:
-            watch.join(store)
-            watch.enter("others")
+        stall.enter("others")
         device = device_of(device_name, place)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=store,
             rank=place.rank,
             world_size=place.world,
-            # Longer than the watch waits, which says what is wrong.
-            timeout=2 * limit + 2 * _PATIENCE if limit else _FOR_EVER,
+            timeout=2 * limit or _FOR_EVER,  # longer than the timer waits, which says what is wrong
         )
         yield Ranks(place.rank, place.world), device
-        if watch:
-            watch.enter("others")
+        stall.enter("others")
         dist.barrier()
+        failed = False
     except UserError:
-        failed = True
-        if not _speaks(said):
+        if not report.is_first():
             raise SystemExit(EXIT_CODE) from None
         raise
     except (RuntimeError, dist.DistError) as error:
-        if not _lost(error):
+        if not _is_lost_connection(error):
             raise
-        failed = True
         if signals and signals.name and not signals.begun:
             raise StoppedBySignalError(before_the_first_step(signals.name), signals.name) from None
-        if (watch and watch.ending) or _reported(said):
+        if report.was_made():
             raise SystemExit(EXIT_CODE) from None
         raise UserError(
             "Another process of the run ended without a word (killed, or its machine was lost); "
             "start the run again, it resumes from its last checkpoint."
         ) from error
     finally:
-        if watch:
-            watch.enter(None)
+        stall.enter(None)
         if dist.is_initialized():
             dist.destroy_process_group()
         if failed:
-            _stay(said, place)
+            report.wait_for_others()
 
 
-def _meet(place: Place, patience: timedelta) -> dist.Store:
+class Report:
+    """By which one process of several says what ended the run, and the others end in silence.
+
+    Args:
+        store: that all processes share; process 0 may hold it.
+        place: this process.
+    """
+
+    def __init__(self, store: dist.Store, place: Place) -> None:
+        # A connection of its own: the other one may be waiting for something.
+        own_store = store.clone()
+        own_store.set_timeout(timedelta(seconds=_PATIENCE))
+        self._store = dist.PrefixStore("medclip-debias", own_store)
+        self._place = place
+
+    def is_first(self) -> bool:
+        """Whether no other process has reported; True where the store does not answer."""
+        count = self._ask(lambda: self._store.add("reported", 1))
+        return count is None or count == 1
+
+    def was_made(self) -> bool:
+        """Whether another process has reported, or does so within seconds."""
+
+        def wait() -> bool:
+            self._store.wait(["reported"])
+            return bool(self._store.add("reported", 1))
+
+        return bool(self._ask(wait))
+
+    def wait_for_others(self) -> None:
+        """Keep the store, if it is here, until the other processes know that all is said."""
+        if self._place.rank != 0:
+            return
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            count = self._ask(lambda: self._store.add("reported", 0))
+            if count is None or count >= self._place.world:
+                return
+            time.sleep(0.05)
+
+    def _ask(self, question: Callable[[], int]) -> int | None:
+        """The store's answer; None where it went with its process, or that one is stopped."""
+        answers: list[int] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError, dist.DistError):
+                answers.append(question())
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(_PATIENCE + 1)
+        return answers[0] if answers else None
+
+
+def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
     """The store through which the processes of the run know each other."""
-    port = 20000 + whole_number("SLURM_JOB_ID") % 20000
+    port = 20000 + _integer("SLURM_JOB_ID") % 20000
     os.environ.setdefault("MASTER_ADDR", _first_host(os.environ.get("SLURM_STEP_NODELIST", "")))
     os.environ.setdefault("MASTER_PORT", str(port))
-    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    came: list[dist.Store] = []
-    failed: list[Exception] = []
+    stores: list[dist.Store] = []
+    errors: list[Exception] = []
 
-    def wait() -> None:
+    def meet() -> None:
         try:
-            found = dist.rendezvous("env://", place.rank, place.world, timeout=patience)
-            came.append(next(iter(found))[0])
+            meeting = dist.rendezvous("env://", place.rank, place.world, timeout=patience)
+            stores.append(next(iter(meeting))[0])
         except (RuntimeError, ValueError, dist.DistError) as error:
-            failed.append(error)
+            errors.append(error)
 
     # In a thread, so that this one hears signals meanwhile.
-    thread = threading.Thread(target=wait, name="rendezvous", daemon=True)
+    thread = threading.Thread(target=meet, name="rendezvous", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(0.1)
-    if failed:
+    if errors:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
             f"The {place.world} processes of the run cannot meet at {address} "
-            f"({type(failed[0]).__name__}); check that all were started, and MASTER_ADDR and "
+            f"({type(errors[0]).__name__}); check that all were started, and MASTER_ADDR and "
             "MASTER_PORT."
-        ) from failed[0]
-    return came[0]
+        ) from errors[0]
+    return stores[0]
 
 
 def _first_host(nodes: str) -> str:
@@ -164,43 +278,17 @@ def _first_host(nodes: str) -> str:
     >>> _first_host("gpu[07-09,12],login1"), _first_host("a1,a2"), _first_host("")
     ('gpu07', 'a1', '127.0.0.1')
     """
-    found = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
-    return found[1] + (found[2] or "") if found else "127.0.0.1"
+    first = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
+    return first[1] + (first[2] or "") if first else "127.0.0.1"
 
 
-def _lost(error: Exception) -> bool:
+def _is_lost_connection(error: Exception) -> bool:
     words = str(error).lower()
     signs = ("connection", "gloo", "nccl", "timed out", "socket", "peer", "broken pipe")
     return isinstance(error, dist.DistError) or any(sign in words for sign in signs)
 
 
-def _speaks(said: dist.Store) -> bool:
-    """Whether this process is the one that says what went wrong: the first that comes here."""
-    try:
-        return bool(said.add("reported", 1) == 1)
-    except (RuntimeError, dist.DistError):
-        # The store went with the process that held it. Once too often is better than never.
-        return True
-
-
-def _reported(said: dist.Store) -> bool:
-    """Whether another process has reported why it ended, or does so within seconds."""
-    try:
-        said.wait(["reported"], _PATIENCE)
-        said.add("reported", 1)
-    except (RuntimeError, dist.DistError):
-        return False
-    return True
-
-
-def _stay(said: dist.Store, place: Place) -> None:
-    """Keep the store, which process 0 may hold, until the others have seen that all is said."""
-    if place.rank != 0:
-        return
-    until = time.monotonic() + _PATIENCE.total_seconds()
-    with suppress(RuntimeError, dist.DistError):
-        while said.add("reported", 0) < place.world and time.monotonic() < until:
-            time.sleep(0.05)
+# ------------------------------------------------------------------------------- what they exchange
 
 
 def share_from_first(value: Any, ranks: Ranks) -> Any:
@@ -238,9 +326,8 @@ def average_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks, flag: bo
     """
     if ranks.world == 1:
         return flag
-    device = parameters[0].device
     known = [float(p.grad is not None) for p in parameters]
-    marks = torch.tensor([*known, float(flag)], device=device)
+    marks = torch.tensor([*known, float(flag)], device=parameters[0].device)
     dist.all_reduce(marks)
     counts = marks.tolist()
     used = [p for p, count in zip(parameters, counts, strict=False) if count]
@@ -250,13 +337,8 @@ def average_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks, flag: bo
         dist.all_reduce(flat)
         flat /= ranks.world
         for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            p.grad = _like(part, p)
+            p.grad = torch.empty_like(p).copy_(part.view(p.shape))
     return bool(counts[-1])
-
-
-def _like(part: Tensor, parameter: nn.Parameter) -> Tensor:
-    gradient = torch.empty_like(parameter)
-    return gradient.copy_(part.view(parameter.shape))
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

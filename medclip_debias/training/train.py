@@ -1,0 +1,480 @@
+"""The training loop, from validated settings to a model folder.
+
+It is plain PyTorch (autocast, AdamW, ``torch.distributed``) and not Lightning Fabric: importing
+Fabric takes longer here than all other imports of a run together, and cached gradients
+(`medclip_debias.training.step`) need the collectives themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.data.loader import Batch, iterate
+from medclip_debias.data.prompts import default_prompts
+from medclip_debias.data.verify import check_sample
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import write_json
+from medclip_debias.models.dual_encoder import load_state
+from medclip_debias.models.starting import TrainableModel
+from medclip_debias.training.checkpoint import (
+    best_path,
+    checkpoints,
+    drop_best,
+    load_checkpoint,
+    load_newest,
+    save_checkpoint,
+    save_state,
+)
+from medclip_debias.training.distributed import Place, process_group, share_from_first, total
+from medclip_debias.training.folder import (
+    bond,
+    check_bond,
+    continues,
+    identity,
+    is_finished,
+    mark_finished,
+    open_folder,
+    plans,
+    unmark_finished,
+)
+from medclip_debias.training.lock import locked
+from medclip_debias.training.logs import RunLog, Window, last_loss, memory
+from medclip_debias.training.pace import Pace, what_trains
+from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.signals import (
+    StoppedBySignalError,
+    StopSignals,
+    before_the_first_step,
+    stop_signals,
+)
+from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.validation_state import BestSoFar
+
+if TYPE_CHECKING:
+    from medclip_debias.evaluation.preview import Example
+
+Progress = Callable[[int, int, float], None]
+Validator = Callable[[TrainableModel], dict[str, float]]
+Say = Callable[[str], None]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left behind.
+
+    Attributes:
+        model: its folder.
+        steps: steps done, fewer than asked for where the run stopped early.
+        loss: mean over the last logged steps.
+        images_per_second: studies of the batch a second, since the start or resume.
+        resumed_at: steps done before.
+        best: best value of ``best_metric`` in the validations, None without any.
+        best_step: steps done when it was reached.
+        finished_before: whether there was nothing left to do, and the model was left as it is.
+        kept: which weights the model folder holds, ``last`` or ``best``.
+        kept_step: steps done when they were reached.
+    """
+
+    model: Path
+    steps: int
+    loss: float
+    images_per_second: float
+    resumed_at: int
+    best: float | None = None
+    best_step: int = 0
+    finished_before: bool = False
+    kept: str = "last"
+    kept_step: int = 0
+
+
+@dataclass
+class RunState:
+    """What a run knows beside its trainer; checkpoints hold ``best`` and ``window``."""
+
+    best: BestSoFar
+    window: Window = field(default_factory=Window)
+    loss: float = math.nan
+    best_at_checkpoint: int = 0
+
+
+def train(
+    settings: RunSettings,
+    *,
+    where: str = "the settings",
+    fresh: bool = False,
+    progress: Progress | None = None,
+    validator: Validator | None = None,
+    allow_changed_data: bool = False,
+    warn: Say = _log.warning,
+    say: Say = _log.info,
+    line: Callable[[str, bool], None] | None = None,
+    longer: bool = False,
+) -> RunResult:
+    """Train a model, resuming where an earlier call with equal settings stopped.
+
+    A run that is finished is left alone, as long as its model folder is as it was written.
+
+    Under torchrun or srun every process calls this; process 0 alone validates and writes.
+
+    Args:
+        settings: the whole run.
+        where: file the settings came from, for messages.
+        fresh: start over, dropping the run's checkpoints.
+        progress: called with steps done, steps to do, and the running loss.
+        validator: called every ``validate_every`` steps with the model in evaluation mode;
+            returns metrics, among them the setting ``best_metric``.
+        allow_changed_data: resume although the prepared set has changed.
+        warn: called with a sentence about a damaged checkpoint; by default it is logged.
+        say: called at the start with what it starts from and what trains; by default it is logged.
+        line: called with each line of ``train.log``, and whether such lines are frequent.
+        longer: continue a run, finished or not, with more steps (or patience) than it had.
+
+    Returns:
+        The model folder ``out/model`` and metrics of the run.
+
+    Raises:
+        UserError: the prepared set, language model or scores do not fit, the set changed without
+            a new hash, another run trains in the folder, it holds a run with other settings or a
+            checkpoint written under others, the loss stopped being a number, the memory or the
+            disk is full, a process of the data loader died.
+        StoppedBySignalError: SIGTERM, SIGUSR1, SIGHUP or SIGINT came; the state is saved.
+    """
+    options, out = settings.train, settings.out
+    place = Place.from_environment()
+    is_first = place.rank == 0
+    with (
+        stop_signals() as signals,
+        StallTimer(options.stall_minutes, place.rank, place.world) as stall,
+        process_group(place, options.device, stall) as (ranks, device),
+    ):
+        stall.enter(None)
+        trainer = Trainer(settings, where, ranks, device, warn)
+        check_sample(trainer.prepared)
+        if is_first and options.validate_every and validator is None:
+            raise UserError(
+                f"{where}: setting 'train.validate_every' is {options.validate_every}, but nothing "
+                "that validates was given; set it to 0."
+            )
+        # What follows changes the folder: from here on a signal waits for an answer.
+        signals.at_once = False
+        if _any_signal(signals, trainer, stall):
+            raise StoppedBySignalError(before_the_first_step(signals.name), signals.name)
+
+        with locked(out) if is_first else nullcontext():
+            # ---- set up, restore
+            state = RunState(BestSoFar(options.best_metric, options.patience))
+            if is_first:
+                open_folder(
+                    trainer, fresh=fresh, allow_changed_data=allow_changed_data, longer=longer
+                )
+            start = _restore(trainer, state, stall, warn, allow_changed_data)
+            if is_first:
+                _introduce(trainer, start, say)
+            done = start
+            is_over = start == options.steps or (start > 0 and state.best.gives_up)
+            if is_over and share_from_first(is_first and is_finished(out, start), ranks):
+                return _result(trainer, state, start, start, finished_before=True)
+            if is_first:
+                unmark_finished(out)
+            signals.begun = True
+            pace = Pace(options.batch_size, start, options.steps)
+            log = RunLog(settings, start, identity(trainer), warn, line) if is_first else None
+            examples = _examples(trainer, log) if log else []
+
+            # ---- take steps
+            steps = range(start, start if is_over else options.steps)
+            with log or nullcontext(), closing(_batches(trainer, steps, pace)) as batches:
+                stall.enter("data")
+                for step, batch in zip(steps, batches, strict=True):
+                    stall.enter("step")
+                    try:
+                        losses = trainer.step(step, batch, stop=signals.name is not None)
+                    except UserError as error:
+                        raise UserError(f"{error}{_last_checkpoint(out)}") from error
+                    state.window.add(losses)
+                    done = step + 1
+                    is_over = done == options.steps
+                    is_stopped = trainer.asked_to_stop
+
+                    if is_over or done % options.log_every == 0:
+                        _log_row(trainer, state, log, pace, done)
+
+                    validates = options.validate_every and (
+                        is_over or done % options.validate_every == 0
+                    )
+                    if validates:
+                        stall.enter("validation" if is_first else "others")
+                        metrics, was_signalled = _validate(trainer, validator, signals)
+                        is_best = state.best.see(done, metrics)
+                        if log:
+                            stall.enter("files")
+                            log.write_validation(done, metrics, state.best)
+                            if is_best:
+                                _save_best(trainer, done)
+                        is_stopped |= was_signalled
+                        is_over |= state.best.gives_up
+
+                    saves = is_over or is_stopped or done % options.checkpoint_every == 0
+                    if saves and is_first:
+                        stall.enter("files")
+                        _save_checkpoint(trainer, state, done)
+
+                    if validates or saves:
+                        stall.enter(None)  # pictures are no part of the run, so they stall none
+                        if log and examples and not is_stopped:
+                            _log_heatmaps(trainer, examples, log, done, warn)
+                        pace.restart()  # the next row is of steps alone
+                    if progress and is_first:
+                        progress(done, options.steps, state.loss)
+                    if is_over:
+                        break
+                    if is_stopped:
+                        raise StoppedBySignalError(
+                            f"stopped by {_name_of(signals)} after step {done} of {options.steps}, "
+                            "which is saved; run the same command again to resume.",
+                            signals.name,
+                        )
+                    stall.enter("data")
+
+                # ---- save the model, stop
+                if log:
+                    stall.enter("files")
+                    _save_model(trainer, state)
+                    mark_finished(out, done)
+                    log.say(f"finished: {_kept_weights(trainer, state, done)}")
+            if _any_signal(signals, trainer, stall):
+                raise StoppedBySignalError(
+                    f"stopped by {_name_of(signals)} after the last step; the model is saved and "
+                    "the run is finished.",
+                    signals.name,
+                )
+            return _result(trainer, state, start, done, seconds=pace.elapsed)
+
+
+# --------------------------------------------------------------------------- before the first step
+
+
+def _restore(
+    trainer: Trainer, state: RunState, stall: StallTimer, warn: Say, allow_changed_data: bool
+) -> int:
+    """Continue from the newest checkpoint; return the step to start at."""
+    folder = trainer.settings.out / "checkpoints"
+    newest: tuple[Path, dict[str, Any]] | None = None
+    if trainer.ranks.rank == 0:
+        newest = load_newest(folder, warn)
+        if newest:
+            check_bond(trainer, newest[1], newest[0], allow_changed_data=allow_changed_data)
+    else:
+        stall.enter("others")
+    name = share_from_first(newest[0].name if newest else None, trainer.ranks)
+    stall.enter(None)
+    if name is None:
+        return 0
+    path = folder / name
+    saved = newest[1] if newest else load_checkpoint(path)
+    sentence = f"{path}: is no checkpoint of such a run; give another 'out', or --fresh"
+    with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
+        trainer.restore(saved, str(path))
+        state.best.restore(saved["best"])
+        state.window.restore(saved["window"])
+        state.best_at_checkpoint = state.best.step
+        state.loss = last_loss(trainer.settings.out / "metrics.csv")
+        return int(saved["step"])
+
+
+def _introduce(trainer: Trainer, start: int, say: Say) -> None:
+    """Say what the run starts from, and what trains."""
+    write_json(trainer.settings.out / "parameters.json", trainer.counts)
+    for sentence in trainer.start.sentences() if trainer.start else ():
+        say(sentence)
+    say(what_trains(trainer.counts))
+    for sentence in continues(trainer, start):
+        say(sentence)
+
+
+def _examples(trainer: Trainer, log: RunLog) -> list[Example]:
+    """Images and sentences of the validate split whose heatmaps TensorBoard shows."""
+    from medclip_debias.evaluation.preview import choose, refuse
+
+    train, prepared = trainer.settings.train, trainer.prepared
+    reason = refuse(prepared, train.preview, train.task)
+    if not reason:
+        try:
+            return choose(prepared, trainer.model.preprocessing.input_size)
+        except UserError:
+            reason = "no pictures: no study of the validate split has a sentence"
+    log.write_text("preview", reason)
+    return []
+
+
+def _batches(trainer: Trainer, steps: range, pace: Pace) -> Generator[Batch]:
+    """The batches of ``steps``; how long each was waited for goes to ``pace``."""
+    if not steps:
+        return
+    workers = trainer.settings.train.workers
+    with closing(iterate(trainer.batches, steps.start, steps.stop, workers)) as batches:
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            pace.waited += time.perf_counter() - asked
+            pace.steps_taken += 1
+            yield batch
+
+
+# ------------------------------------------------------------------------------------ between steps
+
+
+def _any_signal(signals: StopSignals, trainer: Trainer, stall: StallTimer) -> bool:
+    """Whether a signal came to any process; the same in all."""
+    stall.enter("others")
+    count = total(float(signals.name is not None), trainer.ranks, trainer.device)
+    stall.enter(None)
+    return count > 0
+
+
+def _name_of(signals: StopSignals) -> str:
+    return signals.name or "a signal to another process"
+
+
+def _last_checkpoint(out: Path) -> str:
+    paths = checkpoints(out / "checkpoints")
+    return f" The last good checkpoint is {paths[-1]}." if paths else ""
+
+
+def _log_row(trainer: Trainer, state: RunState, log: RunLog | None, pace: Pace, done: int) -> None:
+    """Write the means since the last row."""
+    means = state.window.means()
+    state.loss = means["loss"]
+    if log:
+        row = {
+            "step": done,
+            "epoch": done / trainer.batches.steps_per_epoch,
+            "lr": trainer.rate(done - 1),
+        }
+        row |= means | pace.metrics() | memory(trainer.device)
+        log.write_row(row, pace.left(done))
+
+
+def _validate(
+    trainer: Trainer, validator: Validator | None, signals: StopSignals
+) -> tuple[dict[str, float], bool]:
+    """The metrics of process 0, in all, and whether a signal came to it meanwhile."""
+    metrics: dict[str, float] = {}
+    if validator and trainer.ranks.rank == 0:
+        trainer.result.eval()
+        metrics = validator(trainer.result)
+        trainer.train_mode()
+    metrics, is_stopped = share_from_first((metrics, signals.name is not None), trainer.ranks)
+    return metrics, is_stopped
+
+
+def _save_best(trainer: Trainer, done: int) -> None:
+    path = best_path(trainer.settings.out / "checkpoints", done)
+    save_state(path, {"model": trainer.result.state_dict(), "step": done} | bond(trainer))
+
+
+def _save_checkpoint(trainer: Trainer, state: RunState, done: int) -> None:
+    folder = trainer.settings.out / "checkpoints"
+    content = trainer.state() | bond(trainer)
+    content |= {"best": state.best.state(), "window": state.window.state()}
+    save_checkpoint(folder, done, content)
+    drop_best(folder, keep={state.best.step, state.best_at_checkpoint})
+    state.best_at_checkpoint = state.best.step
+
+
+def _log_heatmaps(
+    trainer: Trainer, examples: list[Example], log: RunLog, done: int, warn: Say
+) -> None:
+    """Show where the model sees the example sentences now."""
+    from medclip_debias.evaluation.preview import pictures, sheet
+
+    trainer.result.eval()
+    try:
+        drawn = pictures(trainer.result, trainer.prepared, examples)
+        log.write_picture("preview", sheet(drawn, [example.text for example in examples]), done)
+    except Exception as error:  # pictures must not end a training of days
+        examples.clear()
+        reason = str(error) if isinstance(error, UserError) else type(error).__name__
+        warn(f"{trainer.settings.out / 'tensorboard'}: shows no more heatmaps ({reason}).")
+    trainer.train_mode()
+
+
+# --------------------------------------------------------------------------------------- at the end
+
+
+def _kept_weights(trainer: Trainer, state: RunState, done: int) -> str:
+    """Which weights the model folder holds."""
+    options, best = trainer.settings.train, state.best
+    weights = "the moving average of the weights" if options.ema else "the weights"
+    if options.keep == "best":
+        which = f"after step {best.step}, the best by {best.metric} (train.keep: best)"
+    else:
+        which = f"after step {done}, the last (train.keep: last)"
+    return f"the model folder holds {weights} {which}"
+
+
+def _save_model(trainer: Trainer, state: RunState) -> None:
+    settings, model = trainer.settings, trainer.result
+    provenance = identity(trainer) | {"studies": len(trainer.studies)}
+    if trainer.start is not None:  # what is said of it holds for what is trained from it
+        inherited = {"licence": trainer.start.licence, "imported": trainer.start.imported}
+        provenance |= {key: value for key, value in inherited.items() if value}
+    meta = trainer.prepared.meta
+    # What the model says of a real radiograph means nothing if it was trained on generated ones.
+    provenance["synthetic"] = meta.get("synthetic", "unknown")
+    provenance["parameters"] = trainer.counts
+    provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
+    if settings.train.ema:
+        provenance["weights"] = "exponential moving average"
+    provenance["kept"] = settings.train.keep
+    if settings.train.keep == "best":
+        path = best_path(settings.out / "checkpoints", state.best.step)
+        saved = load_checkpoint(path)
+        # Its data may be what the run had before it was allowed to resume with others.
+        check_bond(trainer, saved, path, allow_changed_data=True)
+        load_state(model, saved["model"], str(path))
+        provenance["best_step"] = int(saved["step"])
+    if earlier_plans := plans(settings.out):
+        provenance["continued"] = earlier_plans
+    model.prompts, model.provenance = default_prompts(), provenance
+    model.eval()
+    folder = settings.out / "model"
+    sentence = f"{folder}: the model cannot be written; free some space, then run the same command"
+    with explained(f"{sentence} again", OSError):
+        model.save(folder)
+
+
+def _result(
+    trainer: Trainer,
+    state: RunState,
+    start: int,
+    done: int,
+    *,
+    seconds: float = math.inf,
+    finished_before: bool = False,
+) -> RunResult:
+    options, best = trainer.settings.train, state.best
+    return RunResult(
+        model=trainer.settings.out / "model",
+        steps=done,
+        loss=state.loss,
+        images_per_second=(done - start) * options.batch_size / seconds,
+        resumed_at=start,
+        best=best.value,
+        best_step=best.step,
+        finished_before=finished_before,
+        kept=options.keep,
+        kept_step=best.step if options.keep == "best" else done,
+    )
