@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -78,8 +79,10 @@ def test_weights_and_biases_works_without_a_network(run, monkeypatch):
     settings = run(wandb="offline", steps=2)
     train(settings)
     (record,) = (settings.out / "wandb").glob("offline-run-*/*.wandb")
-    content = record.read_bytes()
-    assert b"gradient_norm" in content
+    until = time.monotonic() + 20  # its own process writes, and may do so a little later
+    while b"gradient_norm" not in (content := record.read_bytes()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
     from medclip_debias.data.store import PreparedSet
 
     for text in PreparedSet.open(settings.prepared).texts:
