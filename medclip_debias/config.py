@@ -346,23 +346,9 @@ def validate(model: type[S], content: Mapping[str, Any], where: str, prefix: str
     """
     try:
         place = {"where": where, "prefix": prefix}
-        return model.model_validate(_floats(content), context=place)
+        return model.model_validate(content, context=place)
     except ValidationError as error:
         raise UserError(_sentence(model, error, where, prefix)) from None
-
-
-def _floats(value: Any) -> Any:
-    """YAML 1.1 reads ``1e-5`` as text; give pydantic the number the user meant."""
-    if isinstance(value, Mapping):
-        return {key: _floats(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_floats(item) for item in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _sentence(model: type[BaseModel], error: ValidationError, where: str, prefix: str) -> str:

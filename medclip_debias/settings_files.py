@@ -110,30 +110,26 @@ def apply_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dic
 
     >>> apply_overrides({"train": {"lr": 1}}, ["train.lr=1e-5"])
     {'train': {'lr': 1e-05}}
+
+    Raises:
+        UserError: a word is no such setting, or its value is not YAML.
     """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     result = dict(content)
     for word in overrides:
-        key, equals, text = word.partition("=")
+        key, equals, _ = word.partition("=")
         if not equals or not all(key.split(".")):
             raise UserError(
                 f"'{word}' is not a setting; write it as key=value, as in train.lr=1e-5."
             )
-        nested: Any = _scalar(text)
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
+        try:
+            nested: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
+        except (OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError):
+            raise UserError(
+                f"the value of the setting '{key}' is not valid YAML; quote it, as in "
+                f"{key}='\"...\"'."
+            ) from None
         result = merge(result, nested)
     return result
-
-
-def _scalar(text: str) -> Any:
-    """Read a command-line value as YAML, but accept ``1e-5``, which YAML 1.1 calls a string."""
-    try:
-        value = parse_yaml(text)
-    except (yaml.YAMLError, ValueError):
-        return text
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value

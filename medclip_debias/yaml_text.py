@@ -6,6 +6,7 @@ brackets for more calls than Python allows. Settings of honest files are far bel
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -92,3 +93,11 @@ class _Loader(yaml.SafeLoader):
         if number and len(node.value) > _LONGEST_NUMBER:
             raise RefusedError(f"line {node.start_mark.line + 1}: the number is too long.")
         return super().construct_scalar(node)
+
+
+# YAML 1.1 takes numbers such as 1e-5, without a point, for text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)

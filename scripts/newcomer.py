@@ -275,11 +275,12 @@ def shorten(folder: Path, scratch: Path) -> None:
     from medclip_debias.settings_files import apply_overrides
     from wheel_check import build
 
-    settings = folder / "medclip_debias/configs/phantom/base.yaml"
+    settings = folder / "configs/phantom/base.yaml"
     content = apply_overrides(yaml.safe_load(settings.read_text("utf-8")), QUICK["train"])
     settings.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     make_environment(folder / ".venv", str(build(scratch, folder)))
-    shutil.rmtree(folder / "medclip_debias")  # nothing but the wheel is there to be used
+    for name in ("medclip_debias", "configs"):  # nothing but the wheel is there to be used
+        shutil.rmtree(folder / name)
     (folder / ".venv/.installed").touch()
 
 

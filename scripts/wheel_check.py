@@ -23,7 +23,7 @@ from clean_environment import UV, make_environment, took, variables
 
 REPO = Path(__file__).parents[1]
 PACKAGE = "medclip_debias"
-BUILT_FROM = (PACKAGE, "docs", "pyproject.toml", "README.md", "LICENSE")
+BUILT_FROM = (PACKAGE, "configs", "docs", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 DROPPED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
 # From a folder outside the checkout: what is loaded is the wheel's.
 LOADED = "import medclip_debias; print(medclip_debias.__file__)"
@@ -59,6 +59,7 @@ def left_out(wheel: Path) -> list[str]:
     files = [path for path in (REPO / PACKAGE).rglob("*") if path.is_file()]
     files += [*(REPO / "docs").glob("*.md"), *(REPO / "docs/studies").glob("*.md")]
     there = {str(p.relative_to(REPO)) for p in files if "__pycache__" not in p.parts}
+    there |= {f"{PACKAGE}/configs/{name}.yaml" for name in settings_names()}
     return sorted(there ^ inside)
 
 
@@ -101,7 +102,7 @@ def use(wheel: Path, folder: Path) -> None:
 
 def settings_names() -> set[str]:
     """Names of the settings in the checkout."""
-    root = REPO / PACKAGE / "configs"
+    root = REPO / "configs"
     return {path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")}
 
 

@@ -77,7 +77,7 @@ def run_words(root, *more):
         "train.log_every=2",
         "train.workers=0",
     ]
-    return [str(REPO / "medclip_debias/configs" / "phantom" / "demo.yaml"), *words, *more]
+    return [str(REPO / "configs" / "phantom" / "demo.yaml"), *words, *more]
 
 
 def test_help_answers_without_loading_anything_heavy():

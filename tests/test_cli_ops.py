@@ -14,7 +14,7 @@ from medclip_debias.doctor.findings import GIB
 from medclip_debias.doctor.machine import shared_memory
 from medclip_debias.training.resolve import load_run
 
-CONFIG = Path(__file__).parents[1] / "medclip_debias/configs" / "mimic_cxr" / "base.yaml"
+CONFIG = Path(__file__).parents[1] / "configs" / "mimic_cxr" / "base.yaml"
 PRESET = ["--loss", "sogclr"]
 
 

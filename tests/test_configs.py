@@ -15,7 +15,7 @@ from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import presets
 from medclip_debias.training.resolve import changed, resolved
 
-CONFIGS = Path(__file__).parents[1] / "medclip_debias/configs"
+CONFIGS = Path(__file__).parents[1] / "configs"
 FAMILIES = ("mimic_cxr", "phantom")
 RUNS = (
     *("mimic_cxr/base", "mimic_cxr/debiased", "mimic_cxr/radzero_recipe", "openi/base"),

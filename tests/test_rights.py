@@ -27,7 +27,7 @@ def root(tmp_path_factory):
         settings = ["train.steps=2", "train.batch_size=8", "train.workers=0", "train.keep=best"]
         settings += ["train.validate_every=1", "train.validate_images=8", "train.warmup_steps=1"]
         settings += [f"prepared={prepared}", f"out={out}", f"model.text.folder={lm}"]
-        config = str(REPO / "medclip_debias/configs" / "phantom" / "base.yaml")
+        config = str(REPO / "configs" / "phantom" / "base.yaml")
         image = next(phantom.rglob("*.dcm"))
         few = ["--set", "landmarks=40", "--set", "queries=10", "--set", "image_queries=2"]
         quick = ["--bootstrap", "0", "--heatmaps", "1"]

@@ -32,7 +32,7 @@ def config_list(as_json: AsJson = False) -> None:
     """List the runs, grids and studies that come with the program, by name."""
     import json
 
-    from medclip_debias.configs import about, names
+    from medclip_debias.named_settings import about, names
 
     found = {name: about(name) for name in names()}
     if as_json:
@@ -50,7 +50,7 @@ def config_new(
     as_json: AsJson = False,
 ) -> None:
     """Copy settings that come with the program, with their comments, into a file of your own."""
-    from medclip_debias.configs import copy
+    from medclip_debias.named_settings import copy
 
     copy(name, file, overwrite=overwrite)
     if as_json:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medclip_debias.config import Settings, validate
-from medclip_debias.configs import config_file
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.experiments.doses import is_dose, with_etas, with_policies, with_start
 from medclip_debias.losses.objective import loss_settings
+from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import apply_overrides, inherited, load_yaml, merge
 from medclip_debias.training.resolve import NAMED
 from medclip_debias.training.settings import RunSettings
@@ -112,7 +112,7 @@ def read_grid(grid_file: Path | str, words: Sequence[str] = ()) -> GridSettings:
     grid file, ``config:NAME``, or ``loss:NAME``, a preset.
 
     Args:
-        grid_file: YAML file, or the name of one (`medclip_debias.configs`).
+        grid_file: YAML file, or the name of one (`medclip_debias.named_settings`).
         words: ``key=value`` over it, as ``base.train.steps=500``.
 
     Raises:

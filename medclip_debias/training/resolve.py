@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from medclip_debias.config import validate
-from medclip_debias.configs import config_file, named_file
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
 from medclip_debias.losses.presets import NAMED as PRESETS
 from medclip_debias.losses.presets import with_preset
+from medclip_debias.named_settings import config_file, named_file
 from medclip_debias.settings_files import Named, apply_overrides, load_yaml, merge
 from medclip_debias.training.settings import RunSettings
 
@@ -34,7 +34,7 @@ def load_run(
     """Read, override and validate the settings of a run; its ``loss`` is not looked into yet.
 
     Args:
-        config: YAML file of the run or the name of one (`medclip_debias.configs`), whose
+        config: YAML file of the run or the name of one (`medclip_debias.named_settings`), whose
             ``extends`` is followed; or the folder of a run.
         overrides: ``key.path=value`` words, over the preset.
         loss: name of a preset over the file (`medclip_debias.losses.presets.with_preset`).

@@ -47,7 +47,7 @@ from medclip_debias.training.train import train
 from medclip_debias.training.trainer import Trainer
 
 REPO = Path(__file__).parents[2]
-STUDY = REPO / "medclip_debias" / "configs" / "studies" / "phantom_gpu.yaml"
+STUDY = REPO / "configs" / "studies" / "phantom_gpu.yaml"
 HALF_ERROR = 1e-2
 STEADY = 8.0  # MiB that a soak may grow by after its first tenth, in each memory
 

@@ -32,7 +32,7 @@ from medclip_debias.cli import run
 
 REPO = Path(__file__).parents[2]
 GOAL = 1.1
-CONFIG = REPO / "medclip_debias" / "configs" / "phantom" / "demo.yaml"
+CONFIG = REPO / "configs" / "phantom" / "demo.yaml"
 SMALL = ["hidden=32", "heads=2", "layers=1", "vocabulary=800", "batch_size=32"]
 # Their work does not grow with a set: they read one file, or start other verbs.
 LEFT_OUT = (

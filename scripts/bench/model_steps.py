@@ -23,8 +23,8 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 from common import machine
 
 from medclip_debias.config import validate
-from medclip_debias.configs import config_file
 from medclip_debias.experiments.grid import Run, read_grid, runs
+from medclip_debias.named_settings import config_file
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.train import train
 

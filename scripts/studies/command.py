@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import Settings, validate
-from medclip_debias.configs import config_file
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.runner import rewrite, run_experiment
 from medclip_debias.files import read_json
+from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 from studies.publish import publish
 from studies.study import STUDIES, find_study

@@ -13,7 +13,7 @@ import typer
 
 from docs_site import OUTSIDE, REPO
 from medclip_debias.cli import app
-from medclip_debias.configs import names
+from medclip_debias.named_settings import names
 
 PAGES = [*sorted((REPO / "docs").rglob("*.md")), *(REPO / n for n in ("README.md", *OUTSIDE))]
 TEXTS = {str(page.relative_to(REPO)): page.read_text(encoding="utf-8") for page in PAGES}

@@ -33,7 +33,7 @@ def root(prepared_phantom, tmp_path_factory):
 
 
 def words(root, *more, loss="debiased_language_model"):
-    config = [str(REPO / "medclip_debias/configs" / "phantom" / "base.yaml"), "--loss", loss]
+    config = [str(REPO / "configs" / "phantom" / "base.yaml"), "--loss", loss]
     settings = [f"prepared={root}/prepared", f"out={root}/run", f"model.text.folder={root}/lm"]
     return ["doctor", *config, *settings, "train.batch_size=8", "train.workers=0", *more, "--json"]
 

@@ -14,7 +14,7 @@ from medclip_debias.evaluation import compare
 from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.phantom import PhantomSettings, generate
 
-GRID = Path(__file__).parents[2] / "medclip_debias/configs/experiments/phantom_small.yaml"
+GRID = Path(__file__).parents[2] / "configs/experiments/phantom_small.yaml"
 
 
 class Place(NamedTuple):

@@ -14,7 +14,7 @@ from medclip_debias.experiments.grid import read_grid, runs
 from medclip_debias.experiments.trainings import Trainings
 from medclip_debias.training.resolve import resolved
 
-CONFIGS = Path(__file__).parents[2] / "medclip_debias/configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 GRIDS = sorted((CONFIGS / "experiments").glob("*.yaml"))
 SMALL = CONFIGS / "experiments/phantom_small.yaml"
 ROWS = {

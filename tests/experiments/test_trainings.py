@@ -15,7 +15,7 @@ from medclip_debias.evaluation.statistics import holm
 from medclip_debias.experiments import trainings
 from medclip_debias.settings_files import load_yaml
 
-GRID = Path(__file__).parents[2] / "medclip_debias/configs/experiments/phantom_small.yaml"
+GRID = Path(__file__).parents[2] / "configs/experiments/phantom_small.yaml"
 METHOD, MEAN, SHUFFLED = "eta", "its mean", "its values shuffled"
 METHODS = {
     "CLIP": {"loss": {"kind": "clip"}},

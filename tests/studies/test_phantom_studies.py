@@ -450,7 +450,7 @@ def test_class_prompts_name_every_class_in_words_of_the_reports():
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_packaged_config_for_gpu_nodes_fits_every_study(name):
-    path = Path(__file__).parents[2] / "medclip_debias/configs/studies/phantom_gpu.yaml"
+    path = Path(__file__).parents[2] / "configs/studies/phantom_gpu.yaml"
     kind = find_study(name)
     base = merge(kind.settings_class().model_dump(mode="json"), load_yaml(path))
     cells = kind(validate(kind.settings_class, base, str(path))).cells()

@@ -170,9 +170,7 @@ def test_radzeros_recipe_trains_with_small_folders(run, tmp_path, prepared_phant
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
     Dinov2Model(Dinov2Config(**small)).save_pretrained(tmp_path / "dino")
     like = run()
-    recipe = (
-        Path(__file__).parents[2] / "medclip_debias/configs" / "mimic_cxr" / "radzero_recipe.yaml"
-    )
+    recipe = Path(__file__).parents[2] / "configs" / "mimic_cxr" / "radzero_recipe.yaml"
     settings = load_run(
         recipe,
         [

@@ -1,6 +1,6 @@
-"""Settings that come with the program: a run, a grid or a study is a YAML file of this folder.
+"""Settings that come with the program: a run, a grid or a study is a YAML file of ``configs/``.
 
-Its path here without ``.yaml`` is its name, as ``mimic_cxr/debiased``. Wherever a verb takes the
+Its path there without ``.yaml`` is its name, as ``mimic_cxr/debiased``. Wherever a verb takes the
 file of a run, grid or study it takes a name, too, and ``extends: config:NAME`` inherits one.
 """
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.files import write_text
 
-_FOLDER = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
+_IN_WHEEL = _PACKAGE / "configs"
+_FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _PACKAGE.parent / "configs"  # of a checkout
 
 
 def names() -> list[str]:
