@@ -11,17 +11,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from medclip_debias.errors import UserError
-from medclip_debias.owner import Owner
 
 
 @contextmanager
@@ -155,8 +155,7 @@ def remove_leftovers(folder: Path) -> int:
     with suppress(OSError), os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := _PART.fullmatch(entry.name))]
         for entry, match in sorted(found, key=lambda pair: pair[0].name):
-            owner = Owner(match["machine"], int(match["pid"]), int(match["started"]))
-            state = owner.state()
+            state = _state_of(match["machine"], int(match["pid"]), int(match["started"]))
             path = Path(entry.path)
             if entry.is_symlink() or state == "alive":
                 continue
@@ -189,8 +188,46 @@ def _clean_once(folder: Path) -> None:
 
 def temporary_prefix(name: str) -> str:
     """Beginning of a temporary name that `remove_leftovers` knows; it must end in ``.part``."""
-    owner = Owner.here()
-    return f".{name}.{owner.machine}-{owner.pid}-{owner.started}-"
+    return f".{name}.{_machine()}-{os.getpid()}-{_started(os.getpid())}-"
+
+
+@cache
+def _machine() -> str:
+    """8 hex digits for the host, its last start, and its process numbers (a container has its own).
+
+    The number of a process alone is not enough: on a shared disk another machine has the same.
+    """
+    words = [socket.gethostname()]
+    with suppress(OSError):
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        words.append(str(Path("/proc/self/ns/pid").readlink()))
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+
+
+@lru_cache(maxsize=4)
+def _started(pid: int) -> int:
+    """When a process began, in seconds; its number is given again once it is gone."""
+    import psutil
+
+    return int(psutil.Process(pid).create_time())
+
+
+def _state_of(machine: str, pid: int, started: int) -> Literal["alive", "gone", "elsewhere"]:
+    """Whether a process runs; ``elsewhere`` where this machine cannot know."""
+    import psutil
+
+    if machine != _machine():
+        return "elsewhere"
+    try:
+        process = psutil.Process(pid)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return "gone"
+        # The kernel's clock, by which processes begin, is adjusted now and then.
+        return "alive" if abs(process.create_time() - started) < 5 else "gone"
+    except psutil.NoSuchProcess:
+        return "gone"
+    except psutil.AccessDenied:
+        return "alive"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medclip_debias.memory import keep_freed_memory
+from medclip_debias.cli import keep_freed_memory
 
 # Before torch is imported: tests run side by side, and a forked child has no thread pool to lose.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -140,10 +141,12 @@ def test_work_of_another_machine_is_left_for_a_day(tmp_path):
 
 
 def test_a_number_that_was_given_again_is_not_taken_for_the_writer(tmp_path):
-    me = files.Owner.here()
-    name = f".a.{me.machine}-{me.pid}-{me.started + 1}-abcdefgh.part"
-    (tmp_path / name).write_bytes(b"")
-    assert remove_leftovers(tmp_path) == 1
+    machine, pid, started = re.fullmatch(
+        r"\.a\.(\w+)-(\d+)-(\d+)-", files.temporary_prefix("a")
+    ).groups()
+    for began, count in ((int(started), 0), (int(started) + 60, 1)):
+        (tmp_path / f".a.{machine}-{pid}-{began}-abcdefgh.part").write_bytes(b"")
+        assert remove_leftovers(tmp_path) == count
 
 
 def test_a_folder_whose_exchange_was_cut_off_gets_its_content_back(tmp_path):
@@ -172,7 +175,7 @@ def test_a_link_that_is_named_as_a_leftover_is_not_followed(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a").write_text("a")
     (tmp_path / "work").mkdir()
-    machine = files.Owner.here().machine
+    machine = files.temporary_prefix("m").split(".")[2].partition("-")[0]
     (tmp_path / "work" / f".m.{machine}-999999999-1-abcdefgh.part").symlink_to(tmp_path / "outside")
     remove_leftovers(tmp_path / "work")
     assert (tmp_path / "outside" / "a").exists()

@@ -5,6 +5,7 @@ A `UserError` becomes one line on standard error and exit code 2.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -25,7 +26,6 @@ from medclip_debias.cli import hub  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import PROGRAM, app
 from medclip_debias.cli.help import help_of
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
-from medclip_debias.memory import keep_freed_memory
 from medclip_debias.training.signals import StoppedBySignalError, is_first_process
 
 __all__ = ["app", "main", "run"]
@@ -40,6 +40,21 @@ def main() -> None:
     gc.set_threshold(*COLLECT)
     keep_freed_memory()
     sys.exit(run(sys.argv[1:]))
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 256 MiB of what is freed for the next array; forked processes, too.
+
+    It gives memory back to the kernel at each free that leaves more than a megabyte or two, and the
+    next array of an image's size gets its pages, zeroed, one by one again: up to a third of a
+    phantom's time (docs/performance.md). Who chose otherwise (``MALLOC_TRIM_THRESHOLD_``,
+    ``GLIBC_TUNABLES``) keeps their choice.
+    """
+    chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None and not chosen:
+        mallopt(-3, 64 * 2**20)  # M_MMAP_THRESHOLD: from here on an array has pages of its own
+        mallopt(-1, 256 * 2**20)  # M_TRIM_THRESHOLD
 
 
 def run(words: list[str]) -> int:
