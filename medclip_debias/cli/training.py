@@ -166,7 +166,7 @@ def features(
 ) -> None:
     """Compute the features of a run's frozen encoders, which `train` then reads (or computes)."""
     from medclip_debias.training.resolve import load_run
-    from medclip_debias.training.trainer import store_features
+    from medclip_debias.training.step import store_features
 
     chosen = load_run(config, settings or [], loss)
     with progress("Rows") as advance:

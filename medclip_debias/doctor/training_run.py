@@ -33,7 +33,7 @@ from medclip_debias.models.starting import start_training
 from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.lock import holder_of
 from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 
 _STEPS = 3  # the first one loads and allocates; the last is the one that counts
 _EVERY = 5.0  # seconds between two words on a long look

@@ -174,7 +174,7 @@ class Trainings(Experiment):
         import tempfile
 
         from medclip_debias.training.settings import RunSettings
-        from medclip_debias.training.trainer import Trainer
+        from medclip_debias.training.step import Trainer
 
         self.begin(1)
         run = cell["run"] | {"loss": with_etas(cell["run"]["loss"], _constant)}

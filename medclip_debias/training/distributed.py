@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -30,11 +29,10 @@ from medclip_debias.training.signals import (
     before_the_first_step,
     listening,
 )
-from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.stall import Report, StallTimer
 
 _MEETING = timedelta(hours=1)  # for all processes to come, where nothing else limits it
 _FOR_EVER = timedelta(days=30)
-_PATIENCE = 5.0  # seconds for what another process has to say
 _BUCKET = 2**26  # bytes of gradients that travel at a time
 
 
@@ -146,7 +144,7 @@ def process_group(
         return
     limit = timedelta(minutes=stall.minutes)
     store = _rendezvous(place, limit or _MEETING)
-    stall.report = report = Report(store, place)
+    stall.report = report = Report(store, place.rank, place.world)
     signals = listening()
     if signals:  # from here on the processes stop together
         signals.at_once = False
@@ -169,7 +167,7 @@ def process_group(
         if not report.is_first():
             raise SystemExit(EXIT_CODE) from None
         raise
-    except (RuntimeError, dist.DistError) as error:
+    except RuntimeError as error:
         if not _is_lost_connection(error):
             raise
         if signals and signals.name and not signals.begun:
@@ -188,60 +186,6 @@ def process_group(
             report.wait_for_others()
 
 
-class Report:
-    """By which one process of several says what ended the run, and the others end in silence.
-
-    Args:
-        store: that all processes share; process 0 may hold it.
-        place: this process.
-    """
-
-    def __init__(self, store: dist.Store, place: Place) -> None:
-        # A connection of its own: the other one may be waiting for something.
-        own_store = store.clone()
-        own_store.set_timeout(timedelta(seconds=_PATIENCE))
-        self._store = dist.PrefixStore("medclip-debias", own_store)
-        self._place = place
-
-    def is_first(self) -> bool:
-        """Whether no other process has reported; True where the store does not answer."""
-        count = self._ask(lambda: self._store.add("reported", 1))
-        return count is None or count == 1
-
-    def was_made(self) -> bool:
-        """Whether another process has reported, or does so within seconds."""
-
-        def wait() -> bool:
-            self._store.wait(["reported"])
-            return bool(self._store.add("reported", 1))
-
-        return bool(self._ask(wait))
-
-    def wait_for_others(self) -> None:
-        """Keep the store, if it is here, until the other processes know that all is said."""
-        if self._place.rank != 0:
-            return
-        until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
-            count = self._ask(lambda: self._store.add("reported", 0))
-            if count is None or count >= self._place.world:
-                return
-            time.sleep(0.05)
-
-    def _ask(self, question: Callable[[], int]) -> int | None:
-        """The store's answer; None where it went with its process, or that one is stopped."""
-        answers: list[int] = []
-
-        def ask() -> None:
-            with suppress(RuntimeError, dist.DistError):
-                answers.append(question())
-
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        thread.join(_PATIENCE + 1)
-        return answers[0] if answers else None
-
-
 def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
     """The store through which the processes of the run know each other."""
     port = 20000 + _integer("SLURM_JOB_ID") % 20000
@@ -254,7 +198,7 @@ def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
         try:
             meeting = dist.rendezvous("env://", place.rank, place.world, timeout=patience)
             stores.append(next(iter(meeting))[0])
-        except (RuntimeError, ValueError, dist.DistError) as error:
+        except (RuntimeError, ValueError) as error:
             errors.append(error)
 
     # In a thread, so that this one hears signals meanwhile.

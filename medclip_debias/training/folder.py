@@ -25,7 +25,7 @@ from medclip_debias.files import (
 )
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.training.checkpoint import checkpoints, drop_checkpoints
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
 _FREE = {

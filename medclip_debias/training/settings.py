@@ -124,7 +124,7 @@ class TrainSettings(LaterSettings):
         fused: AdamW as one kernel; ``auto`` on a GPU.
         checkpoint_text: compute the text encoder's activations twice instead of keeping them.
         shard_loss: each of several processes computes the loss of its own anchors alone, where the
-            objective allows it; ``auto`` for large batches (`medclip_debias.training.step`).
+            objective allows it; ``auto`` for large batches (`medclip_debias.training.gradients`).
         deterministic: only algorithms whose result never varies, on a GPU too.
         validate_every: steps between validations; 0 for none.
         validate_images: most images, and most studies, of a validation.

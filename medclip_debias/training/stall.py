@@ -10,7 +10,10 @@ import faulthandler
 import multiprocessing
 import os
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,9 @@ from medclip_debias.errors import EXIT_CODE
 from medclip_debias.training.signals import tell
 
 if TYPE_CHECKING:
-    from medclip_debias.training.distributed import Report
+    from torch.distributed import Store
+
+_PATIENCE = 5.0  # seconds for what another process has to say
 
 _REASONS = {
     "data": "The data loader{of} has brought no batch {span}; see whether the disk of the prepared "
@@ -33,6 +38,63 @@ _AGAIN = (
     "Then run the same command again: it resumes from its last checkpoint. If it only needs more "
     "time, raise train.stall_minutes."
 )
+
+
+class Report:
+    """By which one process of several says what ended the run, and the others end in silence.
+
+    Args:
+        store: that all processes share; process 0 may hold it.
+        rank: of this process.
+        world: number of processes.
+    """
+
+    def __init__(self, store: Store, rank: int, world: int) -> None:
+        from torch.distributed import PrefixStore
+
+        # A connection of its own: the other one may be waiting for something.
+        own_store = store.clone()
+        own_store.set_timeout(timedelta(seconds=_PATIENCE))
+        self._store = PrefixStore("medclip-debias", own_store)
+        self._rank, self._world = rank, world
+
+    def is_first(self) -> bool:
+        """Whether no other process has reported; True where the store does not answer."""
+        count = self._ask(lambda: self._store.add("reported", 1))
+        return count is None or count == 1
+
+    def was_made(self) -> bool:
+        """Whether another process has reported, or does so within seconds."""
+
+        def wait() -> bool:
+            self._store.wait(["reported"])
+            return bool(self._store.add("reported", 1))
+
+        return bool(self._ask(wait))
+
+    def wait_for_others(self) -> None:
+        """Keep the store, if it is here, until the other processes know that all is said."""
+        if self._rank != 0:
+            return
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
+            count = self._ask(lambda: self._store.add("reported", 0))
+            if count is None or count >= self._world:
+                return
+            time.sleep(0.05)
+
+    def _ask(self, question: Callable[[], int]) -> int | None:
+        """The store's answer; None where it went with its process, or that one is stopped."""
+        answers: list[int] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                answers.append(question())
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(_PATIENCE + 1)
+        return answers[0] if answers else None
 
 
 class StallTimer:

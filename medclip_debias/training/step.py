@@ -1,341 +1,460 @@
-"""Gradients of one step, the same however its batch is cut up.
+"""A run without its folder: everything that takes one step after another.
 
-A contrastive loss needs all embeddings of the batch at once; the activations behind them need
-most of the memory. With ``accumulate`` k > 1 the step therefore runs in two passes (GradCache,
-Gao et al. 2021): every micro-batch is encoded without a graph; similarities, the objective and
-the gradients at the embeddings are computed once for the batch of all processes; then each
-micro-batch is encoded again, with the same random numbers, and its embeddings' gradients are
-propagated back. The sum is the gradient of the whole batch, exactly. With k = 1 there is one
-ordinary pass.
-
-Encoders run on blocks of ``norm_batch`` consecutive studies of the whole batch, each with random
-numbers of its own number; without it a block is all that a process encodes at a time.
+``Trainer(settings).step(k)`` is step k of the run, for a loop, a benchmark or a check of the
+machine alike. What comes out is a function of the settings, the data and the steps taken, and
+`Trainer.state` holds all of it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from medclip_debias.data.loader import Batch
-from medclip_debias.errors import ReportedWarning
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
-from medclip_debias.losses.objective import Objective
-from medclip_debias.losses.sharded import (
-    ShardedBatch,
-    shard_batch,
-    shard_views,
-    whole_batch_reason,
+from medclip_debias.bounds import keep_in_bounds
+from medclip_debias.config import ModelSettings
+from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import ReportedWarning, UserError, explained
+from medclip_debias.grounding.preparation import differences
+from medclip_debias.losses.biovil import MaskedLMSettings
+from medclip_debias.losses.distributed import Ranks
+from medclip_debias.losses.objective import (
+    Objective,
+    build_objective,
+    loss_settings,
 )
-from medclip_debias.models.batch_norm import StepBatchNorm2d
-from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.features import ImageFeatures
-from medclip_debias.models.starting import TrainableModel
-from medclip_debias.training.distributed import total
-from medclip_debias.training.feature_cache import FeatureCache
-from medclip_debias.training.fields import BatchFields
-from medclip_debias.training.masked_lm_term import MaskedLMTerm, MaskedSentences
-from medclip_debias.training.precision import Precision
-from medclip_debias.training.settings import TrainSettings
+from medclip_debias.losses.siglip import carry_bias
+from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
+from medclip_debias.models.device import best_device
+from medclip_debias.models.dual_encoder import DualEncoder, load_state
+from medclip_debias.models.starting import Start, TrainableModel, start_training
+from medclip_debias.training.distributed import average_gradients
+from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
+from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, excludes_own_study
+from medclip_debias.training.gradients import CachedGradients, shares_loss
+from medclip_debias.training.masked_lm_term import MaskedLMTerm
+from medclip_debias.training.optim import (
+    choose_parts,
+    make_optimizer,
+    moving_average,
+    parameter_counts,
+    set_rate,
+    train_mode,
+    trained,
+)
+from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
+from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.settings import RunSettings, check_text_features
 
-# First word of the seed of what is masked, so that it shares no stream with the batches.
-_MASK = 3
-
-SHARD_FROM = 2**22
-"""Similarities of a batch (2048 images with a sentence each) from which `shares_loss` says yes."""
-
-
-class Embeddings(NamedTuple):
-    """What images are scored by, and sentences ``[T, D]``; or two views, each ``[n, D]``.
-
-    Images are `ImageFeatures.stored`: their regions ``[I, N, D]``, or the whole as the only one.
-    """
-
-    first: Tensor
-    second: Tensor
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Block:
-    """What the encoders see at a time.
+class Trainer:
+    """Model, objective, optimiser and data of one run, in one of its processes.
 
-    Attributes:
-        batch: images and sentences.
-        ids: its tokenised sentences.
-        seed: of dropout.
-        masked: its sentences for the masked-language-model term.
-    """
-
-    batch: Batch
-    ids: list[list[int]]
-    seed: int
-    masked: MaskedSentences | None
-
-
-@dataclass(frozen=True, eq=False)
-class CachedGradients:
-    """Computes the gradients of one step; see the module.
-
-    Attributes:
-        settings: of the run, of which ``accumulate``, ``norm_batch`` and ``channels_last`` say how
-            the encoders see the batch.
-        model: in training mode.
-        objective: of the whole batch.
-        masked_lm: the objective's masked-language-model term, if it has one.
-        fields: what the objective reads.
-        tokens: tokenised sentences of the run.
-        norms: batch norms whose running statistics move once a step.
-        precision: of the encoders.
+    Args:
+        settings: the whole run; nothing is written to its ``out``.
+        where: file the settings came from, for messages.
         ranks: which process this is.
-        stored: what is read in the place of the frozen encoders of a `DualEncoder`; None where they
-            compute.
-        sharded: each process computes the loss of its own anchors (`shares_loss`).
+        device: where to compute; by default what the settings say.
+        say: called with a sentence about what takes long or much room; by default it is logged.
+        progress: called with rows of stored features done and to do, while they are written.
+
+    Attributes:
+        model: being trained.
+        start: the model that it was before, None where the run builds a new one.
+        batches: item k is this process's share of the batch of step k.
+        optimizer: AdamW.
+        counts: numbers of each part that train and that do not.
+        average: exponential moving average of the model, or None.
+        asked_to_stop: whether, at the last step, any process asked all to stop.
+
+    Raises:
+        UserError: the prepared set, language model or scores do not fit the settings, or the
+            memory does not suffice.
     """
 
-    settings: TrainSettings
     model: TrainableModel
-    objective: Objective
-    masked_lm: MaskedLMTerm | None
-    fields: BatchFields
-    tokens: Sequence[list[int]]
-    norms: Sequence[StepBatchNorm2d]
-    precision: Precision
-    ranks: Ranks
-    stored: FeatureCache | None = None
-    sharded: bool = False
 
-    def backward(self, batch: Batch, words: Sequence[int]) -> dict[str, Tensor]:
-        """Add the gradients of this process's part; their mean over the processes is the batch's.
+    def __init__(
+        self,
+        settings: RunSettings,
+        where: str = "the settings",
+        ranks: Ranks | None = None,
+        device: torch.device | None = None,
+        say: Callable[[str], None] = _log.info,
+        progress: Progress | None = None,
+    ) -> None:
+        train = settings.train
+        self.say, self.progress = say, progress
+        self.settings = settings
+        self.where = where
+        self.ranks = ranks or Ranks()
+        self.asked_to_stop = False
+        if train.deterministic:
+            be_deterministic()
+        self.loss_settings = loss_settings(settings.loss, where)
+        self.prepared = PreparedSet.open(settings.prepared)
+        self.start: Start | None = None
+        self._begin()
+        self._check_settings()
+        self.device = device or best_device(train.device)
+        two_view = train.task == "two_view"
+        self.studies = TrainingStudies.of(self.prepared, text=not two_view)
+        self.batches = self._batches(two_view)
+        with advice(train.compile):
+            self._build()
+
+    def _begin(self) -> None:
+        """Read the model that the run starts from, if there is one; what it expects is taken."""
+        given = self.settings.model
+        if isinstance(given, ModelSettings):
+            return
+        self.model, self.start = start_training(given, self.where)
+        if differ := differences(self.model.preprocessing, self.prepared):
+            raise UserError(
+                f"{self.where}: {self.settings.prepared} was prepared otherwise than "
+                f"{given.start_from} expects ({', '.join(differ)}); prepare it again with "
+                f"medclip-debias prepare SOURCE OUT --for {given.start_from}."
+            )
+        self._check_features(self.settings)
+        expected = {"preprocessing": self.model.preprocessing}
+        self.settings = self.settings.model_copy(update=expected)
+
+    def _check_features(self, settings: RunSettings) -> None:
+        """See that features can be kept of the start, which settings alone do not say."""
+        wanted = settings.train.features
+        if not (wanted.cache or wanted.text):
+            return
+        if not isinstance(self.model, DualEncoder):
+            raise UserError(
+                f"{self.where}: 'train.features.cache' and 'train.features.text' keep what encoders"
+                " of this project give, and 'model.start_from' is another group's model; set both "
+                "to false."
+            )
+        if wanted.text:
+            try:
+                check_text_features(self.model.similarity.settings)
+            except ValueError as error:
+                raise UserError(f"{self.where}: {error}.") from error
+
+    def _check_settings(self) -> None:
+        settings, train = self.settings, self.settings.train
+        if settings.preprocessing.prepare != self.prepared.settings:
+            raise UserError(
+                f"{self.where}: setting 'preprocessing.prepare' is "
+                f"{settings.preprocessing.prepare.model_dump()}, but {settings.prepared} was "
+                f"prepared with {self.prepared.settings.model_dump()}; make them equal."
+            )
+        parts = self.ranks.world * train.accumulate
+        if train.batch_size % (parts * max(train.norm_batch, 1)):
+            raise UserError(
+                f"{self.where}: setting 'train.batch_size' is {train.batch_size}, which "
+                f"{self.ranks.world} processes, each with {train.accumulate} micro-batches of "
+                f"blocks of {max(train.norm_batch, 1)}, cannot share evenly; make it a multiple "
+                f"of {parts * max(train.norm_batch, 1)}."
+            )
+
+    def _batches(self, two_view: bool) -> StepBatches:
+        train = self.settings.train
+        return StepBatches(
+            self.prepared.pixels,
+            self.studies,
+            batch_size=train.batch_size,
+            sentences_per_study=train.sentences_per_study,
+            input_size=self.settings.preprocessing.input_size,
+            augment=train.augment,
+            seed=train.seed,
+            views_per_study=train.views_per_study,
+            two_view=two_view,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+            augmentations=train.features.augmentations,
+        )
+
+    def _build(self) -> None:
+        settings, train = self.settings, self.settings.train
+        torch.manual_seed(train.seed)
+        if isinstance(settings.model, ModelSettings):
+            self.model = DualEncoder.create(settings.model, settings.preprocessing)
+        self.model = self.model.to(self.device)
+        self.objective: Objective = build_objective(self.loss_settings).to(self.device)
+        if self.start is not None and self.start.bias is not None:
+            carry_bias(self.objective, self.start.bias)
+        self.objective.begin(
+            samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
+        )
+        term = self.objective.masked_lm
+        self._check_task()
+        self.masked_lm = self._masked_lm(term) if term else None
+        self._others: list[nn.Module] = [self.objective]
+        if self.masked_lm is not None:
+            self._others.append(self.masked_lm)
+        self.frozen = choose_parts(self.model, train, self.where)
+        self.counts = parameter_counts(self.model)
+        norms = self._step_norms()
+        # After the batch norms: the copy must have their buffers, for it takes them over in order.
+        self.average = moving_average(self.model, train.ema) if train.ema else None
+        self.optimizer = make_optimizer(self.model, self._others, train)
+        self.parameters = trained(self.optimizer)
+        self.precision = Precision(train.precision, self.device)
+        arrange(self.model, train)
+        self.norms = norms
+        tokens = self.model.token_ids(self.studies.texts)
+        self.cached = CachedGradients(
+            train,
+            model=self.model,
+            objective=self.objective,
+            masked_lm=self.masked_lm,
+            fields=self._fields(),
+            tokens=tokens,
+            norms=norms,
+            precision=self.precision,
+            ranks=self.ranks,
+            stored=self._stored(tokens),
+            sharded=shares_loss(train, self.objective, self.ranks, self.where),
+        )
+        self.train_mode()
+
+    def _stored(self, tokens: list[list[int]]) -> FeatureCache | None:
+        """Features of frozen encoders, written first where they are missing."""
+        wanted, self._features = self.settings.train.features, None
+        if not (wanted.cache or wanted.text):
+            return None
+        self._features = self.features_of(self.settings, tokens)
+        found = self._features.ready()
+        self.batches.features = found.images
+        return found
+
+    def features_of(self, settings: RunSettings, tokens: list[list[int]]) -> Features:
+        """The files of features that ``settings`` ask for, which may be others than the run's."""
+        for part in self.frozen:
+            part.eval()
+        self._check_features(settings)
+        assert isinstance(self.model, DualEncoder)  # `_check_features` refuses others
+        # That of the start is in the trainer's settings alone.
+        settings = settings.model_copy(update={"preprocessing": self.settings.preprocessing})
+        run = (settings, self.model, self.prepared, self.batches, tokens)
+        return Features(*run, self.ranks, self.say, self.progress)
+
+    def _masked_lm(self, term: MaskedLMSettings) -> MaskedLMTerm:
+        folder = self.settings.model.text_folder
+        if folder is None or not isinstance(self.model, DualEncoder):
+            raise UserError(
+                f"{self.where}: the loss adds masked language modelling, whose head no model "
+                "folder holds; with model.start_from choose a loss without it."
+            )
+        return MaskedLMTerm(term, folder, self.model)
+
+    def _check_task(self) -> None:
+        self._check_views()
+        if self.settings.train.task != "two_view":
+            return
+        missing = sorted(self.objective.requires & OF_SENTENCES)
+        if missing or self.objective.masked_lm:
+            reads = ", ".join(missing) or "sentences, for its masked-language-model term"
+            raise UserError(
+                f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
+                f"the objective reads {reads}; change 'loss', or train on image_text."
+            )
+
+    def _check_views(self) -> None:
+        """Say so when further views of a study would be pushed away from its sentences."""
+        views = self.settings.train.views_per_study
+        if views > 1 and not excludes_own_study(self.loss_settings):
+            warnings.warn(
+                ReportedWarning(
+                    f"{self.where}: setting 'train.views_per_study' is {views}, but the loss takes"
+                    " the other images of a study for negatives of its sentences; add"
+                    " {kind: mask_same_study} to its negatives, or choose 'positives: study'"
+                    " (debiased) or multi_positive."
+                ),
+                stacklevel=2,
+            )
+
+    def _step_norms(self) -> list[StepBatchNorm2d]:
+        """Batch norms that know about blocks and processes, where one pass is not the batch."""
+        train = self.settings.train
+        several = self.ranks.world > 1
+        if not (several or train.norm_batch or train.accumulate > 1):
+            return []
+        synchronised = several and not train.norm_batch
+        return use_step_batch_norm(self.model.image_encoder, synchronised=synchronised)
+
+    def _fields(self) -> BatchFields:
+        run = RunData(
+            self.objective,
+            self.loss_settings,
+            prepared=self.prepared,
+            studies=self.studies,
+            text_folder=self.settings.model.text_folder,
+            max_tokens=self.model.max_tokens,
+            device=self.device,
+            where=self.where,
+            model=self.model,
+            several_views=self.settings.train.views_per_study > 1,
+        )
+        return BatchFields(run)
+
+    def train_mode(self) -> None:
+        """Put everything into training mode; what is frozen stays in evaluation mode."""
+        train_mode([self.model, *self._others], self.frozen)
+
+    @property
+    def result(self) -> TrainableModel:
+        """The model that is validated and saved: the moving average where there is one."""
+        if self.average is None:
+            return self.model
+        return cast("TrainableModel", self.average.module)
+
+    # ------------------------------------------------------------------------- one step
+
+    def rate(self, step: int) -> float:
+        """The schedule's learning rate at ``step`` (0-based)."""
+        train = self.settings.train
+        warmup, steps = train.warmup_steps, train.steps
+        return learning_rate(
+            step, peak=train.lr, warmup=warmup, steps=steps, schedule=train.schedule
+        )
+
+    def step(self, step: int, batch: Batch | None = None, stop: bool = False) -> dict[str, Tensor]:
+        """Take one step.
 
         Args:
-            batch: this process's share.
-            words: seed of the step: of the run, and the number of the step.
+            step: its number (0-based), which decides batch, learning rate and random numbers.
+            batch: ``self.batches[step]``, if it was read already.
+            stop: ask all processes to stop; `asked_to_stop` then says so in all of them.
 
         Returns:
-            ``loss`` of the batch of all processes, ``scale``, and diagnostics.
+            Scalars: ``loss``, ``scale``, diagnostics of the objective, ``gradient_norm``.
 
         Raises:
-            FloatingPointError: similarities are no numbers.
+            UserError: the loss or its gradient is no number, or the memory does not suffice.
         """
-        micro = self._blocks(batch, words)
-        masked_tokens = self._masked_tokens(micro)
+        with advice(self.settings.train.compile):
+            return self._step(step, self.batches[step] if batch is None else batch, stop)
+
+    def _step(self, step: int, batch: Batch, stop: bool) -> dict[str, Tensor]:
+        set_rate(self.optimizer, self.rate(step))
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            metrics = self.cached.backward(batch, [self.settings.train.seed, step])
+        except FloatingPointError as error:
+            raise self._not_a_number(step, str(error)) from error
+        for norm in self.norms:
+            norm.finish_step(self.ranks.world)
+        self.asked_to_stop = average_gradients(self.parameters, self.ranks, stop)
         scaler = self.precision.scaler
-        if len(micro) == 1:
-            with self._remembering():
-                embeddings, masked = self._encode(micro[0], masked_tokens)
-            loss, metrics = self._loss(embeddings, batch, words)
-            scaler.scale(self._with_masked(loss, masked)).backward()
-            masked = None if masked is None else masked.detach()
-            return self._metrics(loss, masked, metrics)
+        scaler.unscale_(self.optimizer)
+        limit = self.settings.train.clip_norm or math.inf
+        norm_of_gradient = nn.utils.clip_grad_norm_(self.parameters, limit)
+        if not torch.isfinite(metrics["loss"]):
+            raise self._not_a_number(step, "the loss is no number")
+        # With fp16 an overflow is expected now and then: the scaler leaves such a step out.
+        if not (scaler.is_enabled() or torch.isfinite(norm_of_gradient)):
+            raise self._not_a_number(step, "the gradient is no number")
+        scaler.step(self.optimizer)
+        scaler.update()
+        # Before the average takes them over, so that it stays within the bounds too.
+        keep_in_bounds((self.model, self.objective))
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        return {**metrics, "gradient_norm": norm_of_gradient}
 
-        with torch.no_grad(), self._remembering():
-            parts = [self._encode(blocks, None)[0] for blocks in micro]
-        leaves = Embeddings(
-            *(torch.cat(side).requires_grad_() for side in zip(*parts, strict=True))
+    def _not_a_number(self, step: int, what: str) -> UserError:
+        return UserError(
+            f"step {step}: {what}; lower train.lr, set train.clip_norm, or train in fp32. "
+            f"(The studies of this batch have the hash {self.batch_hash(step)}.)"
         )
-        loss, metrics = self._loss(leaves, batch, words)
-        scaler.scale(loss).backward()
-        gradients = [
-            leaf.grad.split([len(part[side]) for part in parts])
-            for side, leaf in enumerate(leaves)
-            if leaf.grad is not None
-        ]
-        sum_masked: Tensor | None = None
-        for blocks, *given in zip(micro, *gradients, strict=True):
-            embeddings, masked = self._encode(blocks, masked_tokens)
-            ends = [x for x in embeddings if x.requires_grad]
-            starts = [g for x, g in zip(embeddings, given, strict=True) if x.requires_grad]
-            if masked is not None and masked.requires_grad:
-                ends.append(scaler.scale(self._with_masked(None, masked)))
-                starts.append(torch.ones_like(masked))
-            if masked is not None:
-                plain = masked.detach()
-                sum_masked = plain if sum_masked is None else sum_masked + plain
-            if ends:
-                torch.autograd.backward(ends, starts)
-        return self._metrics(loss, sum_masked, metrics)
 
-    # ---------------------------------------------------------------------- cutting up
+    def batch_hash(self, step: int) -> str:
+        """12 hex digits that name the studies of the batch of ``step``, whatever their order.
 
-    def _blocks(self, batch: Batch, words: Sequence[int]) -> list[list[Block]]:
-        """The blocks of each micro-batch, with seeds by their number in the whole batch."""
-        micro = batch.split(self.settings.accumulate) if self.settings.accumulate > 1 else [batch]
-        count = 1
-        if self.settings.norm_batch:
-            studies = micro[0].studies[: len(micro[0].studies) // (2 if batch.two_view else 1)]
-            count = len(torch.unique_consecutive(studies)) // self.settings.norm_batch
-        parts = [part.split(count) if count > 1 else [part] for part in micro]
-        first = self.ranks.rank * len(parts) * count
-        return [
-            [
-                self._block(block, step_seed([*words, first + place * count + number]))
-                for number, block in enumerate(blocks)
-            ]
-            for place, blocks in enumerate(parts)
-        ]
+        The first digits of the SHA-256 over their sorted ids, one a line.
+        """
+        column = self.prepared.images["study_id"]
+        members = self.batches.members(step)
+        ids = sorted(str(column.iloc[int(self.studies.rows[m][0])]) for m in members)
+        return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
 
-    def _block(self, batch: Batch, seed: int) -> Block:
-        ids = [self.tokens[number] for number in batch.texts.tolist()]
-        masked = None
+    # -------------------------------------------------------------------------- its state
+
+    def state(self) -> dict[str, Any]:
+        """All that steps change, ready for ``torch.save``."""
+        parts: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
+        }
         if self.masked_lm is not None:
-            masked = self.masked_lm.mask(self.model, ids, np.random.default_rng([_MASK, seed]))
-        return Block(batch, ids, seed, masked)
+            parts["masked_lm"] = self.masked_lm.state_dict()
+        if self.average is not None:
+            parts["average"] = self.average.state_dict()
+        return parts
 
-    def _masked_tokens(self, micro: list[list[Block]]) -> float | None:
-        """Number of masked tokens in the batch of all processes."""
-        if self.masked_lm is None:
-            return None
-        blocks = (block for part in micro for block in part)
-        mine = sum(len(block.masked.targets) for block in blocks if block.masked is not None)
-        return total(mine, self.ranks, self.model.device)
-
-    # ------------------------------------------------------------------------ encoding
-
-    def _encode(
-        self, blocks: list[Block], masked_tokens: float | None
-    ) -> tuple[Embeddings, Tensor | None]:
-        """Embeddings of one micro-batch, and its part of the masked-language-model loss.
+    def restore(self, state: dict[str, Any], where: str) -> None:
+        """Continue from `state`.
 
         Args:
-            blocks: of the micro-batch.
-            masked_tokens: in the whole batch; None leaves that loss out.
+            state: of a trainer with equal settings.
+            where: the file it came from, for messages.
+
+        Raises:
+            UserError: it is of another architecture.
         """
-        results = [self._encode_block(block, masked_tokens) for block in blocks]
-        sides = zip(*(embeddings for embeddings, _ in results), strict=True)
-        embeddings = Embeddings(*(_joined(side) for side in sides))
-        masked = [loss for _, loss in results if loss is not None]
-        return embeddings, torch.stack(masked).sum() if len(masked) > 1 else next(
-            iter(masked), None
-        )
-
-    def _encode_block(
-        self, block: Block, masked_tokens: float | None
-    ) -> tuple[Embeddings, Tensor | None]:
-        model = self.model
-        torch.manual_seed(block.seed)
-        with self.precision.autocast():
-            features = self._features(block.batch)
-            if block.batch.two_view:
-                return Embeddings(*features.pooled.chunk(2)), None
-            if self.stored is None or self.stored.texts is None:
-                sentences = model.encode_ids(block.ids)
-            else:
-                assert isinstance(model, DualEncoder)  # as `stored` says
-                sentences = self.stored.sentences(model, block.batch.texts)
-            masked = None
-            if self.masked_lm is not None and block.masked is not None and masked_tokens:
-                mean = self.masked_lm(model, block.masked)
-                masked = mean * (len(block.masked.targets) / masked_tokens)
-        return Embeddings(features.stored, sentences), masked
-
-    def _features(self, batch: Batch) -> ImageFeatures:
-        """Unit vectors of images, or of their stored features."""
-        model, last = self.model, self.settings.channels_last
-        given = batch.images_on(model.device)
-        if self.stored is not None and self.stored.images is not None:
-            assert isinstance(model, DualEncoder)  # as `stored` says
-            return ImageFeatures(self.stored.regions(model, given))
-        images = model.normalise(given)
-        if last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return model.encode_images(images)
-
-    @contextmanager
-    def _remembering(self) -> Iterator[None]:
-        for norm in self.norms:
-            norm.remember = True
-        try:
-            yield
-        finally:
-            for norm in self.norms:
-                norm.remember = False
-
-    # ------------------------------------------------------------------------ the loss
-
-    def _loss(
-        self, embeddings: Embeddings, batch: Batch, words: Sequence[int]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        scale = self.model.similarity.scale
-        done = words[-1] / self.settings.steps
-        batch_of_all = self._gathered(embeddings, batch, scale, step_seed(words), done)
-        output = self.objective(batch_of_all)
-        loss = output.loss
-        if isinstance(batch_of_all, ShardedBatch):
-            loss = batch_of_all.loss_of(output)
-        return loss, {"scale": scale.detach(), **output.diagnostics}
-
-    def _gathered(
-        self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int, done: float
-    ) -> ContrastiveBatch:
-        given = self.fields.of(batch, seed, done)
-        first, second = embeddings
-        if batch.two_view:
-            views = shard_views if self.sharded else gather_views
-            return views(first, second, scale, self.ranks, **given)
-        owners = batch.owners.to(first.device)
-        score = self.model.similarity
-        gather = shard_batch if self.sharded else gather_batch
-        return gather(first, second, score, scale, self.ranks, image_of_sentence=owners, **given)
-
-    def _with_masked(self, loss: Tensor | None, masked: Tensor | None) -> Tensor:
-        """The loss plus the term's share, such that the mean over the processes is its total."""
-        if masked is None or self.masked_lm is None:
-            assert loss is not None
-            return loss
-        world = self.ranks.world
-        term = self.masked_lm.settings.weight * (masked if world == 1 else masked * world)
-        return term if loss is None else loss + term
-
-    def _metrics(
-        self, loss: Tensor, masked: Tensor | None, metrics: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        loss = loss.detach()
-        if masked is not None and self.masked_lm is not None:
-            if self.ranks.world > 1:
-                masked = masked.new_tensor(total(float(masked), self.ranks, masked.device))
-            metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
-            loss = loss + self.masked_lm.settings.weight * masked
-        return {"loss": loss, **metrics}
+        load_state(self.model, state["model"], where)
+        if self._features is not None:
+            self._features.check_weights(where)
+        # Not load_state: tables of per-sample state take the size that they had.
+        with explained(f"{where}: its objective's state does not fit", RuntimeError):
+            self.objective.load_state_dict(state["objective"])
+        if self.masked_lm is not None:
+            load_state(self.masked_lm, state.get("masked_lm", {}), where)
+        if self.average is not None:
+            load_state(self.average, state.get("average", {}), where)
+        # Older checkpoints may hold a scale or a temperature beyond its bounds.
+        averages = () if self.average is None else (self.average,)
+        keep_in_bounds((self.model, self.objective, *averages))
+        with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.precision.scaler.load_state_dict(state["scaler"])
 
 
-def shares_loss(settings: TrainSettings, objective: Objective, ranks: Ranks, where: str) -> bool:
-    """Whether each process is to compute the loss of its own anchors alone.
+def store_features(
+    settings: RunSettings, where: str, say: Callable[[str], None], progress: Progress
+) -> dict[str, Any]:
+    """Write the features that a run reads, as its first start would; nothing of what is there.
 
-    ``auto`` does so from `SHARD_FROM` similarities a batch on, where the objective allows it;
-    ``on`` warns where it does not.
+    Returns:
+        Folder, rows, shape and bytes of each file.
+
+    Raises:
+        UserError: the settings ask for none, or as `Trainer`.
     """
-    if ranks.world == 1 or settings.shard_loss == "off":
-        return False
-    images = settings.batch_size * settings.views_per_study
-    texts = settings.batch_size * settings.sentences_per_study
-    if settings.task == "two_view":
-        images = texts = 2 * settings.batch_size
-    if settings.shard_loss == "auto" and images * texts < SHARD_FROM:
-        return False
-    reason = whole_batch_reason(objective)
-    if reason is not None and settings.shard_loss == "on":
-        warnings.warn(
-            ReportedWarning(
-                f"{where}: setting 'train.shard_loss' is on, but every process computes the loss "
-                f"of the whole batch, for {reason}."
-            ),
-            stacklevel=2,
+    wanted = settings.train.features
+    if not (wanted.cache or wanted.text):
+        raise UserError(
+            f"{where}: asks for no stored features; set train.features.cache=true (with "
+            "train.freeze.image) or train.features.text=true (with train.freeze.text=all)."
         )
-    return reason is None
-
-
-def step_seed(words: Sequence[int]) -> int:
-    """One number from the words of a seed; block 0 has that of its step."""
-    return int(np.random.SeedSequence(list(words)).generate_state(1)[0])
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    stored = Trainer(settings, where, say=say, progress=progress).cached.stored
+    assert stored is not None
+    found = {"image": stored.images, "text": stored.texts}
+    return {
+        what: {
+            "folder": str(file.folder),
+            "rows": file.layout.rows,
+            "shape": " x ".join(map(str, file.layout.shape)),
+            "bytes": file.layout.size,
+        }
+        for what, file in found.items()
+        if file is not None
+    }

@@ -2,7 +2,7 @@
 
 It is plain PyTorch (autocast, AdamW, ``torch.distributed``) and not Lightning Fabric: importing
 Fabric takes longer here than all other imports of a run together, and cached gradients
-(`medclip_debias.training.step`) need the collectives themselves.
+(`medclip_debias.training.gradients`) need the collectives themselves.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from medclip_debias.training.signals import (
     stop_signals,
 )
 from medclip_debias.training.stall import StallTimer
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.validation_state import BestSoFar
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from train_step import head, row, seconds
 from train_ways import Scale, make_data, settings
 
 from medclip_debias.data.loader import iterate
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
 

@@ -43,8 +43,8 @@ from medclip_debias.losses.distributed import Ranks, gather_batch
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.similarity import pooled_cosine
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 
 REPO = Path(__file__).parents[2]
 STUDY = REPO / "configs" / "studies" / "phantom_gpu.yaml"

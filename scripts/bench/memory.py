@@ -1,7 +1,8 @@
 """Seconds of verbs while freed memory is kept, against glibc's own way: pairs in turn, medians.
 
 `GLIBC_TUNABLES=` tells the program to leave memory to glibc
-(`medclip_debias.cli.keep_freed_memory`). One line a verb: the ratio of the seconds, and for both ways seconds, a processor's, and the kernel's share.
+(`medclip_debias.cli.keep_freed_memory`). One line a verb: the ratio of the seconds, and for both
+ways seconds, a processor's, and the kernel's share.
 """
 
 from __future__ import annotations

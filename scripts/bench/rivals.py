@@ -190,7 +190,7 @@ def step(options: Options) -> Iterator[Row]:
     from train_step import agree
     from train_ways import Scale, make_data, settings, ways
 
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
     scale = Scale(batch=32, hidden=256, layers=4, workers=0)
     if options.quick:

@@ -36,7 +36,7 @@ from train_ways import HALF, Scale, make_data, settings, ways
 from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.errors import UserError
 from medclip_debias.losses.presets import presets
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 
 MIB = 2**20
 AGREE, HALF_ERROR = 1e-4, 1e-2

@@ -40,7 +40,7 @@ from medclip_debias.language.masked_lm import (
 )
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.settings import RunSettings, TrainSettings
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.protocol import Protocol
     from medclip_debias.models.dual_encoder import DualEncoder
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
 HEAD, TAIL = 9, 9
 """How many of the 28 classes, by frequency, are called head and tail."""
@@ -125,7 +125,7 @@ def trainer_of(
     """
     from medclip_debias.config import validate
     from medclip_debias.training.settings import RunSettings
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
     content = {
         "prepared": str(place.prepared),

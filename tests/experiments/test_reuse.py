@@ -14,7 +14,7 @@ from medclip_debias.cli import run
 from medclip_debias.experiments import trainings
 from medclip_debias.experiments.command import run_grid
 from medclip_debias.settings_files import load_yaml
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 from tests.experiments.test_trainings import METHODS, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick_judgement")

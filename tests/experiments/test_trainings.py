@@ -156,7 +156,7 @@ def test_nothing_is_measured_twice_whatever_it_is_called(
 def test_an_interrupted_cell_resumes_at_its_checkpoint_and_gives_the_same(
     place, tmp_path, monkeypatch, capsys
 ):
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
     methods = {name: METHODS[name] for name in ("CLIP", SHUFFLED)}
     path = write_grid(tmp_path / "grid.yaml", methods=methods)
@@ -199,7 +199,7 @@ def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
     assert plan["seconds"] >= 8
     assert not (tmp_path / "out/results.json").exists()
     assert run(["train", plan["runs"][0]]) == 0
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
     def never(self, *_, **__):
         raise AssertionError("trained again")
@@ -234,7 +234,7 @@ def test_a_stop_signal_ends_with_the_code_of_train(place, tmp_path, monkeypatch,
     import os
     import signal
 
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
     path = write_grid(tmp_path / "grid.yaml", methods={"CLIP": METHODS["CLIP"]})
     words = ["experiment", str(path), *place.words(seeds="[0]", seconds_per_step=0.1)]

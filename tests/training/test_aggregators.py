@@ -15,8 +15,8 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.distributed import Place, process_group
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
 KINDS = ["attention", "cross_attention", "local_words"]

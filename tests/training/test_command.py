@@ -55,7 +55,7 @@ def test_a_run_validates_and_says_which_step_was_best(config, capsys, tmp_path):
 
 
 def test_a_signal_ends_the_verb_with_its_own_code(config, capsys, monkeypatch):
-    from medclip_debias.training.trainer import Trainer
+    from medclip_debias.training.step import Trainer
 
     step = Trainer.step
 

@@ -21,8 +21,8 @@ from medclip_debias.training.distributed import Place, process_group
 from medclip_debias.training.feature_cache import _alone
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 from tests.disk import files_of_at_most
 from tests.training.conftest import in_processes, largest_difference, same
 

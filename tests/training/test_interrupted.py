@@ -24,8 +24,8 @@ from medclip_debias.training.checkpoint import (
 )
 from medclip_debias.training.precision import advice
 from medclip_debias.training.signals import StoppedBySignalError
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 from tests.disk import files_of_at_most
 from tests.training.conftest import flip, in_processes, largest_difference, same, weights
 

@@ -15,8 +15,8 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.settings import TrainSettings
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation import validation
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import in_processes, same, weights
 
 REPO = Path(__file__).parents[2]

@@ -51,8 +51,8 @@ from medclip_debias.models.peers.text import ClipTokenizer
 from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import largest_difference
 
 SIDE, DIM = 64, 12

@@ -14,9 +14,9 @@ from medclip_debias.losses.clip import InfoNCE
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.sogclr import SogCLR
 from medclip_debias.training.distributed import Place, average_gradients, process_group
+from medclip_debias.training.gradients import shares_loss
 from medclip_debias.training.stall import StallTimer
-from medclip_debias.training.step import shares_loss
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 from tests.training.conftest import in_processes, largest_difference
 
 TOGETHER = 4  # steps

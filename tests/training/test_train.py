@@ -33,8 +33,8 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from medclip_debias.training.trainer import Trainer
 from tests.training.conftest import same, weights
 
 

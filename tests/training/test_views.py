@@ -11,7 +11,7 @@ from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import ReportedWarning
-from medclip_debias.training.trainer import Trainer
+from medclip_debias.training.step import Trainer
 
 
 @pytest.fixture(scope="module")
