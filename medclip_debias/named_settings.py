@@ -13,7 +13,8 @@ from medclip_debias.files import write_text
 
 _PACKAGE = Path(__file__).parent
 _IN_WHEEL = _PACKAGE / "configs"
-_FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _PACKAGE.parent / "configs"  # of a checkout
+# In a checkout they lie beside the package.
+_FOLDER = _IN_WHEEL if any(_IN_WHEEL.glob("*/*.yaml")) else _PACKAGE.parent / "configs"
 
 
 def names() -> list[str]:
