@@ -269,13 +269,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(reported, trained, tmp_
     content["model"]["text"]["folder"] = f"{root}/lm"  # the copy's own
     settings.write_text(yaml.safe_dump(content))
     assert "was written under other settings" in reported("train", *words)
-    # One of an earlier version does not, and only its weights can tell.
-    from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-
-    folder = root / "run" / "checkpoints"
-    state = load_checkpoint(checkpoints(folder)[-1])
-    save_checkpoint(folder, state["step"], {k: v for k, v in state.items() if "_hash" not in k})
-    assert "another architecture" in reported("train", *words)
 
 
 def test_scores_from_another_language_model_are_refused(reported, trained, tmp_path):
