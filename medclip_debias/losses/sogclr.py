@@ -92,19 +92,8 @@ class SogCLR(ContrastiveLoss, Bounded):
 
     The state takes 8 bytes a sample for each side that has anchors, 20 with ``individual``.
 
-    It follows the equations; the public code departs from them in places (docs/methods.md has the
-    differences, measured by ``scripts/bench/official.py``):
-
-    - two views: the mean of both views' ``g`` enters ``u`` before it is used, so that a sample has
-      one denominator. LibAUC and the SogCLR repository use a ``u`` of each view and store their
-      mean; and they average ``exp(sim / tau)`` without ``sim+``, so that below ``gamma`` 1 a
-      positive always pulls with weight 1 there, here with ``g / u``.
-    - ``model`` and ``robust`` (FastCLIP v0, v3): gradients of the similarities are those of the
-      public code. In the gradient of the scale it counts the part through ``g`` twice.
-    - ``individual`` (v2): here the loss has its factor tau, and Adam counts a sample's own visits.
-      FastCLIP leaves the factor out, counts epochs, and has no memory in the first one. GloFND's
-      fork of it, and FastCLIP's own code before it was corrected, divide by Adam's second moment
-      instead of its root.
+    It follows the equations. Where the public code (LibAUC, FastCLIP, GloFND's fork) departs from
+    them, docs/methods.md has the differences, measured by ``scripts/bench/official.py``.
 
     Diagnostics: ``gamma``, ``mean_log_u``, ``temperature`` (mean over the anchors), and those
     of the policies.

@@ -323,18 +323,6 @@ def test_weighted_negatives_and_many_positives_are_the_printed_formula(
     assert out.per_anchor[5] == 0
 
 
-def test_one_positive_of_the_study_is_the_plain_loss(make_batch):
-    batch = ContrastiveBatch(
-        make_batch().similarity[:, 2:8],
-        torch.tensor(14.0).double(),
-        eta=torch.full((6,), 0.2).double(),
-        sample_ids=torch.arange(6),
-    )
-    one = DebiasedContrastive(DebiasedSettings(eta=TableEta()))(batch)
-    many = DebiasedContrastive(DebiasedSettings(eta=TableEta(), positives="study"))(batch)
-    torch.testing.assert_close(one.per_anchor, many.per_anchor, rtol=1e-12, atol=1e-14)
-
-
 def test_each_policy_sees_what_the_one_before_has_left(make_batch):
     batch = make_batch(0)
     anchors = batch.anchors("text_to_image")[0]
@@ -346,13 +334,6 @@ def test_each_policy_sees_what_the_one_before_has_left(make_batch):
         gone = set(np.flatnonzero(anchors.negatives[j] & ~twice.negatives[j]).tolist())
         assert gone == set(order[-2:].tolist())
     assert (twice.mass == anchors.mass - 2).all()
-
-
-def test_no_policy_carries_gradient(make_batch):
-    batch = make_batch()
-    batch.similarity = batch.similarity.clone().requires_grad_()
-    (anchors,) = batch.anchors("text_to_image")
-    assert not policy("fnc", keep_mass=True).apply_to(anchors, batch).weights.requires_grad
 
 
 def test_a_policy_does_not_spend_its_removals_on_further_positives(several_images):

@@ -120,14 +120,6 @@ def test_equal_labels_as_positives_are_supcon_of_pytorch_metric_learning():
     assert got.item() == pytest.approx(theirs.item(), rel=1e-6)
 
 
-def test_shares_of_the_evidence_are_reported_over_the_negatives(make_batch):
-    out = objective()(make_batch()).diagnostics
-    total = out["agreeing"] + out["contradicting"] + out["unknown"]
-    assert total.item() == pytest.approx(1)
-    assert out["positives"] >= 1
-    assert out["strength"] == 1
-
-
 def test_a_shuffled_eta_keeps_the_dose_of_the_batch(make_batch):
     batch = make_batch()
     for eta in ({"kind": "table"}, {"kind": "language_model"}):

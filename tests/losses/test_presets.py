@@ -10,7 +10,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PAPER_TABLE_1
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import NAMED, describe_presets, preset, presets, with_preset
-from medclip_debias.settings_files import apply_overrides, inherited, load_yaml, merge
+from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 
 # Wang et al. 2023, Table 1, from the first row to the last, and what sections 2 and 3 say of each.
 ROWS = {
@@ -51,15 +51,6 @@ def test_a_row_computes_what_the_paper_says(name):
         assert loss.items() >= said.items()
 
 
-def test_labels_are_removed_where_a_present_one_is_shared():
-    (policy,) = complete("remove_by_labels")["negatives"]
-    assert (policy["match"], policy["uncertain"], len(policy["labels"])) == (
-        "shared",
-        "as_negative",
-        5,
-    )
-
-
 @pytest.mark.parametrize("name", presets())
 def test_each_builds_its_objective_and_says_what_it_is(name):
     found = preset(name, "test")
@@ -67,11 +58,6 @@ def test_each_builds_its_objective_and_says_what_it_is(name):
     assert found.about.endswith(".")
     assert found.paper
     assert "out" not in with_preset({}, name, "test")
-
-
-def test_no_two_are_the_same():
-    seen = [repr((complete(name), found.model)) for name, found in presets().items()]
-    assert len(set(seen)) == len(seen)
 
 
 def test_the_list_has_every_preset_as_plain_values():
@@ -109,11 +95,6 @@ def test_nothing_is_left_of_the_loss_that_it_takes_the_place_of(over, under):
     assert found["loss"] == complete(over)
     assert found["train"] == {"steps": 3}
     assert below["loss"] == complete(under)
-
-
-def test_a_loss_of_the_same_kind_leaves_no_policy_behind():
-    below = {"loss": {"kind": "clip", "negatives": [{"kind": "fnc"}]}}
-    assert with_preset(below, "clip", "test")["loss"]["negatives"] == []
 
 
 def test_words_after_it_win():
@@ -167,8 +148,3 @@ def test_a_name_in_a_file_that_is_none_is_one_sentence_with_the_file(tmp_path, t
         load_yaml(run, NAMED)
     assert str(caught.value).startswith(f"{run}: ")
     assert said in str(caught.value)
-
-
-def test_only_settings_of_runs_know_names(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        inherited("loss:clip", tmp_path / "run.yaml")

@@ -59,9 +59,8 @@ class GloFND(LateStart):
     study (sampled twice) does not count as a negative of it in that mean. Several anchors of one
     sample make one update, by the mean of their gradients. Adam's bias correction counts a
     sample's own updates (the published code counts epochs, which is off for a late start).
-    ``init: quantile`` is set at a sample's first visit. The published code sets it at every visit
-    of the first epoch alone: a sample that this epoch's last, dropped batch leaves out keeps its
-    threshold of 1 and comes down by at most ``lr`` a visit (docs/methods.md has the difference).
+    ``init: quantile`` is set at a sample's first visit, in the published code at every visit of
+    the first epoch alone (docs/methods.md has the difference).
 
     The state takes 16 bytes a sample for each side that has anchors: threshold, two moments,
     visits. Text anchors and image anchors have their own; the two views of an image share one.

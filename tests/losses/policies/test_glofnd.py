@@ -131,14 +131,6 @@ def test_alpha_zero_removes_nothing_even_among_identical_embeddings():
             assert kept.negatives.sum() == 8 * 7
 
 
-def test_alpha_zero_leaves_info_nce_as_it_is():
-    similarity = cosine_matrix(6, 9)
-    batch = ContrastiveBatch(similarity, torch.tensor(14.0), sample_ids=torch.arange(9))
-    settings = InfoNCESettings(direction="symmetric", negatives=[{"kind": "glofnd", "alpha": 0.0}])
-    plain = InfoNCE(InfoNCESettings(direction="symmetric"))(batch)
-    torch.testing.assert_close(InfoNCE(settings)(batch).per_anchor, plain.per_anchor)
-
-
 def test_the_first_visit_sets_the_threshold_to_the_batch_quantile():
     similarity = cosine_matrix(7, 10)
     policy = GloFND(GloFNDSettings(alpha=0.25, init="quantile"))
@@ -231,13 +223,6 @@ def test_evaluation_filters_but_does_not_move():
     assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
 
 
-def test_removed_mass_is_given_to_what_is_kept():
-    policy = GloFND(GloFNDSettings(alpha=0.4, init="quantile"))
-    kept, _ = text_step(policy, cosine_matrix(14, 9), torch.arange(9))
-    torch.testing.assert_close(kept.mass, torch.full((9,), 8.0))
-    assert (kept.weights[kept.negatives] > 1).any()
-
-
 def test_figures_count_the_true_false_negatives_when_labels_are_known():
     similarity = torch.tensor(
         [[0.9, 0.8, 0.1, 0.7], [0.2, 0.9, 0.3, 0.1], [0.1, 0.0, 0.9, 0.6], [0.5, 0.2, 0.4, 0.9]]
@@ -283,37 +268,12 @@ def test_a_table_grows_without_losing_what_it_holds():
         table.reserve(torch.tensor([-1]))
 
 
-def test_a_start_in_epochs_is_that_many_steps():
-    similarity = cosine_matrix(8, 10)
-    options = {"alpha": 0.3, "init": "quantile"}
-    epochs = InfoNCE(InfoNCESettings(negatives=[{"kind": "glofnd", "start_epoch": 2, **options}]))
-    epochs.begin(samples=10, steps_per_epoch=3)
-    steps = InfoNCE(InfoNCESettings(negatives=[{"kind": "glofnd", "start_step": 6, **options}]))
-    batch = ContrastiveBatch(similarity, torch.tensor(14.0), sample_ids=torch.arange(10))
-    removed = []
-    for _ in range(8):
-        found, expected = epochs(batch), steps(batch)
-        assert torch.equal(found.per_anchor, expected.per_anchor)
-        removed.append(found.diagnostics["removed"].item())
-    assert removed[:6] == [0.0] * 6
-    assert min(removed[6:]) > 0
-    assert len(epochs.policies[0].tables.text) == 10
-
-
-def test_a_start_in_epochs_needs_to_know_how_long_one_is():
-    policy = GloFND(GloFNDSettings(start_epoch=1))
-    with pytest.raises(ValueError, match="steps_per_epoch"):
-        text_step(policy, cosine_matrix(8, 4), torch.arange(4))
-    with pytest.raises(ValueError, match="not both"):
-        GloFNDSettings(start_epoch=1, start_step=5)
-
-
-def test_a_table_makes_room_for_the_whole_run_at_once():
-    policy = GloFND(GloFNDSettings())
-    InfoNCE().begin(samples=50, steps_per_epoch=2)  # nothing to tell
-    for module in policy.modules():
-        if module is not policy and hasattr(module, "begin"):
-            module.begin(samples=50, steps_per_epoch=2)
-    text_step(policy, cosine_matrix(8, 4), torch.arange(4))
-    assert len(policy.tables.text) == 50
-    assert len(policy.tables.image) == 0
+def test_a_run_tells_its_size_and_the_table_makes_room_for_it_at_once():
+    negatives = [{"kind": "glofnd", "start_epoch": 1, "alpha": 0.3, "init": "quantile"}]
+    loss = InfoNCE(InfoNCESettings(negatives=negatives))
+    loss.begin(samples=50, steps_per_epoch=2)
+    batch = ContrastiveBatch(cosine_matrix(8, 4), torch.tensor(14.0), sample_ids=torch.arange(4))
+    removed = [loss(batch).diagnostics["removed"].item() for _ in range(4)]
+    assert removed[:2] == [0.0] * 2
+    assert min(removed[2:]) > 0
+    assert (len(loss.policies[0].tables.text), len(loss.policies[0].tables.image)) == (50, 0)
