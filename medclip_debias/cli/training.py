@@ -53,7 +53,7 @@ def language_model(
             training_corpus(data),
             out,
             chosen,
-            said=None if data.meta["synthetic"] else training_patients(data),
+            patients_of=None if data.meta["synthetic"] else training_patients(data),
             provenance=provenance,
             progress=advance,
         )

@@ -36,8 +36,8 @@ Progress = Callable[[int, int, float], None]
 class LanguageModelSettings(Settings):
     """Size and training of the masked language model (BERT: Devlin et al. 2019).
 
-    ``min_patients``: the tokenizer learns words that were said of so many patients alone, where
-    the corpus says of whom (`medclip_debias.language.vocabulary`).
+    ``min_patients``: the tokenizer learns words of the reports of so many patients alone, where
+    the corpus names the patients (`medclip_debias.language.vocabulary`).
     """
 
     vocabulary: int = Field(2000, ge=50)
@@ -92,7 +92,7 @@ def train_masked_lm(
     out: Path,
     settings: LanguageModelSettings | None = None,
     *,
-    said: Mapping[str, Collection[str]] | None = None,
+    patients_of: Mapping[str, Collection[str]] | None = None,
     provenance: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def train_masked_lm(
         sentences: the corpus, one entry an occurrence: a frequent sentence is seen often.
         out: folder to write, atomically.
         settings: size and training.
-        said: patients of each distinct sentence: rare words and names then stay out of the
-            vocabulary. None (text of no patient) lets every word in.
+        patients_of: patients of each distinct sentence: rare words and names then stay out of
+            the vocabulary. None (text of no patient) lets every word in.
         provenance: what the corpus was; stored in ``training.json``.
         progress: called with step, steps and the running loss in nats a masked token.
 
@@ -127,8 +127,8 @@ def train_masked_lm(
         )
     started = time.perf_counter()
     words, left_out = sentences, None
-    if said is not None:
-        allowed, left_out = allowed_words(said, settings.min_patients)
+    if patients_of is not None:
+        allowed, left_out = allowed_words(patients_of, settings.min_patients)
         words = [text for text in (without_others(s, allowed) for s in sentences) if text.strip()]
         if len(words) < 2:
             raise UserError(

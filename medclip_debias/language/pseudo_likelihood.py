@@ -77,16 +77,16 @@ def _score(model: Any, mask_id: int, group: Sequence[tuple[int, ...]]) -> list[f
     inputs[:, rows, places] = mask_id
     hidden = last_hidden_at(model.bert, inputs.flatten(0, 1), places.repeat(count))
     log_probs = torch.log_softmax(model.cls(hidden).float(), dim=-1)
-    found = log_probs.gather(-1, ids[:, 1:-1].reshape(-1, 1)).view(count, -1)
-    values: list[float] = found.double().sum(dim=1).tolist()
+    scored = log_probs.gather(-1, ids[:, 1:-1].reshape(-1, 1)).view(count, -1)
+    values: list[float] = scored.double().sum(dim=1).tolist()
     return values
 
 
 def last_hidden_at(bert: Any, ids: Tensor, places: Tensor) -> Tensor:
-    """What ``bert`` says at one place of each row, with no more of its last layer than that takes.
+    """Last hidden state of ``bert`` at one place of each row, without computing the others.
 
-    Keys and values are of every token; the query, what follows the attention, and the two layers
-    after it (ten of a layer's twelve matrix products) of one.
+    Of the last layer, keys and values are of every token; the query, the output of the attention
+    and the two layers after it (ten of a layer's twelve matrix products) of one.
 
     Args:
         bert: a BERT that evaluates and is no decoder.
@@ -100,13 +100,17 @@ def last_hidden_at(bert: Any, ids: Tensor, places: Tensor) -> Tensor:
     hidden = bert.embeddings(input_ids=ids)
     for layer in before:
         hidden = layer(hidden)
-    own = last.attention.self
+    attention = last.attention.self
     at = hidden[torch.arange(len(ids), device=ids.device), places]
 
     def heads(x: Tensor) -> Tensor:  # [R, H, tokens, D / H]
-        return x.unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
 
-    query, key, value = own.query(at[:, None]), own.key(hidden), own.value(hidden)
+    query, key, value = (
+        attention.query(at[:, None]),
+        attention.key(hidden),
+        attention.value(hidden),
+    )
     seen = F.scaled_dot_product_attention(heads(query), heads(key), heads(value))
     attended = last.attention.output(seen.flatten(1), at)
     result: Tensor = last.output(last.intermediate(attended), attended)

@@ -17,13 +17,13 @@ class Field(NamedTuple):
 
     Attributes:
         axis: ``image`` one row an image, ``text`` one entry a sentence, ``pair`` a matrix of
-            sentences by sentences, ``whole`` one value for the batch.
+            sentences by sentences, ``batch`` one value for all.
         holds: ``numbers``, ``integers``, ``truth`` (true or false), or ``value`` (no tensor).
         columns: letter for any number of columns, or the field that names them.
         blanks: NaN is a value, and only an infinity is refused.
     """
 
-    axis: Literal["image", "text", "pair", "whole"]
+    axis: Literal["image", "text", "pair", "batch"]
     holds: Literal["numbers", "integers", "truth", "value"] = "numbers"
     columns: str | None = None
     blanks: bool = False
@@ -39,13 +39,13 @@ FIELDS: dict[str, Field] = {
     "labels": Field("image", columns="label_names", blanks=True),
     "text_similarity": Field("pair"),
     "keywords": Field("text", "integers"),
-    "label_names": Field("whole", "value"),
+    "label_names": Field("batch", "value"),
     "graph": Field("pair"),
     "agreement": Field("image", "truth", columns="X"),
     "stated": Field("image", "integers", columns="P"),
     "claims": Field("text", "integers", columns="L"),
-    "seed": Field("whole", "value"),
-    "done": Field("whole", "value"),
+    "seed": Field("batch", "value"),
+    "done": Field("batch", "value"),
 }
 """Every optional field of the batch. Its checks, how it is gathered from several processes, how it
 is repeated for two views and how a run looks it up (`medclip_debias.training.fields`) follow."""

@@ -138,7 +138,7 @@ def gather_batch(
             batch's ``text_similarity``.
         **fields: other attributes of the batch, for this process's images and sentences.
             Those with the axis ``pair`` are this process's rows of the whole matrix; those with
-            the axis ``whole`` must be equal everywhere.
+            the axis ``batch`` must be equal everywhere.
     """
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
     known = gather_fields(fields, ranks, images, texts, text_vectors)
@@ -163,7 +163,7 @@ def gather_fields(
     check_names("a gathered batch", fields)
     known = dict(fields)
     for name, value in fields.items():
-        if value is not None and FIELDS[name].axis != "whole":
+        if value is not None and FIELDS[name].axis != "batch":
             counts = images if FIELDS[name].axis == "image" else texts
             known[name] = gather_rows(value, ranks, counts)
     if text_vectors is not None:

@@ -139,8 +139,8 @@ class MultiPositive(Objective):
             diagnostics |= core.diagnostics
             loss = (1 - c) * core.per_anchor + c * loss
         with torch.no_grad():
-            found = torch.cat([e[a.negatives] for e, a in zip(evidence, before, strict=True)])
-            kinds = {"agreeing": found > 0, "contradicting": found < 0, "unknown": found == 0}
+            values = torch.cat([e[a.negatives] for e, a in zip(evidence, before, strict=True)])
+            kinds = {"agreeing": values > 0, "contradicting": values < 0, "unknown": values == 0}
             diagnostics |= {name: batch.mean(what.to(loss.dtype)) for name, what in kinds.items()}
             positives = batch.mean(torch.stack([1 + q.sum(dim=1) for q in targets]))
             diagnostics |= {"positives": positives, "strength": positives.new_tensor(c)}

@@ -58,7 +58,7 @@ class _Transposed(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, images: list[int], texts: list[int], ranks: Ranks
     ) -> Tensor:
-        ctx.given = images, texts, ranks
+        ctx.cut = images, texts, ranks
         mine = texts[ranks.rank]
         parts = _exchange(list(rows.split(texts, dim=1)), [(n, mine) for n in images], ranks)
         return torch.cat(parts)
@@ -66,7 +66,7 @@ class _Transposed(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        images, texts, ranks = ctx.given
+        images, texts, ranks = ctx.cut
         mine = images[ranks.rank]
         parts = _exchange(list(gradient.split(images)), [(mine, n) for n in texts], ranks)
         return torch.cat(parts, dim=1), None, None, None
@@ -74,12 +74,12 @@ class _Transposed(torch.autograd.Function):
 
 def _exchange(parts: list[Tensor], shapes: list[tuple[int, int]], ranks: Ranks) -> list[Tensor]:
     """Send part r to process r; receive one of shape ``shapes[r]`` from each process r."""
-    given = torch.cat([part.reshape(-1) for part in parts])
+    sent = torch.cat([part.reshape(-1) for part in parts])
     sizes = [rows * columns for rows, columns in shapes]
-    found = given.new_empty(sum(sizes))
+    received = sent.new_empty(sum(sizes))
     lengths = [part.numel() for part in parts]
-    dist.all_to_all_single(found, given, sizes, lengths, group=ranks.group)
-    return [x.view(shape) for x, shape in zip(found.split(sizes), shapes, strict=True)]
+    dist.all_to_all_single(received, sent, sizes, lengths, group=ranks.group)
+    return [x.view(shape) for x, shape in zip(received.split(sizes), shapes, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def repeated(fields: dict[str, Any]) -> dict[str, Any]:
     check_names("a batch of two views", fields)
     twice = dict(fields)
     for name, value in fields.items():
-        if value is not None and FIELDS[name].axis != "whole":
+        if value is not None and FIELDS[name].axis != "batch":
             both = (2, 2) if FIELDS[name].axis == "pair" else (2,) + (1,) * (value.ndim - 1)
             twice[name] = value.repeat(both)
     return twice

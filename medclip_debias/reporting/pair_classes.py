@@ -94,7 +94,7 @@ def sample(learned: Learned, seed: int = 0) -> Sample:
                 given[name] = values[torch.arange(count)]
             case "pair":
                 given[name] = values[index] @ values[index].T
-            case "whole":
+            case "batch":
                 given[name] = values
     batch = ContrastiveBatch(torch.zeros(count, count), torch.tensor(1.0), **given)
     return Sample(studies, texts, batch)

@@ -2,7 +2,7 @@
 
 `READERS` has a function of the run's data for each field of `ContrastiveBatch` that a run can give.
 Its value has one row for each distinct sentence (axis ``text``), for each study (``image``), the
-unit vector of each distinct sentence (``pair``), or is one value (``whole``).
+unit vector of each distinct sentence (``pair``), or is one value (``batch``).
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ class BatchFields:
                     fields[name] = values[studies]
                 case "pair":  # the matrix is made of what is gathered
                     fields["text_vectors"] = values[texts]
-                case "whole":
+                case "batch":
                     fields[name] = values
         return fields
 

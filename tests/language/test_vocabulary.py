@@ -39,7 +39,7 @@ def test_a_folder_holds_no_name_and_its_card_says_what_was_done(tmp_path):
         vocabulary=400, hidden=16, layers=1, heads=2, steps=2, batch_size=4, max_tokens=16
     )
     corpus = [text for text in SAID for _ in range(50)]
-    figures = train_masked_lm(corpus, tmp_path / "lm", small, said=SAID)
+    figures = train_masked_lm(corpus, tmp_path / "lm", small, patients_of=SAID)
     vocabulary = json.loads((tmp_path / "lm/tokenizer.json").read_text())["model"]["vocab"]
     assert {"lungs", "clear"} <= set(vocabulary)
     assert not {"zebrowska", "quillfeather", "echinococcal", "5550199"} & set(vocabulary)
@@ -53,4 +53,4 @@ def test_a_folder_holds_no_name_and_its_card_says_what_was_done(tmp_path):
 
 def test_a_corpus_of_too_few_patients_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"said of 5 patients.*min_patients=1"):
-        train_masked_lm(["a b", "c d"], tmp_path / "lm", said={"a b": ["1"], "c d": ["2"]})
+        train_masked_lm(["a b", "c d"], tmp_path / "lm", patients_of={"a b": ["1"], "c d": ["2"]})

@@ -65,16 +65,15 @@ class KeywordList(Settings):
     def named(self, sentence: str) -> tuple[str, ...]:
         """The class of one sentence: its name, ``no <name>`` if denied, or a combination."""
         text = " ".join(sentence.lower().split())
-        found: dict[str, None] = {}
+        classes: dict[str, None] = {}
         for match in self._pattern.finditer(text):
             name = self._class_of[match.group()]
-            denied = self._denied(text[: match.start()])
-            found[f"no {name}" if denied else name] = None
-        if len(found) > 1:
-            if self.several == "none":
-                return ()
-            return tuple(found)[:1] if self.several == "first" else tuple(sorted(found))
-        return tuple(found)
+            classes[f"no {name}" if self._denied(text[: match.start()]) else name] = None
+        if len(classes) > 1 and self.several == "none":
+            return ()
+        if len(classes) > 1 and self.several == "first":
+            return tuple(classes)[:1]
+        return tuple(sorted(classes))
 
     @cached_property
     def _class_of(self) -> dict[str, str]:

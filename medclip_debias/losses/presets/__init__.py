@@ -52,8 +52,9 @@ class Preset(Settings):
 
 def presets() -> dict[str, Preset]:
     """Every preset by name: the rows of `TABLE_1` in their order, then the others by name."""
-    found = {name: _read(name) for name in _names()}
-    return dict(sorted(found.items(), key=lambda item: (_row(item[1]), item[0])))
+    known = {name: _read(name) for name in _names()}
+    row = {name: each.table_1.row if each.table_1 else len(known) for name, each in known.items()}
+    return dict(sorted(known.items(), key=lambda item: (row[item[0]], item[0])))
 
 
 def preset(name: str, where: str) -> Preset:
@@ -97,9 +98,9 @@ def with_preset(content: Mapping[str, Any], name: str, where: str) -> dict[str, 
         >>> run["out"], run["loss"]["kind"], run["loss"]["graph"]
         ('runs/a/xclr', 'xclr', 'text')
     """
-    found = preset(name, where)
-    loss = loss_settings(found.loss, f"preset '{name}'").model_dump(mode="json")
-    result = merge(content, ({"model": found.model} if found.model else {}) | {"loss": loss})
+    over = preset(name, where)
+    loss = loss_settings(over.loss, f"preset '{name}'").model_dump(mode="json")
+    result = merge(content, ({"model": over.model} if over.model else {}) | {"loss": loss})
     if isinstance(content.get("out"), str):
         result["out"] = str(Path(content["out"]) / name)
     return result
@@ -111,18 +112,14 @@ NAMED: Named = {"loss": with_preset}
 
 def describe_presets() -> list[dict[str, Any]]:
     """Every preset as plain values, with its ``name``."""
-    return [{"name": name} | found.model_dump(mode="json") for name, found in presets().items()]
+    return [{"name": name} | each.model_dump(mode="json") for name, each in presets().items()]
 
 
 def _names() -> list[str]:
-    found = (entry.name for entry in files(__package__).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
+    names = (Path(entry.name) for entry in files(__package__).iterdir())
+    return sorted(name.stem for name in names if name.suffix == ".yaml")
 
 
 def _read(name: str) -> Preset:
     with as_file(files(__package__) / f"{name}.yaml") as path:
         return validate(Preset, load_yaml(path), f"preset '{name}'")
-
-
-def _row(found: Preset) -> float:
-    return float("inf") if found.table_1 is None else found.table_1.row
