@@ -33,7 +33,8 @@ from medclip_debias.bench.results import (
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import Metric
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
-from medclip_debias.evaluation.statistics import ALPHA, average_ranks, difference, holm
+from medclip_debias.evaluation.crossed import compared
+from medclip_debias.evaluation.statistics import ALPHA, average_ranks, holm
 from medclip_debias.reporting import tables
 from medclip_debias.reporting.content import interval, number
 from medclip_debias.reporting.page import render
@@ -230,7 +231,7 @@ def _compare(row: Row, base: str) -> None:
         if ours is None or theirs is None:
             cell.reason = "the labels are withheld"
             continue
-        tested = difference(ours, theirs)
+        tested = compared({0: ours}, {0: theirs})
         cell.p = tested.p
         if tested.interval is None:
             cell.reason = "the metric is undefined in most resamples of the patients"
@@ -250,11 +251,11 @@ def _why_unpaired(one: Result, two: Result, key: str) -> str:
 
 def _judge(rows: Sequence[Row]) -> None:
     """Holm's correction over all that was tested, and what each difference is called."""
-    tested = [cell for row in rows for cell in row.cells.values() if cell.p is not None]
-    adjusted = holm([cell.p for cell in tested if cell.p is not None])
-    for cell, p_holm in zip(tested, adjusted, strict=True):
+    cells = [cell for row in rows for cell in row.cells.values()]
+    for cell, p_holm in zip(cells, holm([cell.p for cell in cells]), strict=True):
         cell.p_holm = p_holm
-        cell.verdict = ONE_EACH if p_holm <= ALPHA else NOT_SHOWN
+        if p_holm is not None:
+            cell.verdict = ONE_EACH if p_holm <= ALPHA else NOT_SHOWN
 
 
 # ------------------------------------------------------------------------------- notes

@@ -22,7 +22,7 @@ from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric, value_at
-from medclip_debias.evaluation.crossed import crossed_difference
+from medclip_debias.evaluation.crossed import compared as compared_groups
 from medclip_debias.evaluation.item_metrics import ITEMS, class_columns
 from medclip_debias.evaluation.run_settings import differing_settings
 from medclip_debias.evaluation.runs import Group, differences, mismatch, read_groups
@@ -31,7 +31,6 @@ from medclip_debias.evaluation.statistics import (
     Replicated,
     average_ranks,
     delong,
-    difference,
     holm,
     mean_of,
     replicates,
@@ -209,7 +208,6 @@ def _paired_rows(
             continue
         found = {name: each[metric.name] for name, each in resampled.items()}
         row = _row(metric) | {"items": len(table), "patients": len(set(patients))}
-        reference = mean_of([found[str(run.folder)] for run in base.runs])
         for group in groups:
             each = [found[str(run.folder)] for run in group.runs]
             mean = mean_of(each)
@@ -219,7 +217,7 @@ def _paired_rows(
                 **_seeds([one.value for one in each]),
             }
             if group is not base:
-                entry |= _difference(metric, mean, reference, group, base, found)
+                entry |= _difference(metric, group, base, found)
             row["groups"][group.label] = entry
         rows.append(row)
     return rows
@@ -243,26 +241,19 @@ def _seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _difference(
-    metric: Metric,
-    mean: Replicated,
-    reference: Replicated,
-    group: Group,
-    base: Group,
-    found: Mapping[str, Replicated],
+    metric: Metric, group: Group, base: Group, found: Mapping[str, Replicated]
 ) -> dict[str, Any]:
-    gap = difference(mean, reference)
+    comparison = compared_groups(*_by_seed(group, base, found))
+    gap, tested = comparison.patients, comparison.both
     entry: dict[str, Any] = {
         "difference": gap.difference,
-        "difference_interval": gap.interval,
+        "difference_interval": comparison.interval,
         "p_patients": gap.p,
-        "p": gap.p,
+        "p": comparison.p,
         "better": _better(gap.difference, metric.lower_is_better),
     }
-    tested = crossed_difference(*_by_seed(group, base, found))
     if tested is not None:
         entry |= {
-            "p": tested.p,
-            "difference_interval": tested.interval,
             "patient_difference_interval": gap.interval,
             "seed_difference_interval": tested.seed_interval,
             "p_seeds": tested.p_seeds,
@@ -362,17 +353,16 @@ def _judge(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group], base: Gro
         for label, entry in row["groups"].items()
         if "difference" in entry
     ]
-    tested = [(count, entry) for count, entry in entries if entry["p"] is not None]
-    adjusted = holm([entry["p"] for _, entry in tested])
-    for (count, entry), p_holm in zip(tested, adjusted, strict=True):
+    adjusted = holm([entry["p"] for _, entry in entries])
+    for (count, entry), p_holm in zip(entries, adjusted, strict=True):
         entry["p_holm"] = p_holm
-        entry["verdict"] = (
-            NOT_SHOWN if p_holm > ALPHA else _shown(entry, sorted((count, len(base.runs))))
-        )
-    for _, entry in entries:
-        if entry["p"] is None:
-            entry |= {"p_holm": None, "verdict": NOT_TESTED}
-    return len(tested)
+        if p_holm is None:
+            entry["verdict"] = NOT_TESTED
+        elif p_holm > ALPHA:
+            entry["verdict"] = NOT_SHOWN
+        else:
+            entry["verdict"] = _shown(entry, sorted((count, len(base.runs))))
+    return len(adjusted) - adjusted.count(None)
 
 
 def _shown(entry: Mapping[str, Any], runs: Sequence[int]) -> str:

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from medclip_debias.evaluation.bootstrap import Floats, Interval
-from medclip_debias.evaluation.statistics import Replicated, mean_of, paired_seeds
+from medclip_debias.evaluation.statistics import (
+    Difference,
+    Replicated,
+    difference,
+    mean_of,
+    paired_seeds,
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,35 @@ def crossed_difference(
     p = max(float(2 * stdtr(freedom, -abs(gap) / error)), p_seeds)
     interval = (gap - reach, gap + reach)
     return CrossedDifference(gap, interval, p, seed_interval, p_seeds, name, freedom)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two groups of trainings in one metric: the one way in which differences are tested.
+
+    Attributes:
+        patients: of the groups' means, over the patients alone.
+        both: over patients and seeds; None where a group has one seed or neither can be computed.
+    """
+
+    patients: Difference
+    both: CrossedDifference | None
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, over all that is known to vary; None where nothing can be computed."""
+        return self.patients.p if self.both is None else self.both.p
+
+    @property
+    def interval(self) -> Interval | None:
+        """95%, of the same."""
+        return self.patients.interval if self.both is None else self.both.interval
+
+
+def compared(run: Mapping[int, Replicated], baseline: Mapping[int, Replicated]) -> Comparison:
+    """Compare two groups of trainings, by their seeds, that were resampled on the same patients."""
+    ours, theirs = (mean_of(list(side.values())) for side in (run, baseline))
+    return Comparison(difference(ours, theirs), crossed_difference(run, baseline))
 
 
 def _values(group: Mapping[int, Replicated]) -> dict[int, float]:

@@ -1,15 +1,11 @@
 """The metrics, each in the form that its test repeats with a plain loop.
 
-Heatmap metrics take a score map and a truth mask of one shape. NaN marks pixels that the model
-did not see: they count neither inside nor outside, but a truth pixel among them stays part of
-the truth in the overlap metrics (what was not seen cannot be found).
+Those of a heatmap are closed forms (`medclip_debias.evaluation.upsampled`). Pixels that the model
+did not see count neither inside nor outside the truth, but a truth pixel among them stays part of
+it in the overlap metrics (what was not seen cannot be found).
 """
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,77 +23,6 @@ UNION_EPSILON = 1e-6
 # ------------------------------------------------------------------------------- heatmaps
 
 
-@dataclass(frozen=True)
-class InsideOutside:
-    """A map's seen scores inside and outside a mask, and how many mask pixels were not seen."""
-
-    inside: Floats
-    outside: Floats
-    hidden: int
-
-    @classmethod
-    def of(cls, scores: Floats, mask: Mask) -> InsideOutside:
-        """Sort the pixels of ``scores`` by ``mask`` (both ``[H, W]``)."""
-        if scores.shape != mask.shape:
-            raise ValueError(f"map {scores.shape} and mask {mask.shape} differ in shape")
-        inside, outside = scores[mask], scores[~mask]
-        seen = inside[~np.isnan(inside)]
-        return cls(seen, outside[~np.isnan(outside)], len(inside) - len(seen))
-
-    def cnr(self, signed: bool = False) -> float:
-        """See `cnr`."""
-        if not self.inside.size or not self.outside.size:
-            return 0.0
-        (mean_in, var_in), (mean_out, var_out) = moments(self.inside), moments(self.outside)
-        if var_in + var_out == 0:
-            return 0.0
-        contrast = (mean_in - mean_out) / math.sqrt(var_in + var_out)
-        return contrast if signed else abs(contrast)
-
-    def iou(self, thresholds: Sequence[float] | Floats) -> NDArray[np.float64]:
-        """Intersection over union of ``score >= t`` and the mask, for each threshold."""
-        hit = count_at_least(self.inside, thresholds)
-        union = self.inside.size + self.hidden + count_at_least(self.outside, thresholds)
-        return np.asarray(hit / (union + UNION_EPSILON))
-
-    def pointing_game(self) -> float:
-        """See `pointing_game`."""
-        if not self.inside.size or not self.outside.size:
-            return float(self.inside.size > 0)
-        highest = max(self.inside.max(), self.outside.max())
-        hit = int((self.inside == highest).sum())
-        return hit / (hit + int((self.outside == highest).sum()))
-
-
-def cnr(scores: Floats, mask: Mask, *, signed: bool = False) -> float:
-    """Contrast-to-noise ratio ``|mean_in - mean_out| / sqrt(var_in + var_out)``.
-
-    Population variances, NaN ignored. 0 when nothing was seen inside or outside the mask, and
-    for a map without any variance, where the ratio is undefined.
-
-    Args:
-        scores: ``[H, W]``.
-        mask: ``[H, W]``, True inside the truth.
-        signed: keep the sign: negative where the truth scores lower than the rest. The
-            absolute value, the paper's, rewards a map that points away from the truth.
-    """
-    return InsideOutside.of(scores, mask).cnr(signed)
-
-
-def miou(scores: Floats, mask: Mask, thresholds: Sequence[float] | Floats = THRESHOLDS) -> float:
-    """Mean over thresholds t of the IoU of ``score >= t`` and the mask (union + 1e-6)."""
-    return float(InsideOutside.of(scores, mask).iou(thresholds).mean())
-
-
-def pointing_game(scores: Floats, mask: Mask) -> float:
-    """1 where the highest pixel lies inside the mask, else 0.
-
-    With several highest pixels, the share of them inside: what drawing one of them at random
-    gives on average.
-    """
-    return InsideOutside.of(scores, mask).pointing_game()
-
-
 def moments(values: Floats) -> tuple[float, float]:
     """Mean and population variance, in double precision."""
     if values.min() == values.max():
@@ -106,29 +31,6 @@ def moments(values: Floats) -> tuple[float, float]:
     mean = float(array.mean())
     array -= mean
     return mean, float(array @ array) / array.size
-
-
-def count_at_least(values: Floats, thresholds: Sequence[float] | Floats) -> NDArray[np.int64]:
-    """How many of ``values`` reach each threshold, compared as float64.
-
-    Thresholds below the lowest or above the highest value need no pass over the pixels, and
-    the others compare in the values' own type, which is several times faster.
-    """
-    counts = np.zeros(len(thresholds), dtype=np.int64)
-    if not values.size:
-        return counts
-    low, high = values.min(), values.max()
-    for place, threshold in enumerate(np.asarray(thresholds, dtype=np.float64)):
-        # The lowest number of the values' type that is not below the threshold: comparing
-        # with it gives the same answer as comparing in float64.
-        bound = values.dtype.type(threshold)
-        if np.float64(bound) < threshold:
-            bound = np.nextafter(bound, values.dtype.type(np.inf))
-        if bound <= low:
-            counts[place] = values.size
-        elif bound <= high:
-            counts[place] = np.count_nonzero(values >= bound)
-    return counts
 
 
 # ------------------------------------------------------------------------- classification
@@ -145,26 +47,6 @@ def auc(positive: ArrayLike, scores: ArrayLike) -> float:
         return float("nan")
     above = mean_ranks(values)[labels].sum() - count * (count + 1) / 2
     return float(above / (count * (labels.size - count)))
-
-
-def auc_interval(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float, float]:
-    """AUC of scores with and without a finding, and the ends of its 95% interval.
-
-    DeLong et al. 1988: the variance is that of the shares of negatives below each positive over
-    the positives, plus that of the shares of positives above each negative over the negatives; of
-    one positive or negative it is not known, and the interval is [0, 1].
-    """
-    above, below = (np.sort(np.asarray(side, dtype=np.float64)) for side in (positive, negative))
-    shares = [
-        (np.searchsorted(other, side, "left") + np.searchsorted(other, side, "right"))
-        / (2 * len(other))
-        for side, other in ((above, below), (below, above))
-    ]
-    area = float(shares[0].mean())
-    if min(len(above), len(below)) < 2:
-        return area, 0.0, 1.0
-    spread = 1.96 * float(np.sqrt(sum(share.var(ddof=1) / len(share) for share in shares)))
-    return area, max(area - spread, 0.0), min(area + spread, 1.0)
 
 
 def mean_ranks(values: ArrayLike) -> NDArray[np.float64]:

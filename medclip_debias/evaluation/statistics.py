@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -234,6 +235,20 @@ def delong(
     return AucTest(aucs, s10 + s01 + cross + cross.T)
 
 
+def auc_interval(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float, float]:
+    """AUC of scores with and without a finding, and its 95% interval by `delong`, within [0, 1].
+
+    Of one positive or negative no variance is known, and the interval is all of it.
+    """
+    above, below = (np.asarray(side, dtype=np.float64) for side in (positive, negative))
+    labels, scores = np.repeat([True, False], [above.size, below.size]), np.r_[above, below]
+    if min(above.size, below.size) < 2:
+        return float(structural_components(labels, scores[None])[0].mean()), 0.0, 1.0
+    found = delong(labels, scores)
+    area, reach = float(found.aucs[0]), 1.96 * math.sqrt(max(float(found.covariance[0, 0]), 0.0))
+    return area, max(area - reach, 0.0), min(area + reach, 1.0)
+
+
 def structural_components(labels: NDArray[np.bool_], values: Floats) -> tuple[Floats, Floats]:
     """How often each positive beats the negatives ``[k, m]``, and each negative loses ``[k, n]``.
 
@@ -330,18 +345,26 @@ def paired_seeds(
 # ----------------------------------------------------------------------- many comparisons
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down adjusted p-values, in the order given.
+@overload
+def holm(p_values: Sequence[float]) -> list[float]: ...
+@overload
+def holm(p_values: Sequence[float | None]) -> list[float | None]: ...
+def holm(p_values: Sequence[float | None]) -> Sequence[float | None]:
+    """Holm's (1979) step-down adjusted p-values of one family, in the order given.
+
+    None and NaN, of what was not tested, stay None and are not counted.
 
     The i-th smallest of m is multiplied by ``m - i + 1``, made monotone and cut at 1: rejecting
     those at most alpha keeps the chance of any false rejection at alpha, whatever their dependence.
     """
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1))
-    adjusted = np.empty(p.size)
-    adjusted[order] = np.minimum(stepped, 1)
-    return [float(value) for value in adjusted]
+    p = np.asarray(p_values, dtype=np.float64)  # None is NaN, and sorted behind all others
+    tested = int((~np.isnan(p)).sum())
+    order = np.argsort(p, kind="stable")[:tested]
+    stepped = np.maximum.accumulate(p[order] * np.arange(tested, 0, -1))
+    adjusted: list[float | None] = [None] * p.size
+    for place, value in zip(order.tolist(), np.minimum(stepped, 1).tolist(), strict=True):
+        adjusted[place] = value
+    return adjusted
 
 
 def average_ranks(values: ArrayLike, lower_is_better: Sequence[bool]) -> Floats:

@@ -159,15 +159,10 @@ class SeedTables:
                 value, interval, p, _ = result
                 enough = len(other) >= self.metric(metric).seeds_needed
                 own[name] = value, interval, p if enough else math.nan
-        tested = [
-            (metric, name)
-            for metric, own in found.items()
-            for name, (_, _, p) in own.items()
-            if not math.isnan(p)
-        ]
-        adjusted = holm([found[metric][name][2] for metric, name in tested])
-        for (metric, name), p in zip(tested, adjusted, strict=True):
-            found[metric][name] = (*found[metric][name][:2], p)
+        family = [(own, name) for own in found.values() for name in own]
+        adjusted = holm([own[name][2] for own, name in family])
+        for (own, name), corrected in zip(family, adjusted, strict=True):
+            own[name] = (*own[name][:2], math.nan if corrected is None else corrected)
         return found
 
     def family(self, groups: Groups, more: Sequence[str] = ()) -> list[str]:

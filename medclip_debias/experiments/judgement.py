@@ -132,10 +132,10 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
             content = compare(given, baseline=other, metrics=grid.metrics)
             contrasts += _contrasts(setting, other, content)
             codes |= {code for group in content["groups"] for code in group["code_hashes"] if code}
-    tested = [one for one in contrasts if one.p is not None]
-    for one, p in zip(tested, holm([one.p for one in tested if one.p is not None]), strict=True):
+    for one, p in zip(contrasts, holm([one.p for one in contrasts]), strict=True):
         one.p_holm = p
-    return Judged(contrasts, len(tested), RESAMPLES, len(codes))
+    tested = sum(one.p is not None for one in contrasts)
+    return Judged(contrasts, tested, RESAMPLES, len(codes))
 
 
 def _contrasts(setting: str, other: str, content: Mapping[str, Any]) -> Iterator[Contrast]:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.metrics import cnr, pointing_game
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
 from medclip_debias.evaluation.place_floors import OTHERS, moved_boxes, others_of, place_prior
@@ -17,6 +16,7 @@ from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
+from tests.helpers.pixel_metrics import cnr, pointing_game
 
 GRID = RegionGrid.patches(4, 4, 40.0)
 

@@ -19,7 +19,6 @@ from medclip_debias.cli import run
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.decisions.calibration import Calibration
-from medclip_debias.evaluation.metrics import auc_interval
 from medclip_debias.evaluation.prompt_checks import (
     UNSAID,
     inverted_warnings,
@@ -28,6 +27,7 @@ from medclip_debias.evaluation.prompt_checks import (
     unsaid,
     unsaid_prompts,
 )
+from medclip_debias.evaluation.statistics import auc_interval
 from medclip_debias.models.load import load_model
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

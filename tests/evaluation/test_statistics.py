@@ -296,3 +296,8 @@ def test_holm_keeps_the_chance_of_any_false_alarm():
 def test_ranks_are_averaged_over_metrics():
     values = [[0.9, 10], [0.8, 20], [0.9, 30]]  # second metric: a median rank, lower is better
     assert average_ranks(values, [False, True]).tolist() == [1.25, 2.5, 2.25]
+
+
+def test_what_was_not_tested_is_no_part_of_the_family():
+    assert holm([None, 0.04, float("nan"), 0.01]) == [None, 0.04, None, 0.02]
+    assert holm([None]) == [None]

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from scipy.ndimage import find_objects, label
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS, InsideOutside
+from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
+from tests.helpers.pixel_metrics import cnr, ious, pointing_game
 
 
 @st.composite
@@ -85,10 +86,9 @@ def test_every_figure_is_that_of_the_pixels(case):
     geometry, grid, scores, boxes = case
     heatmap = pixels_of(scores, geometry, grid)
     mask = box_mask(boxes, geometry.height, geometry.width)
-    split = InsideOutside.of(heatmap, mask)
     found = Upsampled(scores, geometry, grid, boxes)
     assert found.area == mask.sum()
-    assert found.hidden == split.hidden
+    assert found.hidden == (mask & np.isnan(heatmap)).sum()
     inside, outside = direct(heatmap, mask)
     assert (found.pixels_inside, found.pixels_outside) == (inside.size, outside.size)
     both = np.concatenate([inside, outside])
@@ -106,12 +106,12 @@ def test_every_figure_is_that_of_the_pixels(case):
     if any(unsure):
         return
     for group in (THRESHOLDS, MIDDLE_THRESHOLDS):
-        np.testing.assert_array_equal(found.iou(group), split.iou(group))
-    assert found.pointing_game() == split.pointing_game()
+        np.testing.assert_array_equal(found.iou(group), ious(heatmap, mask, group))
+    assert found.pointing_game() == pointing_game(heatmap, mask)
     # Rounding the pixels to float32 moves a contrast by about 1e-7 over the spread.
     spread = np.sqrt(inside.var() + outside.var()) if inside.size and outside.size else 0
-    tolerance = 1e-6 * (1 + abs(split.cnr())) / max(spread, 1e-3)
-    assert found.cnr() == pytest.approx(split.cnr(signed=True), abs=tolerance)
+    tolerance = 1e-6 * (1 + cnr(heatmap, mask)) / max(spread, 1e-3)
+    assert found.cnr() == pytest.approx(cnr(heatmap, mask, signed=True), abs=tolerance)
 
 
 @settings(max_examples=150, deadline=None)
@@ -146,10 +146,9 @@ def test_a_full_size_map_is_exact_too():
     heatmap = pixels_of(scores, geometry, grid, smoothing=1.5)
     mask = box_mask(boxes, 1500, 1800)
     found = Upsampled(scores, geometry, grid, boxes, smoothing=1.5)
-    split = InsideOutside.of(heatmap, mask)
-    np.testing.assert_array_equal(found.iou(THRESHOLDS), split.iou(THRESHOLDS))
-    assert found.pointing_game() == split.pointing_game()
-    assert found.cnr() == pytest.approx(split.cnr(signed=True), rel=1e-6)
+    np.testing.assert_array_equal(found.iou(THRESHOLDS), ious(heatmap, mask))
+    assert found.pointing_game() == pointing_game(heatmap, mask)
+    assert found.cnr() == pytest.approx(cnr(heatmap, mask, signed=True), rel=1e-6)
     low, high = np.nanmin(heatmap), np.nanmax(heatmap)
     for share, value in zip((0.3, 0.5), found.dice((0.3, 0.5)), strict=True):
         cut = heatmap >= low + share * (high - low)
@@ -161,3 +160,15 @@ def test_a_full_size_map_is_exact_too():
 def test_a_map_of_another_shape_than_its_grid_is_refused():
     with pytest.raises(ValueError, match=r"expected a map of \(2, 2\)"):
         Upsampled(np.zeros((3, 2)), SquareGeometry(9, 9, 9, 9), RegionGrid.patches(2, 2, 9), [])
+
+
+def test_flat_maps_and_maps_without_truth_have_defined_figures():
+    geometry, grid = SquareGeometry(5, 5, 5, 5), RegionGrid.patches(5, 5, 5)
+    flat, boxes = np.full((5, 5), 0.3, np.float32), ([[1, 1, 1, 1]], [], [[0, 0, 5, 5]])
+    some, none, all_of_it = (Upsampled(flat, geometry, grid, b) for b in boxes)
+    assert some.cnr() == none.cnr() == all_of_it.cnr() == 0
+    assert none.iou(THRESHOLDS).mean() == 0
+    assert (none.pointing_game(), all_of_it.pointing_game()) == (0, 1)
+    assert some.pointing_game() == pytest.approx(1 / 25)  # a random pixel
+    zero = Upsampled(np.zeros((5, 5)), geometry, grid, [[0, 0, 5, 2]])
+    assert zero.iou(THRESHOLDS).mean() == pytest.approx(0.4 * 21 / 41, abs=1e-6)

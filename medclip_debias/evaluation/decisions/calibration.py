@@ -23,8 +23,8 @@ from medclip_debias.evaluation.decisions.options import (
 )
 from medclip_debias.evaluation.decisions.probability import ScoreMap, Unfit, fit
 from medclip_debias.evaluation.decisions.shift import estimated_prevalence, shifted
-from medclip_debias.evaluation.metrics import auc_interval
 from medclip_debias.evaluation.prompt_checks import inverted_warnings, unsaid_warning
+from medclip_debias.evaluation.statistics import auc_interval
 from medclip_debias.files import read_json, write_json
 
 Floats = NDArray[np.float64]

@@ -22,7 +22,6 @@ from sklearn.metrics import matthews_corrcoef, precision_recall_curve, roc_auc_s
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.metrics import cnr, miou, pointing_game
 from medclip_debias.evaluation.presets import (
     OURS,
     GroundingRule,
@@ -51,6 +50,7 @@ from medclip_debias.evaluation.presets.zero_shot import (
 )
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
+from tests.helpers.pixel_metrics import cnr, miou, pointing_game
 
 FIXTURES = json.loads((Path(__file__).parent / "fixtures.json").read_text())
 INPUTS, EXPECTED = FIXTURES["inputs"], FIXTURES["expected"]
