@@ -90,21 +90,21 @@ class Lexicon(Settings):
     @cached_property
     def ancestors(self) -> dict[str, frozenset[str]]:
         """What each finding also is, itself included."""
-        found: dict[str, frozenset[str]] = {}
+        ancestors: dict[str, frozenset[str]] = {}
 
         def visit(name: str, path: tuple[str, ...]) -> frozenset[str]:
             if name in path:
                 return frozenset()
-            if name not in found or path:
-                own = (n for n in self.findings if self.named(n) == name)
-                parents = {self.named(p) for n in own for p in self.findings[n].is_a} - {name}
+            if name not in ancestors or path:
+                joined = (n for n in self.findings if self.named(n) == name)
+                parents = {self.named(p) for n in joined for p in self.findings[n].is_a} - {name}
                 above = (visit(p, (*path, name)) for p in parents)
                 return frozenset({name}).union(*above)
-            return found[name]
+            return ancestors[name]
 
         for name in self.names:
-            found[name] = visit(name, ())
-        return found
+            ancestors[name] = visit(name, ())
+        return ancestors
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
@@ -224,7 +224,7 @@ def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
         place = f"structures.{name}"
         _known(where, f"{place}.states", structure.states, lexicon.states)
         _known(where, f"{place}.fine", structure.fine[2:], lexicon.states)
-        claimed = [f.removesuffix("?") for found in structure.states.values() for f in found]
+        claimed = [f.removesuffix("?") for names in structure.states.values() for f in names]
         denied = (*structure.denies, *(structure.clear or ()))
         _known(where, place, (*claimed, *denied), lexicon.findings)
     _known(where, "join", (*lexicon.join, *lexicon.join.values()), lexicon.findings)
@@ -292,5 +292,5 @@ def expanded(term: str) -> list[tuple[str, ...]]:
     [('small', 'effusion'), ('small', 'fluid'), ('effusion',), ('fluid',)]
     """
     choices = _choices(term)
-    found = (tuple(tokens(" ".join(words))) for words in product(*choices))
-    return [words for words in dict.fromkeys(found) if words]
+    phrases = (tuple(tokens(" ".join(words))) for words in product(*choices))
+    return [words for words in dict.fromkeys(phrases) if words]

@@ -60,35 +60,35 @@ def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[P
     for indices in before.values():
         for i in indices:
             clause[i].claimed = True
-    found: dict[int, list[Place]] = {}
+    places_of: dict[int, list[Place]] = {}
     for number, noun in enumerate(nouns):
         end = nouns[number + 1] if number + 1 < len(nouns) else len(clause)
         after = list(_suffix(clause, noun, end))
         for i in after:
             clause[i].claimed = True
-        own = Place(
+        inside = Place(
             side=clause[noun].kinds.get("side", ("",))[0],
             zone=clause[noun].kinds.get("zone", ("",))[0],
         )
         first, last = _groups(clause, before[noun]), _groups(clause, after)
-        if own != Place():
-            first = [own.filled(place) for place in first] or [own]
-        found[noun] = _merged(first, last)
+        if inside != Place():
+            first = [inside.filled(place) for place in first] or [inside]
+        places_of[noun] = _merged(first, last)
         if any(place.change == "resolved" for place in last):
-            found[noun] = [replace(place, change="resolved") for place in found[noun]]
-    _distribute(clause, nouns, found)
+            places_of[noun] = [replace(place, change="resolved") for place in places_of[noun]]
+    _distribute(clause, nouns, places_of)
     for i, item in enumerate(clause):
         if item.claimed and "resolved" in item.kinds.get("change", ()):
-            for j in set(list_before(clause, i)) & set(found):
-                found[j] = [replace(place, change="resolved") for place in found[j]]
+            for j in set(list_before(clause, i)) & set(places_of):
+                places_of[j] = [replace(place, change="resolved") for place in places_of[j]]
     if nouns and carried != Place():
-        places_of = found[nouns[0]]
-        if all(not (p.side or p.zone) for p in places_of):
+        first_places = places_of[nouns[0]]
+        if all(not (p.side or p.zone) for p in first_places):
             located = Place(carried.side, carried.zone)
-            found[nouns[0]] = [p.filled(located) for p in places_of]
+            places_of[nouns[0]] = [p.filled(located) for p in first_places]
     if nouns:
-        _lead(clause, nouns[0], found)
-    return found
+        _lead(clause, nouns[0], places_of)
+    return places_of
 
 
 _PLURAL = ("are", "have", "were", "remain", "none")
@@ -222,19 +222,19 @@ def _graded(clause: Sequence[Item], i: int) -> bool:
 
 def _suffix(clause: Sequence[Item], noun: int, end: int) -> Iterator[int]:
     """Yield the free modifiers behind a noun that belong to it."""
-    plain, said = 0, ""
+    plain, last_kind = 0, ""
     for i in range(noun + 1, end):
         item = clause[i]
         if item.has(*BREAKS, "explains") or item.text in ("with", "without"):
             return
         if is_modifier(item):
             if item.has("severity") and not item.has("side", "zone"):
-                if said in ("verbs", "comma") and not _graded(clause, i):
+                if last_kind in ("verbs", "comma") and not _graded(clause, i):
                     yield i
             else:
                 yield i
             plain = 0
-        elif item.has("structure") and said != "prepositions":
+        elif item.has("structure") and last_kind != "prepositions":
             return
         elif item.has("joins", "comma"):
             following = clause[i + 1] if i + 1 < end else None
@@ -249,9 +249,9 @@ def _suffix(clause: Sequence[Item], noun: int, end: int) -> Iterator[int]:
             plain += not item.kinds
             if plain > _PLAIN_AFTER:
                 return
-        said = next((k for k in ("verbs", "comma", "prepositions") if item.has(k)), said)
+        last_kind = next((k for k in ("verbs", "comma", "prepositions") if item.has(k)), last_kind)
         if item.has("affirmed"):
-            said = "affirmed"
+            last_kind = "affirmed"
 
 
 def _groups(clause: Sequence[Item], indices: Sequence[int]) -> list[Place]:
@@ -260,19 +260,19 @@ def _groups(clause: Sequence[Item], indices: Sequence[int]) -> list[Place]:
     groups: list[Place] = []
     last = -1
     for i in ordered:
-        said = Place(**{kind: clause[i].kinds.get(kind, ("",))[0] for kind in MODIFIERS})
+        place = Place(**{kind: clause[i].kinds.get(kind, ("",))[0] for kind in MODIFIERS})
         joined = last >= 0 and any(item.has("joins", "comma") for item in clause[last + 1 : i])
         clash = groups and (
-            (said.side and groups[-1].side and said.side != groups[-1].side)
-            or (said.zone and groups[-1].zone and said.zone != groups[-1].zone)
+            (place.side and groups[-1].side and place.side != groups[-1].side)
+            or (place.zone and groups[-1].zone and place.zone != groups[-1].zone)
         )
         if groups and not (clash or joined):
-            groups[-1] = groups[-1].filled(said)
+            groups[-1] = groups[-1].filled(place)
         else:
-            groups.append(said)
+            groups.append(place)
         last = i
     located = [g for g in groups if g.side or g.zone]
-    for g in groups:  # "small, stable left": what has no side or zone is said of all the others
+    for g in groups:  # "small, stable left": what has no side or zone is place of all the others
         if not (g.side or g.zone):
             located = [place.filled(g) for place in located] or [g]
     groups = located
@@ -300,7 +300,7 @@ def _merged(first: list[Place], last: list[Place]) -> list[Place]:
 
 
 def _distribute(
-    clause: Sequence[Item], nouns: Sequence[int], found: dict[int, list[Place]]
+    clause: Sequence[Item], nouns: Sequence[int], places_of: dict[int, list[Place]]
 ) -> None:
     """What is bilateral or unchanged is so for all that "and" joins, where nothing else is said."""
     for a, b in pairwise(nouns):
@@ -308,13 +308,13 @@ def _distribute(
         if len(between) != 1 or not between[0].has("joins"):
             continue
         for here, there in ((a, b), (b, a)):
-            side, zone = found[here][0].side, found[here][0].zone
+            side, zone = places_of[here][0].side, places_of[here][0].zone
             shared = side == "both" or between[0].text == "/"
-            if shared and found[there] == [Place()]:
-                found[there] = [Place(side, zone)]
+            if shared and places_of[there] == [Place()]:
+                places_of[there] = [Place(side, zone)]
     for b, a in pairwise(nouns[::-1]):
         kinds = [item for item in clause[a + 1 : b] if item.kinds and not item.has(*MODIFIERS)]
-        change = found[b][0].change
+        change = places_of[b][0].change
         trailing = any(
             item.has("change") and item.claimed and item.kinds["change"][0] == change
             for item in clause[b + 1 :]
@@ -325,12 +325,12 @@ def _distribute(
             and trailing
             and all(item.has("joins", "comma") for item in kinds)
         ):
-            found[a] = [replace(p, change=p.change or change) for p in found[a]]
+            places_of[a] = [replace(p, change=p.change or change) for p in places_of[a]]
 
 
-def _lead(clause: Sequence[Item], noun: int, found: dict[int, list[Place]]) -> None:
+def _lead(clause: Sequence[Item], noun: int, places_of: dict[int, list[Place]]) -> None:
     """ "The right base demonstrates an opacity": what leads a clause says where its finding is."""
-    if any(p.side or p.zone for p in found[noun]):
+    if any(p.side or p.zone for p in places_of[noun]):
         return
     lead = clause[:noun]
     if any(item.has(*BREAKS, "comma", "structure", "affirmed") for item in lead):
@@ -340,4 +340,4 @@ def _lead(clause: Sequence[Item], noun: int, found: dict[int, list[Place]]) -> N
     if groups:
         for i in free:
             clause[i].claimed = True
-        found[noun] = _merged(groups, found[noun]) if len(groups) == 1 else groups
+        places_of[noun] = _merged(groups, places_of[noun]) if len(groups) == 1 else groups

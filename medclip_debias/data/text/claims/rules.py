@@ -23,7 +23,7 @@ PARSER = "rules-2"
 
 
 @dataclass(slots=True)
-class Said:
+class Scope:
     """How a place of a sentence is meant; ``reach`` is how far a doubt goes."""
 
     denied: bool = False
@@ -52,25 +52,25 @@ class RuleParser:
         carried = Place()
         for clause in _clauses(items):
             exception = bool(clause) and clause[0].has("exception")
-            said = _scopes(clause)
-            found = places(clause, carried)
+            scopes = _scopes(clause)
+            places_of = places(clause, carried)
             carried = trailing_place(clause)
-            for i, where in found.items():
-                if said[i].aside:
+            for i, where in places_of.items():
+                if scopes[i].aside:
                     continue
                 for name in clause[i].kinds.get("finding", ()):
-                    stated += [_claim(name, said[i], place) for place in _sided(where, said[i])]
-            bound = self._states(clause, said, stated, implied)
-            for i in set(found) - bound if not exception else ():
-                if said[i].denied and not said[i].aside:
+                    stated += [_claim(name, scopes[i], place) for place in _sided(where, scopes[i])]
+            bound = self._states(clause, scopes, stated, implied)
+            for i in set(places_of) - bound if not exception else ():
+                if scopes[i].denied and not scopes[i].aside:
                     for name in clause[i].kinds.get("statement", ()):
-                        implied += self._denial(self.lexicon.statements[name].denies, said[i])
+                        implied += self._denial(self.lexicon.statements[name].denies, scopes[i])
         return Parsed(self._consistent(stated, implied), corrected)
 
     # ------------------------------------------------------------------ structures
 
     def _states(
-        self, clause: Sequence[Item], said: list[Said], stated: list[Claim], implied: list[Claim]
+        self, clause: Sequence[Item], scopes: list[Scope], stated: list[Claim], implied: list[Claim]
     ) -> set[int]:
         """Add claims of structures in a state ("clear lungs"); return the states' indices."""
         taken: set[int] = set()
@@ -100,7 +100,7 @@ class RuleParser:
             taken.add(i)
             severity = severity_before(clause, i)
             for at in bound:
-                self._state(clause, at, i, replace(said[i]), severity, stated, implied)
+                self._state(clause, at, i, replace(scopes[i]), severity, stated, implied)
         return taken
 
     def _state(
@@ -108,7 +108,7 @@ class RuleParser:
         clause: Sequence[Item],
         at: int,
         i: int,
-        said: Said,
+        scope: Scope,
         severity: str,
         stated: list[Claim],
         implied: list[Claim],
@@ -119,20 +119,20 @@ class RuleParser:
             for state in clause[i].kinds["state"]:
                 if state in structure.states:
                     for finding in structure.states[state]:
-                        unsure = said.unsure or finding.endswith("?")
-                        meant = replace(said, unsure=unsure)
+                        unsure = scope.unsure or finding.endswith("?")
+                        meant = replace(scope, unsure=unsure)
                         named = self.lexicon.named(finding.removesuffix("?"))
                         place = [Place(side=side, severity=severity)]
                         stated += [_claim(named, meant, p) for p in _sided(place, meant)]
-                elif (state in structure.fine and not said.denied and not said.aside) or (
-                    state == "abnormal" and said.denied
+                elif (state in structure.fine and not scope.denied and not scope.aside) or (
+                    state == "abnormal" and scope.denied
                 ):
                     clear = structure.clear if state == "clear" else None
                     denies = structure.denies if clear is None else clear
-                    implied += self._denial(denies, said, side)
+                    implied += self._denial(denies, scope, side)
 
-    def _denial(self, names: Sequence[str], said: Said, side: str = "") -> list[Claim]:
-        certainty = "uncertain" if said.unsure else "certain"
+    def _denial(self, names: Sequence[str], scope: Scope, side: str = "") -> list[Claim]:
+        certainty = "uncertain" if scope.unsure else "certain"
         side = "" if side == "both" else side
         denied = dict.fromkeys(map(self.lexicon.named, names))
         return [Claim(name, "absent", certainty, side) for name in denied]
@@ -182,17 +182,17 @@ def _is_listed(clause: Sequence[Item], rest: Sequence[Item]) -> bool:
 _CLOSING = ("affirmed", "negation_after", "uncertainty_after")
 
 
-def _scopes(clause: Sequence[Item]) -> list[Said]:
+def _scopes(clause: Sequence[Item]) -> list[Scope]:
     """How each item of a clause is meant: denied, unsure, or set aside."""
-    now = Said()
-    said: list[Said] = []
+    now = Scope()
+    scopes: list[Scope] = []
     fresh = True  # no finding since the scope began
     for i, item in enumerate(clause):
         fresh = fresh and not (is_noun(item) or item.has("state", "structure"))
         if item.has("negation_before"):
             if item.has("state"):  # "clear of": the lungs are clear, what follows is denied
-                said.append(replace(now))
-            now = Said(denied=True, aside=now.aside)
+                scopes.append(replace(now))
+            now = Scope(denied=True, aside=now.aside)
             fresh = True
             if item.has("state"):
                 continue
@@ -205,35 +205,35 @@ def _scopes(clause: Sequence[Item]) -> list[Said]:
         elif item.has("uncertainty_here", "otherwise"):
             now = replace(now, unsure=True)
         elif item.text == "with":
-            now = Said(aside=now.aside)
+            now = Scope(aside=now.aside)
         elif item.has("explains") and _is_predicate(clause, i):
             now = replace(now, denied=False)
         elif item.has("joins", "comma"):
             if now.reach == "phrase" and item.has("comma") and _only_of_a_place(clause, i):
-                now = Said(aside=now.aside)
+                now = Scope(aside=now.aside)
             now = now if fresh else _after_join(clause, i, now)
-        said.append(replace(now))
+        scopes.append(replace(now))
         closes = item.has(*_CLOSING) and not _attributive(clause, i)
         if closes and not (item.has("uncertainty_before", "uncertainty_list") or fresh):
-            now = Said()
+            now = Scope()
     for i, item in enumerate(clause):
-        if "normal" in item.kinds.get("state", ()) and not said[i].denied:
+        if "normal" in item.kinds.get("state", ()) and not scopes[i].denied:
             for j in _subjects(clause, i):
-                said[j].denied = True
+                scopes[j].denied = True
         ahead = item.has("uncertainty_before", "uncertainty_list") and any(
             map(is_noun, clause[i + 1 :])
         )
         if item.has("negation_after", "uncertainty_after") and not ahead:
             for j in list_before(clause, i):
-                said[j].unsure = said[j].unsure or item.has("uncertainty_after")
-                said[j].denied = said[j].denied or item.has("negation_after")
+                scopes[j].unsure = scopes[j].unsure or item.has("uncertainty_after")
+                scopes[j].denied = scopes[j].denied or item.has("negation_after")
         if "resolved" in item.kinds.get("change", ()):
             for j in list_before(clause, i):
-                said[j].denied = said[j].denied or clause[j].has("state")
+                scopes[j].denied = scopes[j].denied or clause[j].has("state")
         if item.has("alternative") or item.text in ("or", "/"):
             for j in _neighbours(clause, i):
-                said[j].unsure = said[j].unsure or not said[j].denied
-    return said
+                scopes[j].unsure = scopes[j].unsure or not scopes[j].denied
+    return scopes
 
 
 def _is_predicate(clause: Sequence[Item], i: int) -> bool:
@@ -259,7 +259,7 @@ def _attributive(clause: Sequence[Item], i: int) -> bool:
     return describes and i > 0 and clause[i - 1].has("joins", "comma")
 
 
-def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
+def _after_join(clause: Sequence[Item], i: int, now: Scope) -> Scope:
     """Whether a scope goes on behind "and", "or" or a comma."""
     or_like = clause[i].text in ("or", "nor", "/")
     listed = any(item.text in ("or", "nor", "/") for item in clause[i + 1 :])
@@ -276,19 +276,19 @@ def _after_join(clause: Sequence[Item], i: int, now: Said) -> Said:
     has_noun = any(is_noun(item) for item in ahead)
     if any(item.has("structure") for item in ahead) and not has_noun:
         abnormal = any("abnormal" in item.kinds.get("state", ()) for item in clause[i + 1 :])
-        return now if abnormal else Said()
+        return now if abnormal else Scope()
     if has_noun and any(item.has("affirmed", "verbs") for item in ahead) and not listed:
         # "No effusion, a nodule is seen" starts anew; "no effusion and nodule is seen" does not.
-        return Said() if clause[i].has("comma") else now
+        return Scope() if clause[i].has("comma") else now
     first = next((item for item in ahead if item.kinds), None)
     if clause[i].has("comma") and not listed and first is not None and is_modifier(first):
-        return Said() if has_noun and first.has("severity", "change") else now
+        return Scope() if has_noun and first.has("severity", "change") else now
     return now
 
 
 def _after_doubt(
-    ahead: Sequence[Item], now: Said, or_like: bool, comma: bool, listed: bool
-) -> Said:
+    ahead: Sequence[Item], now: Scope, or_like: bool, comma: bool, listed: bool
+) -> Scope:
     """A doubt holds for a list, not for what has a verb of its own."""
     subject = next(
         (k for k, item in enumerate(ahead) if is_noun(item) or item.has("structure")), None
@@ -297,14 +297,14 @@ def _after_doubt(
         return now
     verbs = ("change",) if now.aside else ("verbs",)  # "correlation for edema and pain is advised"
     if any(item.has("affirmed", "state", *verbs) for item in ahead[subject + 1 :]):
-        return Said()
+        return Scope()
     if not now.unsure:
         return now
     first = next(item for item in ahead if item.kinds)
     severe = comma and not listed and first.has("severity", "change") and is_modifier(first)
     stable = severe and "stable" in first.kinds.get("change", ())
     if not now.reach or not is_noun(ahead[subject]) or stable or (severe and now.reach != "list"):
-        return Said(aside=now.aside)
+        return Scope(aside=now.aside)
     return now
 
 
@@ -312,50 +312,50 @@ def _subjects(clause: Sequence[Item], i: int) -> list[int]:
     """Findings that a normal state is said of: "vascular engorgement is within normal limits"."""
     if not (i and clause[i - 1].has("verbs")):
         return []
-    found = []
+    findings = []
     for j in range(i - 2, -1, -1):
         if is_noun(clause[j]):
-            found.append(j)
+            findings.append(j)
         elif clause[j].kinds and not is_modifier(clause[j]):
             break
-    return found
+    return findings
 
 
 def _neighbours(clause: Sequence[Item], i: int) -> list[int]:
     """The findings directly before and behind an "or", if only modifiers stand between."""
-    found = []
+    neighbours = []
     for way in (range(i - 1, -1, -1), range(i + 1, len(clause))):
         for j in way:
             if is_noun(clause[j]):
-                found.append(j)
+                neighbours.append(j)
                 break
             if clause[j].has("comma", "joins", "verbs", "structure") and not clause[j].claimed:
                 break
-    return found if len(found) == 2 else []
+    return neighbours if len(neighbours) == 2 else []
 
 
-def _sided(where: Sequence[Place], said: Said) -> list[Place]:
+def _sided(where: Sequence[Place], scope: Scope) -> list[Place]:
     """Both sides are two places; denied on both sides is denied."""
     sided: list[Place] = []
     for place in where:
         if place.side != "both":
             sided.append(place)
-        elif said.denied or place.change == "resolved":
+        elif scope.denied or place.change == "resolved":
             sided.append(replace(place, side=""))
         else:
             sided += [replace(place, side="left"), replace(place, side="right")]
     return sided
 
 
-def _claim(finding: str, said: Said, place: Place) -> Claim:
-    absent = said.denied or place.change == "resolved"
+def _claim(finding: str, scope: Scope, place: Place) -> Claim:
+    absent = scope.denied or place.change == "resolved"
     change = place.change
     if absent and change not in ("new", "resolved"):
         change = ""
     return Claim(
         finding,
         "absent" if absent else "present",
-        "uncertain" if said.unsure else "certain",
+        "uncertain" if scope.unsure else "certain",
         place.side,
         place.zone,
         place.severity,
@@ -371,25 +371,25 @@ def _only_a_place(clause: Sequence[Item], i: int) -> bool:
 
 def _structures_ahead(clause: Sequence[Item], i: int) -> list[int]:
     """Structures that follow a state directly: "normal heart size and mediastinal contours"."""
-    found: list[int] = []
+    structures: list[int] = []
     for j in range(i + 1, len(clause)):
         item = clause[j]
         if item.has("structure"):
-            if item.has("state") and found:
+            if item.has("state") and structures:
                 break
-            found.append(j)
+            structures.append(j)
         elif item.has("joins", "comma"):
             following = clause[j + 1] if j + 1 < len(clause) else None
-            if not found and not (following is not None and following.has("state")):
+            if not structures and not (following is not None and following.has("state")):
                 break
-        elif (item.has("state") or item.text == "of") and not found:
+        elif (item.has("state") or item.text == "of") and not structures:
             continue  # "enlarged and tortuous aorta", "normal size of the heart"
         elif item.kinds and not is_modifier(item):
             # "normal heart and the lungs are clear": what has a state of its own is not ahead
-            if item.has("verbs", "state") and len(found) > 1:
-                found.pop()
+            if item.has("verbs", "state") and len(structures) > 1:
+                structures.pop()
             break
-    return found
+    return structures
 
 
 def _apart(clause: Sequence[Item], structure: int, state: int) -> bool:
@@ -410,9 +410,9 @@ def _leads_to_finding(clause: Sequence[Item], i: int) -> bool:
 
 
 def _side_of(clause: Sequence[Item], at: int) -> str:
-    own = clause[at].kinds.get("side")
-    if own:
-        return own[0]
+    sides = clause[at].kinds.get("side")
+    if sides:
+        return sides[0]
     if at and clause[at - 1].has("side") and not clause[at - 1].claimed:
         return clause[at - 1].kinds["side"][0]
     return ""

@@ -93,32 +93,32 @@ class Scanner:
 
     def _at(self, words: list[str], at: int) -> Item:
         for length in range(min(self._longest.get(words[at], 0), len(words) - at), 0, -1):
-            found = tuple(words[at : at + length])
-            if found in self._terms:
-                return self._item(found)
+            phrase = tuple(words[at : at + length])
+            if phrase in self._terms:
+                return self._item(phrase)
         word = words[at]
         mark = _MARKS.get(word) or ("joins" if word in _JOINS else "")
         return Item((word,), {mark: ("",)} if mark else {})
 
-    def _item(self, found: tuple[str, ...]) -> Item:
-        kinds = dict(self._terms[found])
-        if len(found) > 1 and ("finding" in kinds or "structure" in kinds):
-            for inner in range(len(found)):  # "elevated left diaphragm" says a side
+    def _item(self, phrase: tuple[str, ...]) -> Item:
+        kinds = dict(self._terms[phrase])
+        if len(phrase) > 1 and ("finding" in kinds or "structure" in kinds):
+            for inner in range(len(phrase)):  # "elevated left diaphragm" says a side
                 for length in (2, 1):
-                    part = self._terms.get(found[inner : inner + length], {})
+                    part = self._terms.get(phrase[inner : inner + length], {})
                     for kind in ("side", "zone"):
-                        if kind in part and inner + length <= len(found):
+                        if kind in part and inner + length <= len(phrase):
                             kinds.setdefault(kind, part[kind])
-        return Item(found, kinds)
+        return Item(phrase, kinds)
 
     def _correct(self, word: str) -> str:
-        found = {
+        candidates = {
             known
             for short in (word, *_shorter(word))
             for known in self._near.get(short, ())
             if known[0] == word[0] and _one_apart(word, known)
         }
-        return found.pop() if len(found) == 1 else word
+        return candidates.pop() if len(candidates) == 1 else word
 
 
 def _shorter(word: str) -> list[str]:

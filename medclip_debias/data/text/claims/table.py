@@ -61,16 +61,16 @@ def write_claims(
         Counts: sentences, those with and without a claim, claims, corrected words.
     """
     texts = prepared.texts
-    found: list[tuple[Claim, ...]] = []
+    claims: list[tuple[Claim, ...]] = []
     corrected = 0
     for number, text in enumerate(texts):
         if progress is not None and number % 256 == 0:
             progress(number, len(texts))
         parsed = parser.parse(text)
-        found.append(parsed.claims)
+        claims.append(parsed.claims)
         corrected += parsed.corrected
-    counts = _counts(texts, found) | {"corrected_words": corrected}
-    return _store(prepared, texts, found, parser.lexicon, parser.name, counts)
+    counts = _counts(texts, claims) | {"corrected_words": corrected}
+    return _store(prepared, texts, claims, parser.lexicon, parser.name, counts)
 
 
 def import_claims(
@@ -96,21 +96,21 @@ def import_claims(
     texts = prepared.texts
     by_hash = {sentence_hash(text): number for number, text in enumerate(texts)}
     by_text = {text: number for number, text in enumerate(texts)}
-    found: list[set[Claim]] = [set() for _ in texts]
+    claim_sets: list[set[Claim]] = [set() for _ in texts]
     repeated = 0
     for row, values in zip(frame.index, frame.to_dict("records"), strict=True):
         where = f"{table}, row {row}"
-        named = str(values.get("sentence", ""))
-        number = by_hash.get(named) if named else by_text.get(str(values.get("text", "")))
+        sentence = str(values.get("sentence", ""))
+        number = by_hash.get(sentence) if sentence else by_text.get(str(values.get("text", "")))
         if number is None:
             raise UserError(
                 f"{where}: names a sentence that is not in {prepared.folder}; write the table for"
                 " this set ('sentence' is the start of a SHA-256, see docs/claims.md)."
             )
         claim = _checked_claim(where, values, lexicon)
-        repeated += claim in found[number]
-        found[number].add(claim)
-    claims = [tuple(sorted(c)) for c in found]
+        repeated += claim in claim_sets[number]
+        claim_sets[number].add(claim)
+    claims = [tuple(sorted(c)) for c in claim_sets]
     counts = _counts(texts, claims) | {"repeated_rows": repeated}
     return _store(prepared, texts, claims, lexicon, parser or f"table {table.name}", counts)
 
@@ -141,13 +141,13 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
     if meta.get("content_hash") != prepared.content_hash:
         raise UserError(f"{path}: holds the claims of another state of the set; {_REMEDY}.")
     places = {sentence_hash(text): number for number, text in enumerate(prepared.texts)}
-    found: list[set[Claim]] = [set() for _ in places]
+    claim_sets: list[set[Claim]] = [set() for _ in places]
     for number, row in enumerate(rows, start=1):
         if row[0] not in places:
             raise UserError(f"{path}, row {number}: names no sentence of the set; {_REMEDY}.")
         values = dict(zip(COLUMNS, row, strict=True))
-        found[places[row[0]]].add(_checked_claim(f"{path}, row {number}", values, lexicon))
-    return ClaimTable([tuple(sorted(claims)) for claims in found], meta, lexicon)
+        claim_sets[places[row[0]]].add(_checked_claim(f"{path}, row {number}", values, lexicon))
+    return ClaimTable([tuple(sorted(claims)) for claims in claim_sets], meta, lexicon)
 
 
 def claims_hash(folder: Path) -> str:
@@ -189,8 +189,8 @@ def claim_set(
     return write_claims(prepared, RuleParser(words), progress)
 
 
-def _counts(texts: Sequence[str], found: Iterable[Sequence[Claim]]) -> dict[str, int]:
-    lengths = [len(claims) for claims in found]
+def _counts(texts: Sequence[str], claims_of_each: Iterable[Sequence[Claim]]) -> dict[str, int]:
+    lengths = [len(claims) for claims in claims_of_each]
     silent = sum(not length for length in lengths)
     return {
         "sentences": len(texts),
@@ -203,7 +203,7 @@ def _counts(texts: Sequence[str], found: Iterable[Sequence[Claim]]) -> dict[str,
 def _store(
     prepared: PreparedSet,
     texts: Sequence[str],
-    found: Sequence[Sequence[Claim]],
+    claims: Sequence[Sequence[Claim]],
     lexicon: Lexicon,
     parser: str,
     counts: dict[str, Any],
@@ -211,7 +211,7 @@ def _store(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = _rows(found, texts)
+    rows = _rows(claims, texts)
     frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype="str")
     content = lexicon.model_dump(mode="json")
     meta = {
@@ -228,11 +228,11 @@ def _store(
     return {"parser": parser, "lexicon": f"{lexicon.name} {lexicon.hash}", **counts}
 
 
-def _rows(found: Sequence[Sequence[Claim]], texts: Sequence[str]) -> list[tuple[str, ...]]:
+def _rows(claims_of_each: Sequence[Sequence[Claim]], texts: Sequence[str]) -> list[tuple[str, ...]]:
     """The rows of the file, in the order of `COLUMNS`."""
     return [
         (sentence_hash(text), claim.finding, *(getattr(claim, name) for name in FIELDS))
-        for text, claims in zip(texts, found, strict=True)
+        for text, claims in zip(texts, claims_of_each, strict=True)
         for claim in claims
     ]
 
