@@ -1,13 +1,13 @@
 """Cells that hold a list as Python prints it: ``['pleural effusion', ' nodule']``.
 
-Tables of PadChest have their labels so, some of them as NumPy prints them (no commas). Nothing is
-evaluated: a cell is a bracket, quoted strings, words for "nothing" and inner lists of the same,
-and anything else is refused.
+Tables of PadChest have their labels so, some of them as NumPy prints them (no commas).
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from typing import TypeAlias, Union
 
 from medclip_debias.data.sources.ids import is_blank
@@ -18,27 +18,19 @@ Item: TypeAlias = Union[str, "list[Item]"]
 MAX_CHARACTERS = 1 << 16
 MAX_DEPTH = 4
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<comma>,)|(?P<nothing>nan|None)"
-    r"|'(?P<single>(?:[^'\\]|\\.)*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")",
-    re.DOTALL,
-)
-_ESCAPE = re.compile(
-    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(.))",
-    re.DOTALL,
-)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+_TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\]|\b(?:nan|None)\b", re.DOTALL)
+_NO_COMMA = re.compile(r"\s*(?:['\"\[]|nan\b|None\b)")
 
 
 def read_list(text: str, where: str) -> list[Item]:
-    r"""Read a cell; a blank one is an empty list.
+    r"""Read a cell; a blank one is an empty list, ``nan`` and ``None`` in it are left out.
 
     Args:
         text: the cell.
         where: names file, row and column for the message.
 
     Raises:
-        UserError: the cell is no list, or far larger than a list of labels is.
+        UserError: the cell is no list of strings and lists, or far larger than one of labels is.
 
     >>> read_list("['nodule', ' nodule ', nan]", "a.csv, row 2")
     ['nodule', ' nodule ']
@@ -49,38 +41,17 @@ def read_list(text: str, where: str) -> list[Item]:
         return []
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"{where}: is longer than a list of labels is; correct the cell.")
-    whole: list[Item] = []
-    inside: list[list[Item]] = []
-    place, text = 0, text.strip()
-    after_comma = False
-    while place < len(text):
-        token = _TOKEN.match(text, place)
-        if token is None or (place and not inside):
-            raise _refused(where)
-        place = token.end()
-        kind = str(token.lastgroup)
-        if kind == "comma":
-            if after_comma or not inside:
-                raise _refused(where)
-            after_comma = True
-            continue
-        after_comma = kind == "open"
-        if kind == "open":
-            if len(inside) == MAX_DEPTH:
-                raise _refused(where)
-            inner: list[Item] = []
-            (inside[-1].append(inner) if inside else None)
-            whole = whole if inside else inner
-            inside.append(inner)
-        elif not inside:
-            raise _refused(where)
-        elif kind == "close":
-            inside.pop()
-        elif kind != "nothing":
-            inside[-1].append(_unescaped(token[kind]))
-    if inside:
-        raise _refused(where)
-    return whole
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            value = ast.literal_eval(_TOKEN.sub(_as_literal, text.strip()))
+        if not isinstance(value, list):
+            raise ValueError
+        return _checked(value, 1)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise UserError(
+            f"{where}: must be a list as in ['nodule', 'pleural effusion']; correct the cell."
+        ) from None
 
 
 def read_strings(text: str, where: str) -> list[str]:
@@ -95,16 +66,21 @@ def read_strings(text: str, where: str) -> list[str]:
     return [item for item in items if isinstance(item, str)]
 
 
-def _refused(where: str) -> UserError:
-    return UserError(
-        f"{where}: must be a list as in ['nodule', 'pleural effusion']; correct the cell."
-    )
+def _as_literal(token: re.Match[str]) -> str:
+    """The token with the comma that NumPy leaves out."""
+    comma = "," if _NO_COMMA.match(token.string, token.end()) else ""
+    return ("None" if token[0] == "nan" else token[0]) + comma
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    number = found[1] or found[2] or found[3]
-    return chr(int(number, 16)) if number else _ESCAPED.get(found[4], found[4])
+def _checked(items: list[object], depth: int) -> list[Item]:
+    if depth > MAX_DEPTH:
+        raise ValueError
+    checked: list[Item] = []
+    for item in items:
+        if isinstance(item, list):
+            checked.append(_checked(item, depth + 1))
+        elif isinstance(item, str):
+            checked.append(item)
+        elif item is not None:
+            raise ValueError
+    return checked
