@@ -16,6 +16,8 @@ SPELLINGS = {
     "Effusion": "Pleural Effusion",
     "Infiltrate": "Infiltration",
     "Airspace Opacity": "Lung Opacity",
+    "ActiveTuberculosis": "Active Tuberculosis",
+    "ObsoletePulmonaryTuberculosis": "Obsolete Pulmonary Tuberculosis",
 }
 """Classes of archives that are a finding of another name here. Others keep their name."""
 

@@ -10,8 +10,8 @@ import pytest
 from medclip_debias.data.label_maps import NO_RULE, LabelMap, load_label_map, packaged_maps, page
 from medclip_debias.data.labels import CHEXPERT_LABELS
 from medclip_debias.data.prompts import load_prompts
+from medclip_debias.data.sources.catalog import entries
 from medclip_debias.data.sources.chestx_det import CLASSES as DET_CLASSES
-from medclip_debias.data.sources.chestxray14 import CLASSES as NIH_CLASSES
 from medclip_debias.data.sources.findings import finding_name
 from medclip_debias.data.sources.label_groups import PADCHEST, VINDR, LabelColumns
 from medclip_debias.data.sources.registry import formats
@@ -43,13 +43,17 @@ def test_a_packaged_map_decides_every_class_or_says_why_not(name):
 def test_every_archive_with_labels_has_a_map():
     kinds = [kind for name in packaged_maps() for kind in load_label_map(name).kinds]
     assert len(kinds) == len(set(kinds))
-    assert set(formats()) - set(kinds) == {"manifest", "rexgradient"}  # anybody's; no labels
+    assert set(formats()) - set(kinds) == {
+        "manifest",
+        "rexgradient",
+        "tbx11k",
+    }  # own, none, tuberculosis
 
 
 def test_the_maps_columns_are_those_that_the_sources_write():
     """Both spellings: the archive's own table, and the set that `prepare` makes of it."""
     archives = {
-        "chestxray14": [*NIH_CLASSES, "No Finding"],
+        "chestxray14": [*entries()["chestxray14"]["labels"]["classes"], "No Finding"],
         "chestx_det": list(DET_CLASSES["ChestX-Det"]),
     }
     for name, own in archives.items():

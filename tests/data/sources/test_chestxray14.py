@@ -191,7 +191,7 @@ def test_rows_may_end_without_the_comma_of_the_header(tmp_path):
         (lambda f: write(f, [ROWS[0].replace("00000001_000.png", "")]), "row 2: column 'Image"),
         (lambda f: write(f, [ROWS[0].replace(",1,", ",,")]), "'Patient ID' is blank"),
         (lambda f: lists(f, ["00000013_000.png"], ["x", "00000013_000.png"]), "line 2: its image"),
-        (lambda f: (f / "test_list.txt").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+        (lambda f: (f / "test_list.txt").write_bytes(b"\xff\xfe\x00"), "is not text"),
         (lambda f: (f / "BBox_List_2017.csv").write_text("Image Index"), "'Finding Label' is miss"),
     ],
 )

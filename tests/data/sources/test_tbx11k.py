@@ -1,0 +1,119 @@
+"""TBX11K: boxes of tuberculosis, in COCO's lists or in tables; images without a box have none."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
+
+BOXES = {
+    "tb/tb1.png": [("ActiveTuberculosis", [1.5, 2, 10, 12]), ("ActiveTuberculosis", [20, 2, 5, 5])],
+    "tb/tb2.png": [("ObsoletePulmonaryTuberculosis", [3, 4, 5, 6])],
+    "health/h1.png": [],
+}
+SPLITS = {"tb/tb1.png": "train", "tb/tb2.png": "val", "health/h1.png": "val"}
+
+
+def images(folder):
+    for number, name in enumerate(SPLITS):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(
+            np.arange(1600, dtype=np.uint16).reshape(40, 40).astype(np.uint8) + number
+        ).save(path)
+
+
+@pytest.fixture(params=["lists", "tables"])
+def tree(request, tmp_path):
+    images(tmp_path / "imgs")
+    if request.param == "tables":
+        rows = [f"{name.split('/')[1]},{split}" for name, split in SPLITS.items()]
+        (tmp_path / "images.csv").write_text("\n".join(["image,class", *rows]))
+        rows = [
+            f"{name.split('/')[1]},{finding},{','.join(map(str, box))}"
+            for name, own in BOXES.items()
+            for finding, box in own
+        ]
+        (tmp_path / "boxes.csv").write_text("\n".join(["image,finding,x,y,width,height", *rows]))
+        return tmp_path
+    (tmp_path / "annotations" / "json").mkdir(parents=True)
+    classes = ["ActiveTuberculosis", "ObsoletePulmonaryTuberculosis"]
+    for split in ("train", "val"):
+        names = [name for name in SPLITS if SPLITS[name] == split]
+        content = {
+            "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
+            "categories": [{"id": n, "name": name} for n, name in enumerate(classes)],
+            "annotations": [
+                {"image_id": n, "category_id": classes.index(finding), "bbox": box}
+                for n, name in enumerate(names)
+                for finding, box in BOXES[name]
+            ],
+        }
+        path = tmp_path / "annotations" / "json" / f"TBX11K_{split}.json"
+        path.write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_boxes_are_phrases_and_classes_are_labels(tree, tmp_path):
+    keep = SelectionSettings(without_sentence="keep")
+    made = prepare(tree, tmp_path / "o", PrepareSettings(size=32), selection=keep, workers=1)
+    assert made.meta["kind"] == "tbx11k"
+    labels = made.studies.set_index("study_id")
+    assert labels["Active Tuberculosis"].to_dict() == {"tb1": 1.0, "tb2": 0.0, "h1": 0.0}
+    assert labels["Obsolete Pulmonary Tuberculosis"].to_dict() == {
+        "tb1": 0.0,
+        "tb2": 1.0,
+        "h1": 0.0,
+    }
+    assert labels["split"].to_dict() == {"tb1": "train", "tb2": "validate", "h1": "validate"}
+    phrases = {phrase.image_id: phrase for phrase in made.phrases.itertuples()}
+    assert phrases["tb1"].text == "Active tuberculosis."
+    assert phrases["tb1"].boxes == [[1.5, 2, 10, 12], [20, 2, 5, 5]]
+    assert set(phrases) == {"tb1", "tb2"}
+
+
+def test_a_seed_splits_anew(tree):
+    found = {image.image_id: image.split for image in detect(tree, split_seed=3).images()}
+    assert found == {name: seeded_split(name, 3) for name in ("tb1", "tb2", "h1")}
+
+
+def test_tables_of_other_boxes_are_not_taken_for_it(tmp_path):
+    (tmp_path / "images.csv").write_text("image,class\na.png,train\n")
+    (tmp_path / "boxes.csv").write_text("image,finding,x,y,width,height\na.png,Nodule,1,1,2,2\n")
+    with pytest.raises(UserError, match="is no known layout"):
+        detect(tmp_path)
+
+
+def test_damaged_lists_are_a_sentence_and_odd_boxes_are_counted(tmp_path):
+    path = tmp_path / "annotations" / "json" / "TBX11K_train.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"images": [], "annotations": []}')
+    with pytest.raises(UserError, match="is no list of images, categories and annotations"):
+        detect(tmp_path)
+    notes = [
+        {"image_id": n, "category_id": 0, "bbox": box}
+        for n, box in ((0, [1, 2, 3, "x"]), (9, [1, 2, 3, 4]))
+    ]
+    content = {
+        "images": [{"id": 0, "file_name": "tb/a.png"}],
+        "annotations": notes,
+        "categories": [{"id": 0, "name": "ActiveTuberculosis"}],
+    }
+    path.write_text(json.dumps(content))
+    steps = {name: (kept, before) for name, _, kept, before in detect(tmp_path).steps()}
+    assert steps["annotation of TBX11K_train.json has image and box"] == (0, 2)
+
+
+def test_the_real_copy_is_read(shared_data, tmp_path):
+    keep = SelectionSettings(without_sentence="keep")
+    made = prepare(
+        shared_data / "tbx11k", tmp_path / "o", PrepareSettings(size=32), selection=keep, workers=1
+    )
+    assert len(made) == 522
+    assert sum(map(len, made.phrases["boxes"])) == 789
