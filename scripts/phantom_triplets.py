@@ -1,15 +1,146 @@
-"""Report triplets of a phantom for `evaluate --triplets`, made from its truth."""
+"""Report triplets of a phantom for `evaluate --triplets`: one finding negated, one omitted.
+
+    python scripts/phantom_triplets.py PHANTOM triplets.csv
+
+As CXR-Align's, but that every statement is known: the original report is the study's true
+sentences; one positive finding of the image that sentences of their own state is picked; in the
+negated report "no ..." stands in place of the first of them, in the omitted one nothing does, and
+further ones are left out of both.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from medclip_debias.errors import EXIT_CODE, UserError
-from medclip_debias.phantom.triplets import write_triplets
+import numpy as np
+import pandas as pd
+
+from medclip_debias.errors import EXIT_CODE, UserError, explained
+from medclip_debias.files import atomic_file
+from medclip_debias.parquet import read_parquet
+from medclip_debias.phantom.catalogue import CLASS_NAMES
+from medclip_debias.phantom.language import Sentence, Writer
+from medclip_debias.phantom.settings import PhantomSettings
+from medclip_debias.phantom.truth import Statement, agrees, statement_from_json
+
+ATTEMPTS = 50
+COLUMNS = ("study_id", "finding", "original", "negated", "omitted")
+
+
+@dataclass(frozen=True)
+class MadeTriplets:
+    """What `make_triplets` made, and of how many studies it could make none.
+
+    Attributes:
+        table: with `COLUMNS`, one row a study.
+        without_finding: studies no sentence of which states one present finding and no other.
+        nothing_left: studies that say nothing else.
+    """
+
+    table: pd.DataFrame
+    without_finding: int
+    nothing_left: int
+
+
+def make_triplets(folder: Path, seed: int = 0) -> MadeTriplets:
+    """Triplets of every study of a phantom, of any layout.
+
+    Args:
+        folder: of the phantom; its ``truth`` is read.
+        seed: of the finding that is picked and of the words that deny it.
+
+    Raises:
+        UserError: the folder holds no truth of a phantom.
+    """
+    with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
+        place = folder / "truth"
+        images = read_parquet(place / "images.parquet").drop_duplicates("study_id")
+        shown = images.set_index("study_id")[list(CLASS_NAMES)].astype(bool)
+        said = read_parquet(place / "sentences.parquet")
+        studies = [(str(study), _sentences(own)) for study, own in said.groupby("study_id")]
+        shown.index = shown.index.astype(str)
+    rows: list[tuple[str, ...]] = []
+    without = nothing = 0
+    for number, (study, sentences) in enumerate(studies):
+        if study not in shown.index:
+            continue  # without a frontal image, so without an image to score
+        present = [name for name in CLASS_NAMES if shown.loc[study, name]]
+        true = [each for each in sentences if agrees(each.statement, present)]
+        findings = _alone(true)
+        if not findings:
+            without += 1
+            continue
+        rng = np.random.default_rng([seed, number])
+        finding = findings[int(rng.integers(len(findings)))]
+        rest = [each for each in true if not _states(each.statement, finding)]
+        if not rest:
+            nothing += 1
+            continue
+        denied = next(_denials(rng, finding, present), None)
+        if denied is None:
+            raise UserError(f"{folder}: no sentence denies {finding}; write the phantom again.")
+        texts = (true, list(_replaced(true, finding, denied)), rest)
+        rows.append((study, finding, *(" ".join(each.text for each in part) for part in texts)))
+    return MadeTriplets(pd.DataFrame(rows, columns=list(COLUMNS)), without, nothing)
+
+
+def write_triplets(folder: Path, out: Path, seed: int = 0) -> MadeTriplets:
+    """Write `make_triplets` as a CSV table for ``evaluate --triplets``; return what was made."""
+    made = make_triplets(folder, seed)
+    if made.table.empty:
+        raise UserError(f"{folder}: no study allows a triplet; write a phantom of more studies.")
+    with atomic_file(out) as temporary:
+        made.table.to_csv(temporary, index=False)
+    return made
+
+
+def _sentences(own: pd.DataFrame) -> list[Sentence]:
+    """Distinct sentences of one study, in their order, without those that no section holds."""
+    kept = own[own["section"] != ""].drop_duplicates("text")
+    return [
+        Sentence(str(text), statement_from_json(written))
+        for text, written in zip(kept["text"], kept["statement"], strict=True)
+    ]
+
+
+def _states(statement: Statement, finding: str) -> bool:
+    return any(clause.present and clause.finding == finding for clause in statement.clauses)
+
+
+def _alone(sentences: Sequence[Sentence]) -> list[str]:
+    """Findings that sentences state, each of which states nothing else."""
+    stated = {c.finding for each in sentences for c in each.statement.clauses if c.present}
+    shared = {
+        clause.finding
+        for each in sentences
+        for clause in each.statement.clauses
+        if len({c.finding for c in each.statement.clauses}) > 1
+    }
+    return sorted(stated - shared)
+
+
+def _denials(rng: np.random.Generator, finding: str, present: Sequence[str]) -> Iterator[Sentence]:
+    """Sentences that deny a finding which the image shows, so that they are false."""
+    writer = Writer(rng, PhantomSettings())
+    for _ in range(ATTEMPTS):
+        sentence = writer.negative(finding)
+        if not agrees(sentence.statement, present):
+            yield sentence
+
+
+def _replaced(sentences: Sequence[Sentence], finding: str, denied: Sentence) -> Iterator[Sentence]:
+    done = False
+    for each in sentences:
+        if not _states(each.statement, finding):
+            yield each
+        elif not done:
+            done = True
+            yield denied
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -18,13 +149,15 @@ def main(words: Sequence[str] | None = None) -> int:
     Args:
         words: of the command line; by default those of this process.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("phantom", type=Path, help="folder of a phantom, in any layout")
     parser.add_argument("out", type=Path, help="table to write (CSV)")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(words)
+    options = parser.parse_args(words)
     try:
-        made = write_triplets(given.phantom, given.out, given.seed)
+        made = write_triplets(options.phantom, options.out, options.seed)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_CODE

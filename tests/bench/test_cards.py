@@ -44,8 +44,8 @@ from medclip_debias.evaluation.protocols import sentence_boxes
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models import load
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.phantom.triplets import write_triplets
 from phantom_layouts import LAYOUTS, ArchiveSettings, write_archive
+from phantom_triplets import write_triplets
 
 DOCS = Path(__file__).parents[2] / "docs"
 CARDS = packaged_cards()
