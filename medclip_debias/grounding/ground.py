@@ -75,32 +75,121 @@ def highest_pixel(heatmap: NDArray[np.floating]) -> tuple[float, float]:
     return float(column) + 0.5, float(row) + 0.5
 
 
-def ground_image(
-    model: ImageTextModel,
-    image: Radiograph | NDArray[Any],
-    texts: Sequence[str],
-    *,
-    smoothing: float = 0.0,
-    sharpen: Sharpen = "none",
-    rule: SuppressionRule | None = None,
-) -> list[Grounding]:
-    """Score sentences over an image in memory; the image is encoded once for all of them.
+class Grounder:
+    """Sentences that are looked for in images: what of them is encoded is encoded once.
 
     Args:
         model: a trained dual encoder; its own preprocessing is applied.
-        image: what `medclip_debias.data.images.read_radiograph` gives, or a 2-D array, high =
-            bright, of any size.
         texts: sentences, none of them empty.
         smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
-        sharpen: as for `ground_images`.
-        rule: as for `ground_images`.
+        absent: gives every `Grounding` its ``absent``; none when None.
+        sharpen: how maps are sharpened (`medclip_debias.grounding.sharpen`).
+        rule: gives every `Grounding` its ``verdict``; none when None.
 
     Raises:
-        UserError: no sentence, an empty one, a model without regions, or an image of one grey
-            value.
+        UserError: no sentence, an empty one, or a model without regions.
     """
-    found = ground_images(model, [image], texts, smoothing=smoothing, sharpen=sharpen, rule=rule)
-    return next(found)
+
+    def __init__(
+        self,
+        model: ImageTextModel,
+        texts: Sequence[str],
+        *,
+        smoothing: float = 0.0,
+        absent: AbsentFindings | None = None,
+        sharpen: Sharpen = "none",
+        rule: SuppressionRule | None = None,
+    ) -> None:
+        sentences = checked_sentences(texts)
+        self._places = region_grid(model)
+        if smoothing < 0 or smoothing != smoothing:
+            raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
+        self._model, self._sentences, self._smoothing = model, sentences, smoothing
+        self._absent = absent
+        self._sharpener = Sharpener(sharpen, sentences, model.prompts)
+        self._suppressor = Suppressor(rule, model, sentences) if rule is not None else None
+        with torch.inference_mode():
+            vectors = model.encode_sentences([*sentences, *self._sharpener.texts])
+        self._vectors, self._further = vectors[: len(sentences)], vectors[len(sentences) :]
+
+    def of_images(
+        self, images: Iterable[Radiograph | NDArray[Any]], batch_size: int = 8
+    ) -> Iterator[list[Grounding]]:
+        """Each image's `Grounding` of every sentence, in turn.
+
+        Images are taken a batch at a time, and only their prepared squares are held together, so
+        any number of them fits.
+
+        Args:
+            images: what `medclip_debias.data.images.read_radiograph` gives, or 2-D arrays, high =
+                bright, of any size; a generator that reads files is fine.
+            batch_size: images encoded at a time.
+
+        Raises:
+            UserError: an image of one grey value.
+        """
+        from medclip_debias.data.images import prepare_image
+
+        remaining = iter(images)
+        while True:
+            squares, shapes = [], []
+            for image in islice(remaining, batch_size):
+                squares.append(prepare_image(image, self._model.preprocessing.prepare))
+                shapes.append(image.shape)
+            if not squares:
+                return
+            with torch.inference_mode():
+                features = self._model.encode_images(torch.from_numpy(np.stack(squares)))
+            yield from self.of_features(features, shapes)
+
+    def of_features(
+        self, features: ImageFeatures, shapes: Sequence[tuple[int, int]]
+    ) -> Iterator[list[Grounding]]:
+        """The same for B images that were encoded before, of these rows and columns."""
+        model, settings = self._model, self._model.preprocessing
+        numbers = range(len(self._sentences))
+        with torch.inference_mode():
+            totals = finite(model.score(features, self._vectors), "grounding")
+            maps = self._sharpener.maps(model, features, numbers, self._vectors, self._further)
+        absent = self._absent.of(features) if self._absent else [None] * len(shapes)
+        verdicts: Sequence[Sequence[Verdict | None]] = [[None] * len(numbers)] * len(shapes)
+        if self._suppressor is not None:
+            verdicts = self._suppressor.of(features)
+        for image, (height, width) in enumerate(shapes):
+            geometry = SquareGeometry(
+                height, width, settings.prepare.size, settings.input_size, settings.prepare.fit
+            )
+            grids = maps[image].reshape(-1, *self._places.shape)
+            yield [
+                Grounding(
+                    text,
+                    float(totals[image][number]),
+                    grids[number],
+                    geometry,
+                    self._places,
+                    self._smoothing,
+                    absent[image],
+                    verdicts[image][number],
+                )
+                for number, text in enumerate(self._sentences)
+            ]
+
+
+def ground_image(
+    model: ImageTextModel, image: Radiograph | NDArray[Any], texts: Sequence[str], **options: Any
+) -> list[Grounding]:
+    """Score sentences over one image.
+
+    Args:
+        model: a trained dual encoder; its own preprocessing is applied.
+        image: as for `Grounder.of_images`.
+        texts: sentences, none of them empty.
+        options: those of `Grounder`.
+
+    Raises:
+        UserError: as for `Grounder`, or an image of one grey value.
+    """
+    return next(Grounder(model, texts, **options).of_images([image]))
 
 
 def ground_images(
@@ -108,42 +197,29 @@ def ground_images(
     images: Iterable[Radiograph | NDArray[Any]],
     texts: Sequence[str],
     *,
-    smoothing: float = 0.0,
     batch_size: int = 8,
-    absent: AbsentFindings | None = None,
-    sharpen: Sharpen = "none",
-    rule: SuppressionRule | None = None,
+    **options: Any,
 ) -> Iterator[list[Grounding]]:
     """Score sentences over many images: each image and each sentence is encoded once.
 
-    Images are taken from ``images`` a batch at a time, and only their prepared squares are held
-    together, so any number of them fits. The arguments are checked at once, not when the first
-    result is asked for.
+    The arguments are checked at once, not when the first result is asked for.
 
     Args:
         model: as for `ground_image`.
-        images: as for `ground_image`; a generator that reads files is fine.
+        images: as for `Grounder.of_images`.
         texts: sentences, none of them empty.
-        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
         batch_size: images encoded at a time.
-        absent: gives every `Grounding` its ``absent``; none when None.
-        sharpen: how maps are sharpened (`medclip_debias.grounding.sharpen`).
-        rule: gives every `Grounding` its ``verdict``; none when None.
+        options: those of `Grounder`.
 
-    Yields:
+    Returns:
         For each image in turn, its `Grounding` of every sentence.
 
     Raises:
         UserError: as for `ground_image`.
     """
-    sentences = checked_sentences(texts)
-    region_grid(model)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if smoothing < 0 or smoothing != smoothing:
-        raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
-    asked = _Asked(model, sentences, smoothing, absent, sharpen, rule)
-    return _ground_images(model, images, asked, batch_size)
+    return Grounder(model, texts, **options).of_images(images, batch_size)
 
 
 def region_grid(model: ImageTextModel) -> RegionGrid:
@@ -159,100 +235,3 @@ def region_grid(model: ImageTextModel) -> RegionGrid:
             " is seen; ground with a model that keeps its regions."
         )
     return grid
-
-
-def _ground_images(
-    model: ImageTextModel,
-    images: Iterable[Radiograph | NDArray[Any]],
-    asked: _Asked,
-    batch_size: int,
-) -> Iterator[list[Grounding]]:
-    from medclip_debias.data.images import prepare_image
-
-    settings = model.preprocessing
-    left = iter(images)
-    while True:
-        squares, shapes = [], []
-        for image in islice(left, batch_size):
-            squares.append(prepare_image(image, settings.prepare))
-            shapes.append(image.shape)
-        if not squares:
-            return
-        with torch.inference_mode():
-            features = model.encode_images(torch.from_numpy(np.stack(squares)))
-        yield from asked.of(features, shapes)
-
-
-def ground_features(
-    model: ImageTextModel,
-    features: ImageFeatures,
-    shape: tuple[int, int],
-    texts: Sequence[str],
-    *,
-    smoothing: float = 0.0,
-    absent: AbsentFindings | None = None,
-) -> list[Grounding]:
-    """Score sentences over an image that was encoded before.
-
-    Args:
-        model: as for `ground_image`.
-        features: of that one image.
-        shape: rows and columns of the original image.
-        texts: sentences, none of them empty.
-        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
-        absent: as for `ground_images`.
-
-    Raises:
-        UserError: no sentence, an empty one, or a model without regions.
-    """
-    sentences = checked_sentences(texts)
-    region_grid(model)
-    return next(_Asked(model, sentences, smoothing, absent).of(features, [shape]))
-
-
-class _Asked:
-    """Sentences that are asked of images: what of them is encoded is encoded once."""
-
-    def __init__(
-        self,
-        model: ImageTextModel,
-        sentences: Sequence[str],
-        smoothing: float,
-        absent: AbsentFindings | None = None,
-        sharpen: Sharpen = "none",
-        rule: SuppressionRule | None = None,
-    ) -> None:
-        self._model, self._sentences, self._smoothing = model, sentences, smoothing
-        self._absent = absent
-        self._sharpener = Sharpener(sharpen, sentences, model.prompts)
-        self._suppressor = Suppressor(rule, model, sentences) if rule is not None else None
-        with torch.inference_mode():
-            vectors = model.encode_sentences([*sentences, *self._sharpener.texts])
-        self._vectors, self._further = vectors[: len(sentences)], vectors[len(sentences) :]
-
-    def of(
-        self, features: ImageFeatures, shapes: Sequence[tuple[int, int]]
-    ) -> Iterator[list[Grounding]]:
-        """Groundings of every sentence on each of B images."""
-        model, vectors = self._model, self._vectors
-        settings, places = model.preprocessing, region_grid(model)
-        how = settings.prepare
-        numbers = range(len(self._sentences))
-        with torch.inference_mode():
-            totals = finite(model.score(features, vectors), "grounding")
-            maps = self._sharpener.maps(model, features, numbers, vectors, self._further)
-        nothing = self._absent.of(features) if self._absent else [None] * len(shapes)
-        verdicts: Sequence[Sequence[Verdict | None]] = [[None] * len(numbers)] * len(shapes)
-        if self._suppressor is not None:
-            verdicts = self._suppressor.of(features)
-        for (height, width), scores, grids, low, own in zip(
-            shapes, totals, maps, nothing, verdicts, strict=True
-        ):
-            geometry = SquareGeometry(height, width, how.size, settings.input_size, how.fit)
-            grid = grids.reshape(-1, *places.shape)
-            yield [
-                Grounding(text, float(score), one, geometry, places, self._smoothing, low, verdict)
-                for text, score, one, verdict in zip(
-                    self._sentences, scores, grid, own, strict=True
-                )
-            ]

@@ -16,7 +16,7 @@ from medclip_debias.data.images import prepare_image
 from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.files import grounding_row
-from medclip_debias.grounding.ground import Grounding, ground_features, region_grid
+from medclip_debias.grounding.ground import Grounder, Grounding, region_grid
 from medclip_debias.grounding.regions import ScoredRegion, threshold_regions
 from medclip_debias.grounding.sentences import cut_notes
 from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
@@ -121,7 +121,7 @@ class ViewedModel:
     ) -> list[Grounding]:
         """The maps of sentences, whose reference is that of the image."""
         features = encoded.features.to(self.model.device)
-        return ground_features(self.model, features, shape, sentences)
+        return next(Grounder(self.model, sentences).of_features(features, [shape]))
 
     def look(self, encoded: Encoded, shape: tuple[int, int], sentence: str) -> dict[str, Any]:
         """What the page draws a map from: the scores of the regions, and what is said of them."""

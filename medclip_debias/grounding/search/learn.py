@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,14 +98,9 @@ def learn(
     _write(folder / IMAGE_FILE, directions, kind, settings.seed)
 
     counts = [count for count in LADDER if count < n] + ([n] if n <= LADDER[-1] else [])
-    by_text = np.array(
-        [
-            _recalls(find, exact[:, number], counts, settings.k)
-            for number, find in enumerate(
-                _finders(folder / TEXT_FILE, landmarks.queries(held_out.cpu().numpy()))
-            )
-        ]
-    ).mean(axis=0)
+    by_text = _mean_recalls(
+        folder / TEXT_FILE, landmarks.queries(held_out.cpu().numpy()), exact, counts, settings.k
+    )
     enough = {"sentences": _enough(counts, by_text, settings.target)}
     enough["images"] = enough["sentences"]
     asked = np.sort(rng.permutation(n)[: settings.image_queries])
@@ -125,7 +119,7 @@ def learn(
     return {"kind": kind, "candidates": enough, "recall": recall}
 
 
-def _enough(counts: list[int], recalls: Floats, target: float) -> int:
+def _enough(counts: list[int], recalls: NDArray[np.float64], target: float) -> int:
     """The count after the smallest whose recall is at least ``target``, or the largest.
 
     One step more than was enough for these queries: they chose it, so others find a little less.
@@ -141,37 +135,29 @@ def _image_recalls(
     asked: NDArray[np.int64],
     counts: list[int],
     k: int,
-) -> Floats:
+) -> NDArray[np.float64]:
     """Mean recall by candidates of images that ask for images like them, themselves among them."""
-    own = [torch.from_numpy(np.array(regions[row])).float() for row in asked]
+    queries = [torch.from_numpy(np.array(regions[row])).float() for row in asked]
     exact = np.empty((len(regions), len(asked)), np.float32)
     for place, block in blocks(regions):
-        for number, query in enumerate(own):
+        for number, query in enumerate(queries):
             exact[place, number] = image_scores(query, block)
-    finders = _finders(folder / IMAGE_FILE, directions[asked])
-    rows = [_recalls(find, exact[:, number], counts, k) for number, find in enumerate(finders)]
-    result: Floats = np.array(rows, dtype=np.float32).mean(axis=0)
-    return result
+    return _mean_recalls(folder / IMAGE_FILE, directions[asked], exact, counts, k)
 
 
-def _recalls(
-    find: Callable[[int], NDArray[np.int64]], exact: Floats, counts: list[int], k: int
-) -> list[float]:
-    found = find(counts[-1])
-    return [recall_at(exact, found[:count], k) for count in counts]
-
-
-def _finders(path: Path, vectors: Floats) -> list[Callable[[int], NDArray[np.int64]]]:
-    """For each query a function from a number of candidates to their rows, best first."""
+def _mean_recalls(
+    path: Path, vectors: Floats, exact: Floats, counts: list[int], k: int
+) -> NDArray[np.float64]:
+    """Mean recall of the queries ``vectors`` by number of candidates, each searched by itself."""
     index = open_faiss(path)
+    recalls = []
+    for number, vector in enumerate(vectors):
+        rows = nearest(index, vector, counts[-1])[0]
+        recalls.append([recall_at(exact[:, number], rows[:count], k) for count in counts])
+    return np.asarray(np.mean(recalls, axis=0))
 
-    def finder(vector: Floats) -> Callable[[int], NDArray[np.int64]]:
-        return lambda count: nearest(index, vector, count)[0]
 
-    return [finder(vector) for vector in vectors]
-
-
-def _table(counts: list[int], recalls: Floats) -> dict[str, float]:
+def _table(counts: list[int], recalls: NDArray[np.float64]) -> dict[str, float]:
     return {
         str(count): round(float(value), 4) for count, value in zip(counts, recalls, strict=True)
     }

@@ -50,6 +50,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     try:
         images, regions, dim = (int(side) for side in meta["regions"])
         expected = {name: int(meta["bytes"][name]) for name in FILES if name != META}
+        for name in expected:
+            str(meta[HASHES][name])
         for kind in ("sentences", "images"):
             int(meta["candidates"][kind])
         str(meta["model_hash"])
@@ -78,17 +80,12 @@ def content_hashes(folder: Path, shape: tuple[int, int, int]) -> dict[str, str]:
 def check_content(folder: Path, name: str, meta: dict[str, Any]) -> Path:
     """The path of a file of an index that has the hash which ``index.json`` tells.
 
-    Indexes of earlier versions have no hashes; their files are taken as they are.
-
     Raises:
         UserError: it has another one.
     """
     path = folder / name
-    expected = meta.get(HASHES)
-    if not isinstance(expected, dict):
-        return path
     found = _sample_hash(path, meta["regions"]) if name == REGIONS else file_hash(path)
-    if found != expected.get(name):
+    if found != meta[HASHES][name]:
         raise UserError(
             f"{path}: is damaged or was changed, its content does not have the hash in {META};"
             f" {AGAIN}."

@@ -288,15 +288,6 @@ def test_a_damaged_index_is_named(index_folder, reported, tmp_path, name):
     assert name in reported("search", folder, "--text", "a")
 
 
-def test_an_index_of_an_earlier_version_is_taken_as_it_is(index_folder, tmp_path, capsys):
-    folder = tmp_path / "index"
-    shutil.copytree(index_folder, folder)
-    meta = json.loads((folder / "index.json").read_text())
-    del meta["hashes"]
-    (folder / "index.json").write_text(json.dumps(meta))
-    assert run(["search", str(folder), "--text", "Small left effusion."]) == 0
-
-
 def test_an_exchange_that_was_cut_off_keeps_the_earlier_index(
     index_folder, model_folder, prepared_phantom, index_settings, tmp_path
 ):
