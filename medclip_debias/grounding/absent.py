@@ -84,7 +84,7 @@ class AbsentFindings:
             scores = finite(self._model.score(features, self._vectors), "grounding")
             regions = finite(self._model.region_scores(features, self._vectors), "grounding")
         place = {text: number for number, text in enumerate(self._texts)}
-        found = []
+        references = []
         for totals, maps in zip(scores, regions, strict=True):
             gaps = [
                 _mean(totals, place, positive) - _mean(totals, place, negative)
@@ -99,8 +99,8 @@ class AbsentFindings:
             pool = maps[[place[text] for text in texts]]
             middle, reference = np.percentile(pool, (50.0, PERCENTILE))
             names = tuple(self._sides[number][0] for number in chosen)
-            found.append(AbsentScores(float(reference), float(middle), names))
-        return found
+            references.append(AbsentScores(float(reference), float(middle), names))
+        return references
 
 
 def _mean(scores: NDArray[np.floating], place: Mapping[str, int], texts: list[str]) -> float:

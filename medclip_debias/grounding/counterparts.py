@@ -123,5 +123,5 @@ def without_words(text: str) -> list[str]:
     if len(words) < 2:
         return []
     end = text.rstrip()[-1] if text.rstrip()[-1] in ".!?" else ""
-    found = (" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))
-    return [one if not end or one.endswith(end) else one + end for one in found]
+    shorter = (" ".join(words[:n] + words[n + 1 :]) for n in range(len(words)))
+    return [one if not end or one.endswith(end) else one + end for one in shorter]

@@ -152,7 +152,7 @@ def ground_files(
     out = Path(out)
     folders = dict(zip(images, _folders(out, images), strict=True))
     reader = _Reader(model, images)
-    found = []
+    entries: list[dict[str, Any]] = []
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
     warnings = " ".join(filter(None, (warning, maps_warning)))
     delivery = None
@@ -175,7 +175,7 @@ def ground_files(
         )
         height, width = image.shape
         absent = groundings[0].absent
-        found.append(
+        entries.append(
             {
                 "image": str(path),
                 "height": height,
@@ -186,10 +186,10 @@ def ground_files(
         )
         if delivery is not None:
             place = delivery.folder / folders[path].relative_to(out)
-            found[-1]["delivered"] = delivery.write(path, place, groundings, rows)
+            entries[-1]["delivered"] = delivery.write(path, place, groundings, rows)
         if progress:
-            progress(len(found) + len(reader.rejected), len(images))
-    if not found:
+            progress(len(entries) + len(reader.rejected), len(images))
+    if not entries:
         first = reader.rejected[0]["reason"]
         raise UserError(f"none of the {len(images)} images can be used; the first: {first}")
     result = {
@@ -202,7 +202,7 @@ def ground_files(
         "options": options.model_dump(mode="json"),
         "suppression": rule.model_dump(mode="json", exclude={"level"}) if rule else None,
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
-        "images": found,
+        "images": entries,
         "rejected": reader.rejected,
         "delivered": delivery.counts() if delivery is not None else None,
         "boxes_left_aside": references.left_aside() if references is not None else [],
@@ -386,7 +386,7 @@ def _colours(
     """Scores at the ends of the colours (None: each map's own), and where colour begins."""
     if options.limits is not None or options.scale == "each":
         return options.limits, None
-    ranges = [value_range(found.heatmap) for found in groundings]
+    ranges = [value_range(one.heatmap) for one in groundings]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     absent = groundings[0].absent
     if options.scale == "image" or absent is None:

@@ -33,24 +33,24 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
 
     Args:
         places: files, folders, lists.
-        say: called with a sentence on the files of each folder that are left aside.
+        say: called with a sentence on the files of each folder that are skipped.
 
     Raises:
         UserError: nothing was given, or a folder or list holds no image.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for place in map(Path, places):
         if place.is_dir():
-            found += _inside(place, say)
+            files += _inside(place, say)
         elif place.suffix.lower() == ".txt":
-            found += _listed(place)
+            files += _listed(place)
         elif is_dicom_directory(place):
-            found += _of_directory(place, say)
+            files += _of_directory(place, say)
         else:
-            found.append(place)
-    if not found:
+            files.append(place)
+    if not files:
         raise UserError("No image was given; name image files, a folder, or a list (.txt).")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def _inside(folder: Path, say: Say | None) -> list[Path]:
@@ -92,12 +92,12 @@ def _sorted_out(files: Sequence[Path]) -> tuple[list[Path], Counter[str]]:
 
 
 def _tell(place: Path, aside: Counter[str], say: Say | None) -> str:
-    """Say what was left aside; return it in words."""
+    """Say what was skipped; return it in words."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in aside.most_common(_SHOWN))
     if len(aside) > _SHOWN:
         kinds += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
     if kinds and say is not None:
-        say(f"{place}: no radiographs and left aside: {kinds}.")
+        say(f"{place}: skipped {kinds} (not radiographs).")
     return kinds
 
 

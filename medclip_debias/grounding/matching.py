@@ -83,10 +83,10 @@ class Detections:
         truths: Sequence[int],
     ) -> Detections:
         """From one entry a sentence each."""
-        counts = [len(own) for own in hits]
+        counts = [len(boxes) for boxes in hits]
         return cls(
             np.repeat(np.arange(len(counts)), counts),
-            np.array([value for own in confidences for value in own], dtype=np.float64),
+            np.array([value for boxes in confidences for value in boxes], dtype=np.float64),
             np.concatenate([np.zeros(0, dtype=bool), *hits]),
             np.asarray(truths, dtype=np.float64),
         )

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 def differences(preprocessing: Preprocessing, data: PreparedSet) -> list[str]:
     """How a set was prepared otherwise than a model expects, as ``size 512 instead of 224``."""
-    wanted, found = preprocessing.prepare, data.settings
+    wanted, actual = preprocessing.prepare, data.settings
     return [
-        f"{name} {getattr(found, name)} instead of {getattr(wanted, name)}"
+        f"{name} {getattr(actual, name)} instead of {getattr(wanted, name)}"
         for name in type(wanted).model_fields
-        if getattr(wanted, name) != getattr(found, name)
+        if getattr(wanted, name) != getattr(actual, name)
     ]
 
 

@@ -59,14 +59,14 @@ class ReferenceBoxes:
             else:
                 others.add(file_stem(phrase.image_id))
         without = (image for image in images if _key(image) not in phrases)
-        found = cls(phrases, sum(file_stem(image.name) in others for image in without))
+        references = cls(phrases, sum(file_stem(image.name) in others for image in without))
         if not phrases:
-            hint = " ".join(found.left_aside())
+            hint = " ".join(references.left_aside())
             raise UserError(
                 f"{path}: holds no box for the images given; are they of this set?"
                 f"{' ' if hint else ''}{hint}"
             )
-        return found
+        return references
 
     def of(self, image: Path, text: str, shape: tuple[int, int]) -> tuple[list[list[float]], Match]:
         """Boxes for a sentence in an image, in the image's own pixels.
@@ -117,7 +117,7 @@ class ReferenceBoxes:
     def left_aside(self) -> list[str]:
         """Return a sentence on the boxes that could not be used, of the images asked for so far."""
         counts: Counter[str] = Counter()
-        for fitted in (one for found in self._fitted.values() for one in found):
+        for fitted in (one for phrases in self._fitted.values() for one in phrases):
             counts["other_shape"] += fitted.other_shape
             counts["flat"] += fitted.flat
             counts["outside"] += fitted.outside

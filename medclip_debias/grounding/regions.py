@@ -75,16 +75,16 @@ def threshold_regions(
     # A comparison with NaN is False.
     structure = np.ones((3, 3), dtype=int) if connectivity == 8 else None
     numbers, count = label(heatmap >= threshold, structure=structure)
-    found = []
+    regions = []
     for number, (rows, columns) in enumerate(find_objects(numbers, count), start=1):
         scores = heatmap[rows, columns][numbers[rows, columns] == number].astype(np.float64)
         if scores.size < min_area:
             continue
         width, height = columns.stop - columns.start, rows.stop - rows.start
         box = (float(columns.start), float(rows.start), float(width), float(height))
-        found.append(ScoredRegion(box, float(scores.mean()), float(scores.max()), scores.size))
+        regions.append(ScoredRegion(box, float(scores.mean()), float(scores.max()), scores.size))
     # Labels are given in reading order, and sorting keeps the order of equals.
-    return sorted(found, key=lambda region: -region.mean)
+    return sorted(regions, key=lambda region: -region.mean)
 
 
 def boxes_of_share(
@@ -113,12 +113,13 @@ def boxes_of_share(
     if verdict is not None and not verdict.there:
         return []
     low, high = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
-    found = threshold_regions(
+    regions = threshold_regions(
         heatmap, low + share * (high - low), min_area=min_area, connectivity=connectivity
     )
     if verdict is not None:
         reach = (high - low) or 1.0
-        found = [
-            replace(one, confidence=verdict.probability * (one.peak - low) / reach) for one in found
+        regions = [
+            replace(one, confidence=verdict.probability * (one.peak - low) / reach)
+            for one in regions
         ]
-    return sorted(found, key=lambda one: -one.peak)
+    return sorted(regions, key=lambda one: -one.peak)

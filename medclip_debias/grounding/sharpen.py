@@ -57,10 +57,10 @@ class Sharpener:
         reader: Reader | None = None,
     ) -> None:
         self.kind = kind
-        own = [_companions(kind, prompts, reader)(text) for text in sentences]
-        self.texts = list(dict.fromkeys(text for texts in own for text in texts))
+        companions = [_companions(kind, prompts, reader)(text) for text in sentences]
+        self.texts = list(dict.fromkeys(text for texts in companions for text in texts))
         place = {text: number for number, text in enumerate(self.texts)}
-        self._own = [[place[text] for text in texts] for texts in own]
+        self._own = [[place[text] for text in texts] for texts in companions]
 
     def maps(
         self,

@@ -90,15 +90,15 @@ class Evidence:
         """
         with torch.inference_mode():
             scores = finite(self._model.score(features, vectors), "grounding").astype(np.float64)
-            found: dict[EvidenceKind, Floats] = {"offset": scores, "score": scores}
+            evidence: dict[EvidenceKind, Floats] = {"offset": scores, "score": scores}
             if "negated" in self._kinds and denials is not None:
                 against = finite(self._model.score(features, denials), "grounding")
-                found["negated"] = scores - against
+                evidence["negated"] = scores - against
             if self._absent is not None:
                 maps = finite(self._model.region_scores(features, vectors), "grounding")
                 reference = np.array([one.reference for one in self._absent.of(features)])
-                found["peak"] = maps.max(axis=2).astype(np.float64) - reference[:, None]
-        return {kind: found[kind] for kind in self._kinds}
+                evidence["peak"] = maps.max(axis=2).astype(np.float64) - reference[:, None]
+        return {kind: evidence[kind] for kind in self._kinds}
 
 
 class Suppressor:
@@ -132,8 +132,8 @@ class Suppressor:
             )
         self._levels = np.zeros(len(sentences))
         if self._kind == "offset":
-            own = one_vector(self._vectors, model.sentence_rows)
-            self._levels = rule.levels(own.cpu().numpy())
+            vectors = one_vector(self._vectors, model.sentence_rows)
+            self._levels = rule.levels(vectors.cpu().numpy())
 
     def of(self, features: ImageFeatures) -> list[list[Verdict]]:
         """The verdict on each of T sentences for each of B images."""
@@ -146,9 +146,9 @@ class Suppressor:
         return [
             [
                 judge(self.rule, value, denies)
-                for value, denies in zip(own.tolist(), self._denies, strict=True)
+                for value, denies in zip(of_image.tolist(), self._denies, strict=True)
             ]
-            for own in values
+            for of_image in values
         ]
 
 

@@ -195,7 +195,7 @@ def test_a_folder_is_all_its_images_and_says_what_it_left_aside(model, files, tm
     for path in files[:2]:
         (tmp_path / "sub" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "notes.csv").write_text("x")
-    with pytest.warns(UserWarning, match=r"left aside: 1 \.csv"):
+    with pytest.warns(UserWarning, match=r"skipped 1 \.csv"):
         found = model.encode_images(tmp_path)
     np.testing.assert_allclose(found, model.encode_images(files[:2]), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)

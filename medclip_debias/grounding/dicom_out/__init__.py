@@ -1,1 +1,1 @@
-"""What a model found, as objects that a PACS or a clinical system takes: SR, SEG, JSON."""
+"""A model's results as files that a PACS or another program takes: SR, SEG, JSON."""

@@ -1,4 +1,4 @@
-"""Write what was found on images as files that other systems take, an image at a time."""
+"""Write results on images as files that other systems take, an image at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.files import atomic_file, write_json
-from medclip_debias.grounding.dicom_out.found import RESEARCH, Algorithm, FoundSentence
 from medclip_debias.grounding.dicom_out.objects import (
     check_installed,
     quiet,
     segmentation,
     structured_report,
 )
+from medclip_debias.grounding.dicom_out.results import RESEARCH, Algorithm, SentenceResult
 from medclip_debias.grounding.dicom_out.source import Source, read_source
 from medclip_debias.grounding.ground import Grounding
 from medclip_debias.models.interface import ImageTextModel
@@ -102,8 +102,8 @@ class Delivery:
             rows: their entries in ``groundings.json``.
             source: what `read_source` gave of a file that is not there any more.
         """
-        found = [
-            FoundSentence.of(grounding, row, number)
+        sentences = [
+            SentenceResult.of(grounding, row, number)
             for number, (grounding, row) in enumerate(zip(groundings, rows, strict=True), start=1)
         ]
         shape = groundings[0].heatmap.shape
@@ -112,16 +112,16 @@ class Delivery:
         for kind in self.kinds:
             if kind == "json":
                 file = folder / "found.json"
-                write_json(file, plain(source, shape, found, self.algorithm))
+                write_json(file, plain(source, shape, sentences, self.algorithm))
             elif source is None:
                 continue
-            elif kind == "seg" and not any(one.boxes for one in found):
+            elif kind == "seg" and not any(one.boxes for one in sentences):
                 self.left_out["seg left out: no box was found on the image"] += 1
                 continue
             else:
                 name, make = _OBJECTS[kind]
                 file = folder / name
-                if not self._save(file, kind, partial(make, source, found, self.algorithm)):
+                if not self._save(file, kind, partial(make, source, sentences, self.algorithm)):
                     continue
             self.written[kind] += 1
             files.append(file)
@@ -170,7 +170,7 @@ class Delivery:
 def plain(
     source: Source | None,
     shape: tuple[int, ...],
-    found: Sequence[FoundSentence],
+    sentences: Sequence[SentenceResult],
     algorithm: Algorithm,
 ) -> dict[str, Any]:
     """One image's results as JSON: identifiers of the image, sentences, scores and boxes."""
@@ -196,7 +196,7 @@ def plain(
                     for b in one.boxes
                 ],
             }
-            for one in found
+            for one in sentences
         ],
     }
 

@@ -1,4 +1,4 @@
-"""DICOM objects of what was found: scores and boxes as SR, boxes as SEG; highdicom underneath.
+"""DICOM objects of a model's results: scores and boxes as SR, boxes as SEG; highdicom underneath.
 
 Image coordinates are counted as in this project: (0, 0) is the upper left corner of the first
 pixel, whose centre is (0.5, 0.5) (PS3.3, C.18.6).
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.dicom_out.found import (
+from medclip_debias.grounding.dicom_out.results import (
     MANUFACTURER,
     RESEARCH,
     Algorithm,
-    FoundSentence,
+    SentenceResult,
     shortened,
 )
 from medclip_debias.grounding.dicom_out.source import Source
@@ -82,7 +82,9 @@ def _instance(number: int, description: str) -> dict[str, Any]:
     }
 
 
-def structured_report(source: Source, found: Sequence[FoundSentence], algorithm: Algorithm) -> Any:
+def structured_report(
+    source: Source, sentences: Sequence[SentenceResult], algorithm: Algorithm
+) -> Any:
     """A Comprehensive SR after TID 1500: a group of measurements a sentence, and one a box.
 
     A sentence's group (TID 1501) holds its score; a box's group (TID 1410) its outline, the mean
@@ -104,7 +106,7 @@ def structured_report(source: Source, found: Sequence[FoundSentence], algorithm:
         serial_number=algorithm.model,
     )
     groups = []
-    for one in found:
+    for one in sentences:
         finding = _own_code(one.code, one.short)
         groups.append(
             sr.MeasurementsAndQualitativeEvaluations(
@@ -178,7 +180,7 @@ def _measurements(wanted: dict[tuple[str, str], float | None]) -> list[Any]:
     ]
 
 
-def segmentation(source: Source, found: Sequence[FoundSentence], algorithm: Algorithm) -> Any:
+def segmentation(source: Source, sentences: Sequence[SentenceResult], algorithm: Algorithm) -> Any:
     """A binary Segmentation with the rows and columns of the source: each box is a segment.
 
     A segment's pixels are those whose centres lie in the box.
@@ -200,7 +202,7 @@ def segmentation(source: Source, found: Sequence[FoundSentence], algorithm: Algo
     )
     descriptions: list[Any] = []
     masks = []
-    for one in found:
+    for one in sentences:
         for place, box in enumerate(one.boxes, start=1):
             descriptions.append(
                 SegmentDescription(

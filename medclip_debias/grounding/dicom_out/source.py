@@ -99,8 +99,9 @@ def _reduced(path: Path, header: Any) -> Source:
 
 def _orientation(header: Any) -> tuple[str, ...]:
     value = header.get(_ORIENTATION)
-    found = tuple(map(str, value)) if value and not isinstance(value, str) else ()
-    return found if len(found) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", v) for v in found) else ()
+    letters = tuple(map(str, value)) if value and not isinstance(value, str) else ()
+    valid = len(letters) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", each) for each in letters)
+    return letters if valid else ()
 
 
 def _value(header: Any, name: str) -> str:

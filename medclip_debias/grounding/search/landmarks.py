@@ -107,6 +107,6 @@ class Landmarks:
 
         check_guarded(path, "run 'index' again", folder=path.parent)
         with explained(f"{path}: cannot be read as landmarks; run 'index' again", Exception):
-            found = load_file(path)
-            sharpness = float(found.pop("sharpness")[0])
-            return cls(**found, sharpness=sharpness)
+            tensors = load_file(path)
+            sharpness = float(tensors.pop("sharpness")[0])
+            return cls(**tensors, sharpness=sharpness)

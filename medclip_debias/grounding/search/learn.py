@@ -88,9 +88,9 @@ def learn(
     directions = np.empty((n, regions.shape[2]), np.float32)
     exact = np.empty((n, len(held_out)), np.float32)
     for place, block in blocks(regions):
-        found = sentence_scores(score, block, together)
-        vectors[place] = landmarks.images(found[:, : len(queries.landmarks)])
-        exact[place] = found[:, len(queries.landmarks) :]
+        scored = sentence_scores(score, block, together)
+        vectors[place] = landmarks.images(scored[:, : len(queries.landmarks)])
+        exact[place] = scored[:, len(queries.landmarks) :]
         directions[place] = mean_direction(block)
         if progress:
             progress(place.stop, n)
@@ -193,5 +193,5 @@ def open_faiss(path: Path) -> Any:
 def nearest(index: Any, vector: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
     """Rows of the ``count`` largest inner products with ``vector``, best first, and these."""
     values, rows = index.search(np.ascontiguousarray(vector[None]), min(count, index.ntotal))
-    found = rows[0] >= 0  # the cells that ivf looks into may hold fewer
-    return rows[0][found], values[0][found]
+    filled = rows[0] >= 0  # the cells that ivf looks into may hold fewer
+    return rows[0][filled], values[0][filled]

@@ -27,8 +27,8 @@ def sentence_scores(score: Score, regions: Regions, sentences: Tensor) -> Floats
     """
     with torch.inference_mode():
         wide = torch.from_numpy(regions).to(sentences.device).float()
-        found: Floats = score(ImageFeatures.of_stored(wide), sentences).float().cpu().numpy()
-    return found
+        scores: Floats = score(ImageFeatures.of_stored(wide), sentences).float().cpu().numpy()
+    return scores
 
 
 def image_scores(query: Tensor, regions: Regions) -> Floats:
@@ -45,8 +45,8 @@ def image_scores(query: Tensor, regions: Regions) -> Floats:
         wide = torch.from_numpy(regions).to(query.device).float()
         cosines = wide @ query.T
         both = cosines.amax(dim=1).mean(dim=1) + cosines.amax(dim=2).mean(dim=1)
-        found: Floats = (both / 2).cpu().numpy()
-    return found
+        likeness: Floats = (both / 2).cpu().numpy()
+    return likeness
 
 
 def mean_direction(regions: Regions | Floats) -> Floats:

@@ -84,8 +84,8 @@ def check_content(folder: Path, name: str, meta: dict[str, Any]) -> Path:
         UserError: it has another one.
     """
     path = folder / name
-    found = _sample_hash(path, meta["regions"]) if name == REGIONS else file_hash(path)
-    if found != meta[HASHES][name]:
+    actual = _sample_hash(path, meta["regions"]) if name == REGIONS else file_hash(path)
+    if actual != meta[HASHES][name]:
         raise UserError(
             f"{path}: is damaged or was changed, its content does not have the hash in {META};"
             f" {AGAIN}."

@@ -1,4 +1,4 @@
-"""What a model found on one image, in this project's words; every format is written from it."""
+"""A model's results on one image: sentences and boxes, from which every format is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANUFACTURER = "medclip-debias"
 
 
 @dataclass(frozen=True)
-class FoundBox:
+class BoxResult:
     """One box on an image.
 
     Attributes:
@@ -50,7 +50,7 @@ class FoundBox:
 
 
 @dataclass(frozen=True)
-class FoundSentence:
+class SentenceResult:
     """One sentence on an image.
 
     Attributes:
@@ -64,14 +64,14 @@ class FoundSentence:
     number: int
     text: str
     score: float
-    boxes: tuple[FoundBox, ...]
+    boxes: tuple[BoxResult, ...]
     probability: float | None
 
     @classmethod
-    def of(cls, grounding: Grounding, row: Mapping[str, Any], number: int) -> FoundSentence:
+    def of(cls, grounding: Grounding, row: Mapping[str, Any], number: int) -> SentenceResult:
         """From a grounding and its entry in ``groundings.json``."""
         boxes = tuple(
-            FoundBox(tuple(one["box"]), one["mean"], one["peak"], one.get("confidence"))
+            BoxResult(tuple(one["box"]), one["mean"], one["peak"], one.get("confidence"))
             for one in row["boxes"]
         )
         probability = (row.get("in_image") or {}).get("probability")
