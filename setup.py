@@ -5,5 +5,4 @@ from setuptools import find_namespace_packages, setup
 setup(
     packages=[*find_namespace_packages(include=["medclip_debias*"]), "medclip_debias.configs"],
     package_dir={"medclip_debias.configs": "configs"},
-    package_data={"medclip_debias.configs": ["**/*.yaml"]},
 )
