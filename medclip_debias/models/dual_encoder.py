@@ -21,10 +21,10 @@ from medclip_debias.config import (
 )
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.models.bert_config import check_room
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
+from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.image_encoder import (
     ImageEncoder,
     build_image_encoder,

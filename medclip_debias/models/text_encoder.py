@@ -1,6 +1,6 @@
 """Sentence encoder and its tokenizer, read from a folder of a BERT or one of its kin.
 
-BERT, CXR-BERT, RoBERTa, MPNet and ModernBERT (`medclip_debias.models.bert_config.FAMILIES`).
+BERT, CXR-BERT, RoBERTa, MPNet and ModernBERT (`medclip_debias.models.hf_config.FAMILIES`).
 CXR-BERT-specialized has its own model type and projection head; both are read here without
 running any code from its folder.
 """
@@ -19,14 +19,12 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.files import read_json, read_json_value, read_text
-from medclip_debias.models.bert_config import (
-    BertFields,
+from medclip_debias.models.hf_config import (
     check_room,
     encoder_tensors,
     family_of,
-    make_bert_config,
     make_text_model,
-    text_fields,
+    text_config,
 )
 from medclip_debias.models.image_encoder import WEIGHT_FILES, read_state, weight_file
 from medclip_debias.models.interface import Head
@@ -199,21 +197,24 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.family = family_of(config, where)
-        fields = text_fields(config, where)
         self.pooling = pooling
-        self.longest = fields.longest
-        self.vocabulary, self.pad_id = fields.vocab_size, fields.pad_token_id
         self.bert: Any = make_text_model(config, where)
+        made = self.bert.config
+        self.vocabulary, self.pad_id = made.vocab_size, made.pad_token_id
+        self.longest = made.max_position_embeddings
+        if self.family.counts_from_padding:
+            self.longest -= made.pad_token_id + 1
         self.head: ProjectionHead | None = None
-        self.width: int = fields.hidden_size
-        if use_projection_head and isinstance(fields, BertFields) and fields.projection_size:
+        self.width: int = made.hidden_size
+        projected = config.get("projection_size") if self.family.model_type == "bert" else None
+        if use_projection_head and projected:
             if pooling == "mean":
                 raise UserError(
                     f"{where}: CXR-BERT's projection head was trained on [CLS]; set "
                     "model.text.use_projection_head=false for pooling 'mean'."
                 )
-            self.head = ProjectionHead(self.width, fields.projection_size, fields.layer_norm_eps)
-            self.width = fields.projection_size
+            self.head = ProjectionHead(self.width, projected, made.layer_norm_eps)
+            self.width = projected
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -238,7 +239,7 @@ class TextEncoder(nn.Module):
         """Read a text encoder's folder, weights included.
 
         Args:
-            folder: of a family of `medclip_debias.models.bert_config.FAMILIES`.
+            folder: of a family of `medclip_debias.models.hf_config.FAMILIES`.
             use_projection_head: as for the class.
             pooling: as for the class; None takes what the folder says (`folder_pooling`).
 
@@ -368,7 +369,7 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
     """Read the folder's masked language model, in evaluation mode, float32."""
     from transformers import BertForMaskedLM, BertModel
 
-    config = make_bert_config(read_bert_config(folder), f"{folder}/config.json")
+    config = text_config(read_bert_config(folder), f"{folder}/config.json")
     with torch.device("meta"):
         check_room(BertModel(config, add_pooling_layer=False), weight_file(folder), folder)
     with explained(f"{folder}: cannot be read as a masked language model", Exception), _quiet():

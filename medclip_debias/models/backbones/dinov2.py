@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from medclip_debias.config import ImageEncoderSettings, Settings
+from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.bert_config import Activation, check_room, checked_fields
+from medclip_debias.models.hf_config import check_room, hf_config
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
@@ -29,6 +28,12 @@ from medclip_debias.models.image_encoder import (
 )
 from medclip_debias.models.peers.checkpoint import load_strictly
 
+_SIZES = (
+    *("mlp_ratio", "hidden_act", "layer_norm_eps", "qkv_bias", "layerscale_value"),
+    *("drop_path_rate", "use_swiglu_ffn", "num_register_tokens", "initializer_range"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+)
+"""What a model folder keeps of the sizes beside those of `SCRATCH`."""
 _HEADS = re.compile(r"^(classifier|decode_head|head)\.")
 _NAMES = (
     (".attention.attention.query.", ".attention.q_proj."),
@@ -40,55 +45,17 @@ _NAMES = (
 """Names of published files, and of later versions of transformers."""
 
 
-class Dinov2Fields(Settings):
-    """The fields of ``config.json`` that are read, with transformers' defaults and limits."""
-
-    model_type: Literal["dinov2", "dinov2_with_registers"] = "dinov2"
-    hidden_size: int = Field(768, ge=1, le=16_384)
-    num_hidden_layers: int = Field(12, ge=1, le=256)
-    num_attention_heads: int = Field(12, ge=1, le=1024)
-    mlp_ratio: int = Field(4, ge=1, le=64)
-    hidden_act: Activation = "gelu"
-    hidden_dropout_prob: float = Field(0.0, ge=0, le=1)
-    attention_probs_dropout_prob: float = Field(0.0, ge=0, le=1)
-    initializer_range: float = Field(0.02, ge=0, le=10)
-    layer_norm_eps: float = Field(1e-6, ge=0, le=1)
-    image_size: int = Field(224, ge=1, le=8192)
-    patch_size: int = Field(14, ge=1, le=1024)
-    num_channels: Literal[1, 3] = 3
-    qkv_bias: bool = True
-    layerscale_value: float = Field(1.0, ge=0, le=100)
-    drop_path_rate: float = Field(0.0, ge=0, lt=1)
-    use_swiglu_ffn: bool = False
-    use_mask_token: bool = True
-    num_register_tokens: int | None = Field(None, ge=0, le=1024)
-
-    @model_validator(mode="after")
-    def _fit(self) -> Dinov2Fields:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError("num_attention_heads must divide hidden_size")
-        if self.patch_size > self.image_size:
-            raise ValueError("patch_size must not be above image_size")
-        return self
-
-    @property
-    def registers(self) -> int:
-        """Tokens beside the class token that belong to no patch (Darcet et al. 2024)."""
-        if self.model_type == "dinov2":
-            return 0
-        return 4 if self.num_register_tokens is None else self.num_register_tokens
-
-
-SCRATCH: Mapping[str, Dinov2Fields] = {
-    name: Dinov2Fields(
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        image_size=image,
-        patch_size=patch,
-        num_channels=1,
-        use_mask_token=False,
-    )
+SCRATCH: Mapping[str, Mapping[str, Any]] = {
+    name: {
+        "model_type": "dinov2",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 64,
+        "image_size": image,
+        "patch_size": patch,
+        "num_channels": 1,
+        "use_mask_token": False,
+    }
     for name, width, layers, image, patch in (
         ("vit_tiny_scratch", 128, 4, 64, 8),
         ("vit_small_scratch", 192, 6, 64, 8),
@@ -106,28 +73,33 @@ class Dinov2Regions(ImageEncoder):
 
     Args:
         arch: ``dinov2``, or a name in `SCRATCH`.
-        fields: sizes.
+        config: sizes, as a ``config.json`` of transformers has them.
+        where: that file, for messages.
+
+    Raises:
+        UserError: they are of no DINOv2.
     """
 
-    def __init__(self, arch: str, fields: Dinov2Fields) -> None:
-        import transformers
+    def __init__(self, arch: str, config: Mapping[str, Any], where: str = "config.json") -> None:
+        from transformers import AutoModel
 
         super().__init__()
-        self.arch = arch
-        self.config = fields.model_dump(mode="json")
-        self.width = fields.hidden_size
-        self.stride = self.side_multiple = fields.patch_size
-        self.first_centre = fields.patch_size / 2
-        self.channels, self.prefix = fields.num_channels, 1 + fields.registers
-        sizes = fields.model_dump(exclude={"model_type", "num_register_tokens"})
-        if fields.model_type == "dinov2":
-            made: Any = transformers.Dinov2Config(**sizes)
-            self.trunk: nn.Module = transformers.Dinov2Model(made)
-        else:
-            del sizes["use_mask_token"]  # this one always has it
-            sizes["num_register_tokens"] = fields.registers
-            made = transformers.Dinov2WithRegistersConfig(**sizes)
-            self.trunk = transformers.Dinov2WithRegistersModel(made)
+        kind = config.get("model_type", "dinov2")
+        if kind not in ("dinov2", "dinov2_with_registers"):
+            raise UserError(
+                f"{where}: model_type is {kind!r}; dinov2 and dinov2_with_registers can be read."
+            )
+        made: Any = hf_config({**config, "model_type": kind}, where, "image_config.")
+        if made.num_channels not in (1, 3):
+            raise UserError(f"{where}: num_channels is {made.num_channels}; 1 and 3 are read.")
+        names = {"model_type", *SCRATCH["vit_base_scratch"], *_SIZES}
+        self.config = {name: value for name, value in made.to_dict().items() if name in names}
+        self.arch, self.width, self.channels = arch, made.hidden_size, made.num_channels
+        self.stride = self.side_multiple = made.patch_size
+        self.first_centre = made.patch_size / 2
+        # Registers belong to no patch (Darcet et al. 2024), nor does the class token.
+        self.prefix = 1 + int(getattr(made, "num_register_tokens", 0))
+        self.trunk: nn.Module = AutoModel.from_config(made, trust_remote_code=False)
         for name, parameter in self.trunk.named_parameters():
             if name.endswith("mask_token"):  # of its own training, on images with holes
                 parameter.requires_grad_(False)
@@ -149,11 +121,17 @@ class Dinov2Regions(ImageEncoder):
                 )
             return cls(settings.arch, SCRATCH[settings.arch])
         folder = Path(settings.weights)
-        fields, where = _folder_fields(folder, settings.arch), f"{folder}/config.json"
+        config, where = _folder_config(folder, settings.arch), f"{folder}/config.json"
         path = weight_file(folder)
         with torch.device("meta"):
-            check_room(cls(settings.arch, fields), path, where)
-        encoder = cls(settings.arch, fields)
+            meta = cls(settings.arch, config, where)
+        check_room(meta, path, where)
+        sizes = SCRATCH.get(settings.arch, {})
+        if any(meta.config.get(name) != value for name, value in sizes.items()):
+            raise UserError(
+                f"{where}: these sizes are not of {settings.arch}; set model.image.arch to dinov2."
+            )
+        encoder = cls(settings.arch, config, where)
         state = trunk_tensors(read_state(path), ["embeddings.cls_token"], _HEADS)
         load_strictly(encoder.trunk, encoder.from_file(state), str(path))
         return encoder
@@ -161,7 +139,7 @@ class Dinov2Regions(ImageEncoder):
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> Dinov2Regions:
         """From the sizes that a model folder holds."""
-        return cls(arch, checked_fields(Dinov2Fields, config, where, "image_config."))
+        return cls(arch, config, where)
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -217,7 +195,7 @@ class Dinov2Regions(ImageEncoder):
         return tokens[:, self.prefix :].transpose(1, 2).unflatten(2, (rows, columns))
 
 
-def _folder_fields(folder: Path, arch: str) -> Dinov2Fields:
+def _folder_config(folder: Path, arch: str) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(
@@ -225,16 +203,7 @@ def _folder_fields(folder: Path, arch: str) -> Dinov2Fields:
             "config.json and model.safetensors, as transformers writes it."
         )
     content = read_json(path, "copy the model folder again", limit=16 << 20)
-    if content.get("model_type") not in ("dinov2", "dinov2_with_registers"):
-        raise UserError(
-            f"{path}: model_type is {content.get('model_type')!r}; dinov2 and "
-            "dinov2_with_registers can be read."
-        )
-    fields = checked_fields(Dinov2Fields, content, str(path), "")
-    expected = SCRATCH.get(arch)
-    if expected is not None and fields != expected:
-        raise UserError(f"{path}: these sizes are not of {arch}; set model.image.arch to dinov2.")
-    return fields
+    return {"model_type": None} | content
 
 
 for _arch in ("dinov2", *SCRATCH):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import read_json
-from medclip_debias.models.bert_config import check_room
+from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,

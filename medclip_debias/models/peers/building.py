@@ -10,8 +10,7 @@ from torch import nn
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
-from medclip_debias.models.backbones.dinov2 import Dinov2Fields
-from medclip_debias.models.bert_config import check_room
+from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.peers.clip_towers import (
     HfClipImages,
     HfClipText,
@@ -176,7 +175,7 @@ def _patch(image: object) -> int:
     if isinstance(image, HfClipSettings):
         return image.stride
     if isinstance(image, RadDinoSettings):
-        return Dinov2Fields(**image.config).patch_size
+        return int(image.config.get("patch_size", 14))
     return image.stride if isinstance(image, OpenClipSettings) and not image.resnet else 0
 
 

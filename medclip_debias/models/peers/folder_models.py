@@ -16,8 +16,7 @@ from torch import Tensor
 from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
-from medclip_debias.models.bert_config import checked_fields
+from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.peers.checkpoint import Names, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
@@ -87,14 +86,14 @@ def read_clip(folder: Path, state: State, where: str) -> FolderRead:
 def read_rad_dino(folder: Path, state: State, _: str) -> FolderRead:
     """RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone."""
     content = _config(folder, ("dinov2", "dinov2_with_registers"))
-    fields = checked_fields(Dinov2Fields, content, f"{folder}/config.json", "")
     with torch.device("meta"):
-        named = Dinov2Regions("dinov2", fields).from_file(state)
+        network = Dinov2Regions("dinov2", content, f"{folder}/config.json")
+        named = network.from_file(state)
     settings = PeerSettings(
         kind="rad_dino",
-        dim=fields.hidden_size,
+        dim=network.width,
         max_tokens=3,
-        image=RadDinoSettings(config=fields.model_dump(mode="json")),
+        image=RadDinoSettings(config=network.config),
         text=NoTextSettings(),
     )
     return settings, {f"image.encoder.trunk.{k}": v for k, v in named.items()}, NoTokenizer()

@@ -11,13 +11,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
+from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
+from medclip_debias.models.hf_config import hf_config
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
     RadDinoSettings,
     ResNetSettings,
-    SwinFields,
     SwinSettings,
 )
 
@@ -216,11 +216,12 @@ class MedClipSwin(nn.Module):
     """MedCLIP on a Swin transformer; its pooling is a mean too, so the regions are exact."""
 
     def __init__(self, settings: SwinSettings, dim: int) -> None:
-        from transformers import SwinConfig, SwinModel
+        from transformers import SwinModel
 
         super().__init__()
         self.model = SwinModel(
-            SwinConfig(**SwinFields(**settings.config).model_dump()), add_pooling_layer=False
+            hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config."),
+            add_pooling_layer=False,
         )
         self.projection_head = nn.Linear(self.model.num_features, dim, bias=False)
 
@@ -251,7 +252,7 @@ class DinoImages(nn.Module):
 
     def __init__(self, settings: RadDinoSettings) -> None:
         super().__init__()
-        self.encoder = Dinov2Regions("dinov2", Dinov2Fields(**settings.config))
+        self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """``[B, 3, S, S]`` to regions ``[B, N, width]`` and the class token ``[B, width]``."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from medclip_debias.config import Resample, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
+from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.peers.checkpoint import (
     Names,
     layers_in,
@@ -343,20 +343,18 @@ def _dinov2(
         raise UserError(f"{where}: its DINOv2 reads {channels} channels; one of 3 is wanted.")
     side = round((shape_of(state, f"{trunk}embeddings.position_embeddings", where)[1] - 1) ** 0.5)
     ratio = shape_of(state, f"{trunk}encoder.layer.0.mlp.fc1.weight", where)[0] // width
-    fields = Dinov2Fields.model_validate(
-        {
-            "hidden_size": width,
-            "num_hidden_layers": layers_in(state, rf"^{re.escape(trunk)}encoder\.layer\.(\d+)\."),
-            "num_attention_heads": max(width // 64, 1),
-            "mlp_ratio": ratio,
-            "image_size": side * patch,
-            "patch_size": patch,
-            "num_channels": channels,
-            "use_mask_token": f"{trunk}embeddings.mask_token" in state,
-        }
-    )
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": layers_in(state, rf"^{re.escape(trunk)}encoder\.layer\.(\d+)\."),
+        "num_attention_heads": max(width // 64, 1),
+        "mlp_ratio": ratio,
+        "image_size": side * patch,
+        "patch_size": patch,
+        "num_channels": channels,
+        "use_mask_token": f"{trunk}embeddings.mask_token" in state,
+    }
     with torch.device("meta"):
-        network = Dinov2Regions("dinov2", fields)
+        network = Dinov2Regions("dinov2", sizes, where)
     own = {key: value for key, value in state.items() if key.startswith((trunk, blocks))}
     names: Names = (
         (rf"^{re.escape(trunk)}", "image.encoder.trunk."),
@@ -364,7 +362,7 @@ def _dinov2(
     )
     preprocessing = processor(kind, config, patch)
     settings = Dinov2Settings(
-        config=fields.model_dump(mode="json"),
+        config=network.config,
         image_size=preprocessing.input_size,
         blocks=max(layers_in(state, rf"^{re.escape(blocks)}(\d+)\."), 1),
         block_heads=max(width // 64, 1),

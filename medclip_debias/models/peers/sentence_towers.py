@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.models.bert_config import make_bert_config
+from medclip_debias.models.hf_config import text_config
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import EncoderTextSettings, WordsTextSettings
 from medclip_debias.models.peers.trunks import Embedding
@@ -60,7 +60,7 @@ class CarzeroText(nn.Module):
 
         super().__init__()
         self.positions = settings.positions
-        self.bert = BertModel(make_bert_config(settings.config), add_pooling_layer=False)
+        self.bert = BertModel(text_config(settings.config), add_pooling_layer=False)
 
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """Token ids, mask and `word_places`, each ``[T, L]``; padded with zeros."""
@@ -79,7 +79,7 @@ class MgcaText(nn.Module):
         from transformers import BertModel
 
         super().__init__()
-        config = make_bert_config(settings.config)
+        config = text_config(settings.config)
         self.bert = BertModel(config, add_pooling_layer=False)
         self.global_embed = Embedding(config.hidden_size, settings.hidden, dim)
         self.local_embed = Embedding(config.hidden_size, settings.hidden, dim)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from medclip_debias.config import (
     LaterSettings,
@@ -16,34 +15,16 @@ from medclip_debias.config import (
     Settings,
     SimilaritySettings,
 )
+from medclip_debias.models.hf_config import within_limits
 
+Sizes = Annotated[dict[str, Any], AfterValidator(within_limits)]
+"""A configuration of another library's."""
 Width = Annotated[int, Field(ge=1, le=16_384)]
 Hidden = Annotated[int, Field(ge=0, le=131_072)]
 Layers = Annotated[int, Field(ge=1, le=256)]
 Heads = Annotated[int, Field(ge=1, le=1024)]
 Side = Annotated[int, Field(ge=16, le=4096)]
 """Limits far above every published model: a folder of other sizes is no model."""
-
-
-def within_limits(config: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a library's configuration with a size that no model has, or a way to other code."""
-    pairs = list(config.items())
-    for name, value in pairs:
-        if isinstance(value, dict):
-            pairs += value.items()
-        if "attn_implementation" in name or name in ("quantization_config", "auto_map"):
-            raise ValueError(f"'{name}' changes how the model is computed, and is not read")
-        numbers = value if isinstance(value, list | tuple) else [value]
-        limit = 256 if re.search("layers|depth|queries", name) else 2_000_000
-        if len(numbers) > 64 or any(
-            isinstance(n, int | float) and not -limit <= n <= limit for n in numbers
-        ):
-            raise ValueError(f"'{name}' is of an absurd size")
-    return config
-
-
-Sizes = Annotated[dict[str, Any], AfterValidator(within_limits)]
-"""A configuration of another library's."""
 
 # fmt: off
 Kind = Literal[
@@ -150,35 +131,11 @@ class HfClipSettings(Settings):
         return int(self.config.get("patch_size", 16))
 
 
-class SwinFields(Settings):
-    """The fields of a Swin transformer's ``config.json`` that are read; others change no number."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
-
-    image_size: Side = 224
-    patch_size: int = Field(4, ge=1, le=64)
-    num_channels: int = Field(3, ge=3, le=3)
-    embed_dim: int = Field(96, ge=1, le=2048)
-    depths: tuple[Layers, ...] = Field((2, 2, 6, 2), min_length=1, max_length=8)
-    num_heads: tuple[Heads, ...] = Field((3, 6, 12, 24), min_length=1, max_length=8)
-    window_size: int = Field(7, ge=1, le=64)
-    mlp_ratio: float = Field(4.0, gt=0, le=16)
-    qkv_bias: bool = True
-    hidden_act: Literal["gelu", "gelu_new", "relu", "silu"] = "gelu"
-    use_absolute_embeddings: bool = False
-    layer_norm_eps: float = Field(1e-5, ge=0, le=1)
-
-
 class SwinSettings(Settings):
     """Swin transformer as transformers' ``SwinConfig`` describes it."""
 
     kind: Literal["swin"] = "swin"
-    config: dict[str, Any]
-
-    @model_validator(mode="after")
-    def _readable(self) -> SwinSettings:
-        SwinFields.model_validate(self.config)
-        return self
+    config: Sizes
 
 
 class RadDinoSettings(Settings):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import read_bytes
-from medclip_debias.models.bert_config import make_bert_config
+from medclip_debias.models.hf_config import text_config
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import BertSettings, Kind
 from medclip_debias.models.tokenizer_file import CLIP_WORDS, MAX_BYTES, padded, read_tokenizer
@@ -41,7 +41,7 @@ class BertTower(nn.Module):
         super().__init__()
         self.pooling, self.token = settings.pooling, settings.token
         self.positions = settings.positions
-        config = make_bert_config(settings.config)
+        config = text_config(settings.config)
         self.bert = BertModel(config, add_pooling_layer=settings.token == "pooler")
         width = config.hidden_size
         match settings.pooling:

@@ -8,15 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.models.backbones.dinov2 import Dinov2Fields, Dinov2Regions
+from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.backbones.timm_trunk import timm_package
-from medclip_debias.models.bert_config import checked_fields
+from medclip_debias.models.hf_config import hf_config
 from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
     Dinov2Settings,
     ResNetSettings,
-    SwinFields,
     SwinSettings,
     ViTSettings,
 )
@@ -34,8 +33,7 @@ class Dinov2Images(nn.Module):
         from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
 
         super().__init__()
-        fields = checked_fields(Dinov2Fields, settings.config, "peer.yaml", "image.config.")
-        self.encoder = Dinov2Regions("dinov2", fields)
+        self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
         width = self.encoder.width
         made = Dinov2Config(
             hidden_size=width,
@@ -193,10 +191,10 @@ class CxrClipSwin(nn.Module):
     """
 
     def __init__(self, settings: SwinSettings, dim: int) -> None:
-        from transformers import SwinConfig, SwinModel
+        from transformers import SwinModel
 
         super().__init__()
-        made = SwinConfig(**SwinFields(**settings.config).model_dump())
+        made = hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config.")
         self.model = SwinModel(made, add_pooling_layer=False)
         self.projection = nn.Linear(self.model.num_features, dim)
 

@@ -119,6 +119,6 @@ def test_small_ones_start_from_random_weights_and_are_built_again_from_their_siz
     assert encoder(torch.zeros(1, 1, 64, 64)).shape == (1, 128, 8, 8)
     again = rebuilt_image_encoder(encoder.arch, json.loads(json.dumps(encoder.config)), "x")
     again.load_state_dict(encoder.state_dict())
-    assert SCRATCH["vit_base_scratch"].patch_size == 14
+    assert SCRATCH["vit_base_scratch"]["patch_size"] == 14
     with pytest.raises(UserError, match="did you mean 'vit_tiny_scratch'"):
         build_image_encoder(ImageEncoderSettings(arch="vit_tiny_scrach"))
