@@ -332,9 +332,9 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     # The viewer searches it too, and finds the same.
     page = Answers.open(tmp_path / "peer", tmp_path / "index", device="cpu")
     shown = page.find_sentence("No pleural effusion.", 5)
-    assert [asdict(one.hit) for one in shown] == found["hits"]
+    assert [asdict(hit) for hit in shown] == found["hits"]
     (shown,) = page.find_similar(page.read(image), 1)
-    assert asdict(shown.hit) == best
+    assert asdict(shown) == best
 
     # The probe's features are the whole-image vectors.
     probe = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), "--bootstrap", "10"]
