@@ -70,6 +70,21 @@ class SampleTable(nn.Module):
         if highest >= len(self):
             self._resize(max(highest + 1, self.samples, len(self) * 5 // 4), ids.device)
 
+    def adam(
+        self, rows: Tensor, gradient: Tensor, count: Tensor, lr: float, betas: tuple[float, float]
+    ) -> Tensor:
+        """One step of Adam on the columns ``m`` and ``v`` of ``rows``; what to subtract ``[R]``.
+
+        The bias is corrected by ``count`` ``[R]``, the steps of each sample, this one included;
+        where it is 0 there is none yet and the moments are 0.
+        """
+        first, second = betas
+        m = torch.where(count > 0, first * self["m"][rows] + (1 - first) * gradient, 0.0)
+        v = torch.where(count > 0, second * self["v"][rows] + (1 - second) * gradient**2, 0.0)
+        self["m"][rows], self["v"][rows] = m, v
+        taken = count.clamp(min=1).to(m.dtype)
+        return lr * (m / (1 - first**taken)) / ((v / (1 - second**taken)).sqrt() + 1e-8)
+
     def _resize(self, rows: int, device: torch.device) -> None:
         self.steps = self.steps.to(device)
         for name, value in self.columns.items():
@@ -137,25 +152,6 @@ class Groups:
         top = top.scatter_reduce(0, self.place, chosen, "amax")
         total = torch.zeros_like(top).index_add_(0, self.place, (chosen - top[self.place]).exp())
         return top + (total / self.count).log()
-
-
-class Adam:
-    """One step of Adam on a column, bias-corrected by each sample's own number of steps."""
-
-    def __init__(self, lr: float, betas: tuple[float, float], eps: float = 1e-8) -> None:
-        self.lr, self.betas, self.eps = lr, betas, eps
-
-    def step(
-        self, m: Tensor, v: Tensor, gradient: Tensor, count: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Moments after the step, and what to subtract; ``count`` includes this step."""
-        first, second = self.betas
-        m = first * m + (1 - first) * gradient
-        v = second * v + (1 - second) * gradient**2
-        # Rows that have not stepped yet (count 0) are masked by the caller; keep them finite.
-        taken = count.clamp(min=1).to(m.dtype)
-        unbiased = (v / (1 - second**taken)).sqrt() + self.eps
-        return m, v, self.lr * (m / (1 - first**taken)) / unbiased
 
 
 def cosines(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:

@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.losses.batch import (
     Anchors,
     ContrastiveBatch,
     Direction,
+    cosine,
     image_rows,
     text_rows,
 )
@@ -127,16 +127,14 @@ class ShardedBatch(ContrastiveBatch):
     def columns(self) -> Tensor:
         """``[I, T of this process]`` scores of all images and this process's sentences."""
         share = self.share
-        args = (self.similarity, share.images, share.texts, share.ranks)
-        result: Tensor = _Transposed.apply(*args)
-        return result
+        columns: Tensor = _Transposed.apply(self.similarity, share.images, share.texts, share.ranks)
+        return columns
 
     def anchors(self, direction: Direction) -> list[Anchors]:
         """This process's anchors of ``direction``: one set, or two for ``symmetric``."""
         share, sets = self.share, []
-        texts = share.first_text + torch.arange(
-            share.texts[share.ranks.rank], device=self.similarity.device
-        )
+        texts = torch.arange(share.texts[share.ranks.rank], device=self.owners.device)
+        texts = texts + share.first_text
         if direction != "image_to_text":
             sets.append(text_rows((self.columns * self.scale).T, texts, self))
         if direction != "text_to_image":
@@ -202,13 +200,8 @@ def shard_views(
     """This process's share of a two-view batch; arguments as of `distributed.gather_views`."""
     counts = row_counts(first, ranks)
     known = repeated(gather_fields(fields, ranks, counts, counts))
-    with torch.autocast(first.device.type, enabled=False):
-        views = [
-            F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
-            for x in (first, second)
-        ]
-        everyone = torch.cat([gather_rows(view, ranks, counts) for view in views])
-        similarity = torch.cat(views) @ everyone.T
+    everyone = torch.cat([gather_rows(view, ranks, counts) for view in (first, second)])
     owners = torch.arange(len(everyone), device=first.device)
+    similarity = cosine(torch.cat([first, second]), everyone)
     share = Share(ranks, counts, counts)
     return ShardedViews(similarity, scale, owners, **known, share=share)

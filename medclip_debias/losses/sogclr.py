@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from medclip_debias.bounds import Bounded, within
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
-from medclip_debias.losses.samples import Adam, Groups, PerSide, SampleTable, cosines
+from medclip_debias.losses.samples import Groups, PerSide, SampleTable, cosines
 
 
 class SogCLRSettings(ContrastiveSettings):
@@ -114,7 +114,6 @@ class SogCLR(ContrastiveLoss, Bounded):
         if s.temperature == "individual":
             columns |= {"tau": s.tau, "m": 0.0, "v": 0.0}
         self.tables = PerSide(lambda: SampleTable(columns, s.samples))
-        self.adam = Adam(s.tau_lr, (0.9, 0.999))
         if s.temperature == "modality":
             initial = torch.tensor(math.log(s.tau))
             self.log_tau = nn.ParameterDict(
@@ -243,8 +242,6 @@ class SogCLR(ContrastiveLoss, Bounded):
         gradient = (log_u + s.rho - ratio * slope).clamp(-_GRADIENT_LIMIT, _GRADIENT_LIMIT)
         groups = Groups(ids, valid)
         rows = groups.samples
-        tau, m, v = (table[name] for name in ("tau", "m", "v"))
-        count = table["visits"][rows]
-        step = groups.mean(gradient).float()
-        m[rows], v[rows], change = self.adam.step(m[rows], v[rows], step, count)
-        tau[rows] = (tau[rows] - change).clamp(s.tau_min, 1.0)
+        step, count = groups.mean(gradient).float(), table["visits"][rows]
+        change = table.adam(rows, step, count, s.tau_lr, (0.9, 0.999))
+        table["tau"][rows] = (table["tau"][rows] - change).clamp(s.tau_min, 1.0)

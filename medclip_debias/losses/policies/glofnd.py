@@ -17,7 +17,7 @@ from medclip_debias.losses.labels import shared_present
 from medclip_debias.losses.late_start import LateStart, LateStartSettings
 from medclip_debias.losses.pairs import between_images, same_study
 from medclip_debias.losses.policy import register
-from medclip_debias.losses.samples import Adam, Groups, PerSide, SampleTable, cosines
+from medclip_debias.losses.samples import Groups, PerSide, SampleTable, cosines
 
 
 class GloFNDSettings(LateStartSettings):
@@ -88,7 +88,6 @@ class GloFND(LateStart):
         s = self.settings
         columns = {"threshold": 1.0, "m": 0.0, "v": 0.0, "visits": 0}
         self.tables = PerSide(lambda: SampleTable(columns, s.samples))
-        self.adam = Adam(s.lr, s.betas)
         self._sums: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -134,9 +133,7 @@ class GloFND(LateStart):
         first = (visits == 1) & (s.init == "quantile")
         if s.optimizer == "adam":
             taken = visits - 1 if s.init == "quantile" else visits
-            m, v, change = self.adam.step(table["m"][rows], table["v"][rows], gradient, taken)
-            table["m"][rows] = torch.where(first, 0.0, m)
-            table["v"][rows] = torch.where(first, 0.0, v)
+            change = table.adam(rows, gradient, taken, s.lr, s.betas)
         else:
             change = s.lr * gradient
         start = groups.mean(quantile).float()
