@@ -42,7 +42,7 @@ class Metric:
             part of the results.
         paper: column of the paper's Table 1 that it is.
         terminal: whether ``evaluate`` prints it.
-        required: whether every results file that has the protocol has it, also of format 1.
+        required: whether every results file that has the protocol has it.
         compared: whether `compare` computes it again from the item tables.
         lowest: value that it cannot fall below, where that is not its unit's.
         seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,

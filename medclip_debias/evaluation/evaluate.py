@@ -42,7 +42,10 @@ from medclip_debias.evaluation.provenance import (
     splits,
     versions,
 )
-from medclip_debias.files import code_hash, remove_leftovers, write_json
+from medclip_debias.evaluation.schema import FORMAT
+from medclip_debias.evaluation.tidy import FILE as TABLE
+from medclip_debias.evaluation.tidy import tidy
+from medclip_debias.files import atomic_file, code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.validation import describe_maps
 from medclip_debias.models.finite import NotFiniteError
@@ -54,9 +57,6 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 __all__ = ["EvaluationOptions", "evaluate", "headline", "plain"]
-
-FORMAT = 2
-"""Version of ``results.json``; 2 keeps every key of 1 and adds to them (docs/evaluation.md)."""
 
 ON_TRAINING = (
     "Measured on training images: these metrics say how well the model remembers, not how well it "
@@ -126,6 +126,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Run the protocols that the set allows; write ``results.json``, ``items/``, ``heatmaps/``.
 
+    The metrics stand in ``metrics.parquet``, too (`medclip_debias.evaluation.tidy`).
     Zero-shot classification and whole-study retrieval use the images of ``split``; phrase
     grounding and box retrieval use those and the ``held_out`` ones (phrase images kept out of
     training).
@@ -201,7 +202,7 @@ def evaluate(
     request = Request(
         data, split, model, prompt_set, options, *files, Path(model_folder), label_map, triplets
     )
-    return measure(
+    results = measure(
         plan(request),
         out,
         Draw(bootstrap, seed),
@@ -211,6 +212,9 @@ def evaluate(
         progress=progress,
         started=started,
     )
+    with atomic_file(out / TABLE) as temporary:
+        tidy(results).to_parquet(temporary, index=False)
+    return results
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.schema import read_results
 from medclip_debias.parquet import read_parquet
 
@@ -245,11 +244,8 @@ def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """Names of the options that differ; the bootstrap's do not matter, for it is computed again.
 
     Nor do those of decisions, which change no metric that is compared.
-
-    What older results do not name was always done in the same way.
     """
-    always = {"several_prompts": SEVERAL_PROMPTS, "triplet_reports": "sentences"}
-    a, b = (always | (run.get("options") or {}) for run in (one, two))
+    a, b = (run.get("options") or {} for run in (one, two))
     aside = ("bootstrap", "decisions")
     names = [name for name in {**a, **b} if name not in aside and a.get(name) != b.get(name)]
     return ", ".join(names)

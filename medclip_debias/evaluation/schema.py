@@ -1,8 +1,7 @@
-"""What ``results.json`` holds: one model for both formats, and how the file is read.
+"""What ``results.json`` holds, and how the file is read.
 
-Format 2 keeps every key of format 1 and adds to it, so that one description serves both: what
-format 1 lacks is optional here. Keys that this version does not know are kept, not refused, so
-that an older version can read what a newer one of the same format wrote.
+Keys that this version does not know are kept, not refused, so that an older version can read what
+a newer one of the same format wrote.
 docs/results.md says the same in words, docs/results.schema.json as JSON Schema.
 """
 
@@ -29,7 +28,8 @@ from medclip_debias.evaluation.record.tasks import (
 from medclip_debias.evaluation.record.zero_shot import ZeroShot
 from medclip_debias.files import read_json
 
-FORMATS = (1, 2)
+FORMAT = 2
+"""Version of ``results.json``."""
 
 
 class Counts(Part):
@@ -97,7 +97,7 @@ class PresetResults(Part):
 class Results(Part):
     """The content of ``results.json``."""
 
-    format: Literal[1, 2] = Field(description="Version of this file.")
+    format: Literal[2] = Field(description="Version of this file.")
     split: str = Field(description="Split of the images.")
     zero_shot: ZeroShot | None = Field(None, description="Zero-shot classification.")
     grounding: Grounding | None = Field(None, description="Phrase grounding.")
@@ -148,11 +148,10 @@ def check_results(content: Any, where: str) -> None:
     """
     if not isinstance(content, dict):
         raise UserError(f"{where}: is not a results file; run 'evaluate' again.")
-    if content.get("format") not in FORMATS:
-        known = " and ".join(str(number) for number in FORMATS)
+    if content.get("format") != FORMAT:
         raise UserError(
-            f"{where}: results of format {content.get('format')!r}, but this version reads the "
-            f"formats {known}; evaluate again, or with the version that wrote it."
+            f"{where}: results of format {content.get('format')!r}, but this version reads format "
+            f"{FORMAT}; run 'evaluate' again."
         )
     try:
         Results.model_validate(content)

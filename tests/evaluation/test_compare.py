@@ -225,11 +225,6 @@ def test_runs_evaluated_differently_are_refused_unless_forced(runs, change, sent
     assert len(forced["forced"]) == 1
 
 
-def test_results_from_before_an_option_had_a_name_can_still_be_compared(runs):
-    edit(runs / "a", lambda content: content["options"].pop("several_prompts"))
-    assert compare([str(runs / "a"), str(runs / "b")], resamples=100)["forced"] == []
-
-
 def test_items_that_do_not_match_are_refused_or_put_side_by_side(runs):
     path = runs / "b" / "items" / "phrases.parquet"
     table = pd.read_parquet(path)

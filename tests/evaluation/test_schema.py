@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.evaluate import FORMAT, evaluate
-from medclip_debias.evaluation.schema import FORMATS, Results, json_schema, read_results
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.schema import FORMAT, Results, json_schema, read_results
 from medclip_debias.files import code_hash
 
 DOCS = Path(__file__).parents[2] / "docs"
-OLD = {  # the least that format 1 could hold
-    "format": 1,
+LEAST = {
+    "format": 2,
     "split": "test",
     "data_hash": "a",
     "model_hash": "b",
@@ -36,7 +36,7 @@ def test_what_evaluate_writes_is_declared_and_reads_back(written):
     assert content == json.loads(written.read_text())
     results = Results.model_validate(content)
     assert not results.model_extra
-    assert results.format == FORMAT == max(FORMATS)
+    assert results.format == FORMAT
     assert results.code_hash == code_hash()
     assert results.self_test.status == "passed"
     assert results.zero_shot.classes["Edema"].auc == content["zero_shot"]["classes"]["Edema"]["auc"]
@@ -80,22 +80,16 @@ def test_the_exported_schema_is_current():
     assert set(json.loads(stored)["properties"]) <= named
 
 
-def test_format_1_still_reads(tmp_path):
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(OLD))
-    assert read_results(path) == OLD
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("{", "cannot be read as JSON"),
         ("[]", "is not a JSON object"),
-        (json.dumps(OLD | {"format": 3}), "results of format 3, but this version reads"),
-        (json.dumps({k: v for k, v in OLD.items() if k != "data_hash"}), "at 'data_hash'"),
-        (json.dumps(OLD | {"seed": "x"}), "at 'seed'"),
-        (json.dumps(OLD | {"zero_shot": {"mean_auc": 0.5}}), r"at 'zero_shot\.accuracy'"),
-        (json.dumps(OLD | {"retrieval": {"recall": "high"}}), r"at 'retrieval\.recall'"),
+        (json.dumps(LEAST | {"format": 1}), "results of format 1, but this version reads format 2"),
+        (json.dumps({k: v for k, v in LEAST.items() if k != "data_hash"}), "at 'data_hash'"),
+        (json.dumps(LEAST | {"seed": "x"}), "at 'seed'"),
+        (json.dumps(LEAST | {"zero_shot": {"mean_auc": 0.5}}), r"at 'zero_shot\.accuracy'"),
+        (json.dumps(LEAST | {"retrieval": {"recall": "high"}}), r"at 'retrieval\.recall'"),
     ],
 )
 def test_damage_is_named_in_one_sentence(tmp_path, text, sentence):

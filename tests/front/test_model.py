@@ -102,6 +102,8 @@ def test_results_are_the_numbers_of_results_json(evaluated):
     )
     (edema,) = table[(table["class"] == "Edema") & (table["metric"] == "auc")].to_dict("records")
     assert edema["value"] == part["classes"]["Edema"]["auc"]
+    assert table["group"].isna().all()
+    assert len(md.results(run, groups=True)) >= len(table)
     assert table.attrs["skipped"][str(run)] == content["skipped"]
     assert table.attrs["notes"][str(run)] == content.get("notes", [])
     pd.testing.assert_frame_equal(md.results([run / "results.json"]).iloc[:, 1:], table.iloc[:, 1:])

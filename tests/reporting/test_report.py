@@ -17,7 +17,7 @@ from medclip_debias.reporting.report import write_report
 from medclip_debias.reporting.run_files import read_metrics, read_run
 
 RESULTS = {
-    "format": 1,
+    "format": 2,
     "split": "test",
     "zero_shot": {
         "mean_auc": 0.91234,

@@ -71,7 +71,7 @@ def content(**changes):
     ]
     names = list(rows[0]["groups"])
     return {
-        "format": 1,
+        "format": 2,
         "medclip_debias": "0",
         "data_hash": "f" * 64,
         "split": "test",
