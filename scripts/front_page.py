@@ -1,6 +1,6 @@
-"""Draw the pictures of README.md: what a model sees, why negatives are false, what was found.
+"""Draw README.md's pictures: what a model sees, why negatives are false, what was found, a report.
 
-    python scripts/front_page.py runs/demo          # behind `make demo`; writes docs/images
+    python scripts/front_page.py runs/demo          # behind `make demo`; into docs/images
 
 The radiographs are the phantom's; the last plot is of docs/studies/positives.json.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,26 @@ def _difference(contrasts: list[dict[str, Any]], arm: str) -> tuple[float, float
     return row["difference"], *row["interval"]
 
 
+def photograph_report(run: Path, out: Path) -> None:
+    """The head of the run's report, as the system's Chromium shows it."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1180, "height": 900})
+        page.goto((run / "report.html").resolve().as_uri())
+        page.screenshot(path=out)
+        browser.close()
+    with Image.open(out) as picture:  # 256 colours are enough, and a third of the bytes
+        small = picture.convert("RGB").quantize(256)
+    small.save(out, optimize=True)
+
+
 def main() -> None:
-    """Write the three pictures."""
+    """Write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished demo")
     run = parser.parse_args().run
@@ -138,6 +157,7 @@ def main() -> None:
         figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
         draw(axes)
         figure.savefig(IMAGES / f"{name}.png", dpi=90)
+    photograph_report(run, IMAGES / "report.png")
 
 
 if __name__ == "__main__":
