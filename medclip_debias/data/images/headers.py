@@ -10,6 +10,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from medclip_debias.data.images.elements import read_elements
 from medclip_debias.data.images.raster import is_raster
+from medclip_debias.files import open_guarded
 
 _LONGEST = 16  # characters of a DICOM code string
 _SIZE = ["Rows", "Columns"]
@@ -67,7 +68,7 @@ def image_size(path: Path) -> tuple[int, int] | None:
     from PIL import Image
 
     try:
-        with path.open("rb") as file:
+        with open_guarded(path, "check the path") as file:
             raster = is_raster(file.read(256))
         if raster:
             with Image.open(path, formats=("JPEG", "PNG")) as image:
@@ -92,7 +93,7 @@ def read_header(path: Path, tags: list[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with path.open("rb") as file:
+            with open_guarded(path, "check the path") as file:
                 packed = path.suffix.lower() == ".gz"
                 plain = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
                 return read_elements(plain, path, tags)

@@ -8,7 +8,6 @@ defects. Nothing here stops at a single bad row: it is left aside, and counted.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from medclip_debias.data.sources.image_files import (
     renamed_said,
     renamed_steps,
 )
+from medclip_debias.data.sources.tables import open_text
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.errors import UserError
@@ -148,12 +148,11 @@ def header_of(path: Path) -> tuple[str, ...]:
 
     It reads one line, so that a format can be recognised by it.
     """
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
     try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with open_text(path) as file:
             first = file.readline(1 << 16)
         return tuple(name.strip() for name in next(csv.reader([first]), []))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+    except (UserError, OSError, EOFError, UnicodeDecodeError, csv.Error):
         return ()
 
 
@@ -212,7 +211,7 @@ def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict
     """
     good = total = 0
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open_text(path) as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -224,7 +223,7 @@ def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict
                 if isinstance(content, dict):
                     good += 1
                     yield number, content
-    except (OSError, UnicodeDecodeError) as error:
+    except (UserError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error
     if good < total:
         counted.append((f"line of {path.name} is a JSON object", "rows", good, total))

@@ -29,7 +29,7 @@ from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json_value, read_text
+from medclip_debias.files import open_guarded, read_json_value, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -362,9 +362,9 @@ def _coco(root: Path, entry: Mapping[str, Any]) -> dict[str, Path]:
 def _mentions(path: Path, entry: Mapping[str, Any]) -> bool:
     """Tell whether the first rows of a table hold the word that the archive is known by."""
     try:
-        with path.open("rb") as file:
+        with open_guarded(path, "check the path") as file:
             return str(entry["recognised"]).encode() in file.read(_HEAD)
-    except OSError:
+    except (UserError, OSError):
         return False
 
 

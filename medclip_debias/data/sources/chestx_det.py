@@ -24,7 +24,7 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json_value
+from medclip_debias.files import open_guarded, read_json_value
 
 RELEASES = {
     "ChestX-Det": {"train": "ChestX_Det_train.json", "test": "ChestX_Det_test.json"},
@@ -192,9 +192,9 @@ def _release(root: Path) -> str | None:
 
 def _is_list(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_guarded(path, "check the path") as file:
             head = file.read(_HEAD)
-    except OSError:
+    except (UserError, OSError):
         return False
     return all(word in head for word in (b'"file_name"', b'"syms"', b'"boxes"'))
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from medclip_debias.data.sources.texts import without_markup
 from medclip_debias.errors import UserError
+from medclip_debias.files import open_guarded
 
 REPORTS_TGZ = "NLMCXR_reports.tgz"
 XML_FOLDER = "ecgen-radiology"
@@ -90,8 +91,10 @@ def _folder_members(folder: Path) -> Iterator[tuple[str, bytes | str]]:
     for path in sorted(folder.glob("*.xml")):
         content: bytes | str
         try:
-            with path.open("rb") as file:
+            with open_guarded(path, "download it again") as file:
                 content = file.read(MAX_XML_BYTES + 1)
+        except UserError as error:
+            content = str(error)
         except OSError as error:
             content = f"{path}: cannot be read ({type(error).__name__})."
         yield str(path), content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 import zlib
@@ -57,7 +58,7 @@ class ReportFiles:
             path = tree / name
             try:
                 # One byte more than allowed is enough to know.
-                with path.open("rb") as file:
+                with open(path, "rb", opener=_open_at_once) as file:
                     content = file.read(MAX_REPORT_BYTES + 1)
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -139,3 +140,8 @@ def _decoded(content: bytes, origin: str) -> _Read:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         return None, origin, f"{origin}: is not UTF-8 text on line {line}; save it as UTF-8."
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe, which then reads as empty."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from medclip_debias.errors import UserError
+from medclip_debias.files import open_guarded
+from medclip_debias.parquet import read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
 
 csv.field_size_limit(1 << 24)  # the default, 128 KiB, is less than some exported reports
+
+MAX_ROWS = 20_000_000
+"""Of a table; the largest of an archive has some hundred thousand."""
+_MOST_OF_A_LINE = 1 << 26
+_REMEDY = "check the path"
 
 
 def read_table(
@@ -109,12 +117,14 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield each row that is not blank, and the line on which it starts."""
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    line = 0
+    line = count = 0
     try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+        with open_text(path) as file:
+            reader = csv.reader(_lines(path, file), strict=True)
             for row in reader:
+                count += 1
+                if count > MAX_ROWS:
+                    raise UserError(f"{path}: has more than {MAX_ROWS:,} rows; split the table.")
                 if any("\0" in cell for cell in row):
                     raise UserError(
                         f"{path}, row {line + 1}: holds a zero byte, which no text does; export the"
@@ -123,8 +133,6 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if row:  # an empty line is no row
                     yield line + 1, row
                 line = reader.line_num
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: the gzip file is truncated or damaged; copy it again.") from error
     except UnicodeDecodeError as error:
@@ -139,6 +147,29 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
 
 
+def open_text(path: Path) -> TextIO:
+    """Open a table or list that came from elsewhere as text, unpacked; use it in a ``with``.
+
+    Raises:
+        UserError: it is missing, or is no regular file.
+    """
+    stream = open_guarded(path, _REMEDY)
+    packed = path.suffix.lower() == ".gz"
+    plain = cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if packed else stream
+    return io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """Yield the lines; one without end would fill the memory."""
+    while line := file.readline(_MOST_OF_A_LINE):
+        if len(line) == _MOST_OF_A_LINE:
+            raise UserError(
+                f"{path}: has a line of more than {_MOST_OF_A_LINE:,} characters; export the table"
+                " again."
+            )
+        yield line
+
+
 def _read_parquet(path: Path) -> pd.DataFrame:
     import numpy as np
     import pandas as pd
@@ -150,7 +181,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         return str(value.tolist() if isinstance(value, np.ndarray) else value)
 
     try:
-        frame = pd.read_parquet(path)
+        frame = read_parquet(path, rows=MAX_ROWS)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; check the path.") from None
     except (OSError, ValueError, NotImplementedError) as error:

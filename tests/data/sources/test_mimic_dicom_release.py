@@ -290,5 +290,5 @@ def test_a_deflated_header_is_read_and_a_bomb_is_not(tmp_path, tiny_tree, monkey
     dataset.ViewPosition = "PA"
     dataset.save_as(path)
     assert view_position(path) == "PA"
-    monkeypatch.setattr("medclip_debias.data.images.headers.MAX_BYTES", 1000)
+    monkeypatch.setattr("medclip_debias.data.images.elements.MAX_UNPACKED", 1000)
     assert view_position(path) == ""

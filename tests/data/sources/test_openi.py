@@ -179,7 +179,7 @@ def test_an_unreadable_xml_file_is_named_and_the_others_are_read(reports):
     loop = reports / "ecgen-radiology" / "3.xml"
     loop.symlink_to("3.xml")
     problems = [problem for _, _, problem in studies(reports)]
-    assert problems == ["", "", f"{loop}: cannot be read (OSError).", ""]
+    assert problems == ["", "", f"{loop}: cannot be read (OSError); download it again.", ""]
 
 
 def test_a_report_without_text_is_empty_not_broken(reports):

@@ -1,10 +1,12 @@
 """Tables from elsewhere, and the rows that messages name."""
 
 import gzip
+import os
 
 import pandas as pd
 import pytest
 
+from medclip_debias.data.sources import tables
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
 
@@ -102,3 +104,32 @@ def test_a_header_may_end_with_commas_that_its_rows_lack(tmp_path):
     path.write_text("a,b,,\n1,2,\n")
     with pytest.raises(UserError, match="row 2: has 3 cells where the header has 4"):
         read_table(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name}: is a pipe"):
+        read_table(tmp_path / name)
+
+
+def test_a_table_of_more_rows_than_are_read_is_refused_before_it_fills_the_memory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tables, "MAX_ROWS", 100)
+    frame = pd.DataFrame({"image": ["a"] * 101})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="has more than 100 rows"):
+        read_table(tmp_path / "a.csv")
+    with pytest.raises(UserError, match="has 101 rows, more than the 100"):
+        read_table(tmp_path / "a.parquet")
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    """As in a file of holes, whose gigabytes need no disk."""
+    monkeypatch.setattr(tables, "_MOST_OF_A_LINE", 1 << 20)
+    (tmp_path / "a.csv").touch()
+    os.truncate(tmp_path / "a.csv", 1 << 33)
+    with pytest.raises(UserError, match="has a line of more than 1,048,576 characters"):
+        read_table(tmp_path / "a.csv")
