@@ -194,3 +194,14 @@ class Chosen:
     def __init__(self, settings: Settings | None = None) -> None:
         super().__init__()
         self.settings = self.settings_class(kind=self.kind) if settings is None else settings
+
+
+def class_of(function: Any, base: type[Chosen], method: str) -> type[Any]:
+    """A subclass of ``base`` whose ``method`` is ``function``, given the settings at its end."""
+
+    def call(self: Chosen, *args: Any) -> Any:
+        return function(*args, self.settings)
+
+    names = ("__doc__", "__module__", "__qualname__")
+    members = {method: call} | {name: getattr(function, name) for name in names}
+    return type(function.__name__, (base,), members)

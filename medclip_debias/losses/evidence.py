@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
@@ -25,7 +25,7 @@ from medclip_debias.config import Settings
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain, alike_by_labels
 from medclip_debias.losses.pairs import between_images, between_texts, image_with_text, images_of
-from medclip_debias.registry import Chosen, Registry
+from medclip_debias.registry import Chosen, Registry, class_of
 
 V = TypeVar("V")
 
@@ -114,13 +114,7 @@ def register(kind: str, settings: type[EvidenceSettings], **attributes: Any) -> 
     """
 
     def add(function: V) -> V:
-        def values(self: PairEvidence, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
-            result: Tensor = cast(Any, function)(anchors, batch, self.settings)
-            return result
-
-        names = ("__doc__", "__module__", "__qualname__")
-        members = {"values": values} | {name: getattr(function, name) for name in names}
-        EVIDENCE.register(kind, settings, **attributes)(type(kind, (PairEvidence,), members))
+        EVIDENCE.register(kind, settings, **attributes)(class_of(function, PairEvidence, "values"))
         return function
 
     return add

@@ -17,7 +17,7 @@ from medclip_debias.config import Settings
 from medclip_debias.losses.annealing import Schedule, strength
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.objective import POLICIES
-from medclip_debias.registry import Chosen
+from medclip_debias.registry import Chosen, class_of
 
 W = TypeVar("W")
 
@@ -92,19 +92,8 @@ def register(kind: str, settings: type[PolicySettings], **attributes: Any) -> Ca
     """
 
     def add(weights: W) -> W:
-        policy = weights if isinstance(weights, type) else _policy_of(weights)
+        policy = weights if isinstance(weights, type) else class_of(weights, Policy, "forward")
         POLICIES.register(kind, settings, **attributes)(policy)
         return weights
 
     return add
-
-
-def _policy_of(weights: Any) -> type[Policy]:
-    def forward(self: Policy, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
-        result: Tensor = weights(anchors, batch, self.settings)
-        return result
-
-    names = ("__doc__", "__module__", "__qualname__")
-    return type(
-        weights.__name__, (Policy,), {"forward": forward} | {n: getattr(weights, n) for n in names}
-    )
