@@ -62,7 +62,7 @@ def view(
 ) -> None:
     """Show on a web page where a model sees sentences; search an index. Ctrl-C ends it."""
     from medclip_debias.errors import UserError
-    from medclip_debias.viewer.access import given_token, new_token
+    from medclip_debias.viewer.access import new_token, read_token
     from medclip_debias.viewer.serve import LOOPBACK, PORT, check_installed, serve
 
     check_installed()
@@ -70,8 +70,8 @@ def view(
         raise UserError("give either --socket or --host and --port, not both.")
     if no_token and token_file is not None:
         raise UserError("give either --token-file or --no-token, not both.")
-    given = None if no_token else given_token(token_file)
-    token = None if no_token else given or new_token()
+    own_token = None if no_token else read_token(token_file)
+    token = None if no_token else own_token or new_token()
     from medclip_debias.viewer.answers import Answers
 
     answers = Answers.open(
@@ -90,7 +90,7 @@ def view(
         answers,
         socket or (host or LOOPBACK, PORT if port is None else port),
         token,
-        given=given is not None,
+        show_token=own_token is None,
         allowed=allow_host or [],
         say=_address_as_json() if as_json else typer.echo,
     )

@@ -108,7 +108,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def given_token(file: Path | None) -> str | None:
+def read_token(file: Path | None) -> str | None:
     """The token of a file, else that of the environment, else None.
 
     Args:

@@ -31,7 +31,7 @@ SLOWED = 1.0  # seconds that an answer to a wrong password takes
 MOST_PASSWORD = 2048  # bytes of the form
 MOST_UNREAD = 1 << 30  # bytes of answers that clients have not taken yet
 STALLED = 60.0  # seconds without a byte after which a request is given up
-PART = 1 << 18  # bytes that are written at a time
+PART = 1 << 20  # bytes that are written at a time
 
 _TOO_MUCH = "Too many answers wait to be read; open the radiograph again in a minute."
 

@@ -38,7 +38,7 @@ def serve(
     place: tuple[str, int] | Path = (LOOPBACK, PORT),
     token: str | None = None,
     *,
-    given: bool = False,
+    show_token: bool = True,
     allowed: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> None:
@@ -51,7 +51,7 @@ def serve(
         answers: what the page asks.
         place: host and port to listen on (0 takes a free port), or the path of a unix socket.
         token: that the address must carry; None lets in everybody who reaches the place.
-        given: the token is the user's own, and is not printed.
+        show_token: print it with the address; False for a token of the user's own.
         allowed: names and addresses under which the page is served beside those of this machine.
         say: called with the address, and who can reach it.
 
@@ -69,7 +69,7 @@ def serve(
 
         page = Page(answers, work / "uploads")
         server = server_of(Guard(page.app, Access(token, names)))
-        for line in _announced(place, listener, token, given, allowed):
+        for line in _announced(place, listener, token, show_token, allowed):
             say(line)
         with _ended_by_signals(server), _quiet():
             server.run(sockets=[listener])
@@ -98,11 +98,11 @@ def _announced(
     place: tuple[str, int] | Path,
     listener: socket.socket,
     token: str | None,
-    given: bool,
+    show_token: bool,
     allowed: Sequence[str],
 ) -> Iterator[str]:
     """The address to open, and what to know of it."""
-    query = "/" if token is None else "/?token=TOKEN" if given else f"/?token={token}"
+    query = "/" if token is None else f"/?token={token if show_token else 'TOKEN'}"
     if isinstance(place, Path):
         yield f"unix socket {place}"
         yield f"ssh -L {PORT}:{place.resolve()} HOST, then open http://{LOOPBACK}:{PORT}{query}"
@@ -121,7 +121,7 @@ def _announced(
             )
     if token is None:
         yield f"Warning: there is no token. {reached} can use this page."
-    elif given:
+    elif not show_token:
         yield f"TOKEN stands for the token of --token-file or {TOKEN_VARIABLE}."
 
 

@@ -186,12 +186,12 @@ def test_only_the_viewer_has_a_network_and_it_is_published_on_loopback_alone(ser
 
 
 def test_the_viewer_keeps_its_token_and_its_names(services, monkeypatch):
-    from medclip_debias.viewer.access import TOKEN_VARIABLE, given_token
+    from medclip_debias.viewer.access import TOKEN_VARIABLE, read_token
 
     viewer = services["viewer"]
     assert viewer["environment"] == {TOKEN_VARIABLE: "${VIEWER_TOKEN:-}"}
     monkeypatch.setenv(TOKEN_VARIABLE, "")  # what compose gives where nobody chose one
-    assert given_token(None) is None
+    assert read_token(None) is None
     words = [*viewer["entrypoint"], *viewer["command"]]
     assert "--no-token" not in words
     assert "--allow-host" not in words

@@ -10,7 +10,7 @@ import pytest
 from medclip_debias.errors import UserError
 from medclip_debias.viewer import app as app_module
 from medclip_debias.viewer import guard as guard_module
-from medclip_debias.viewer.access import ENTRANCE, Access, given_token, is_loopback
+from medclip_debias.viewer.access import ENTRANCE, Access, is_loopback, read_token
 from medclip_debias.viewer.app import Page
 from medclip_debias.viewer.guard import Guard
 
@@ -263,20 +263,20 @@ def test_a_websocket_is_closed():
 
 def test_a_token_of_ones_own_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", raising=False)
-    assert given_token(None) is None
+    assert read_token(None) is None
     monkeypatch.setenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", "")
-    assert given_token(None) is None
+    assert read_token(None) is None
     monkeypatch.setenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", "e" * 20)
-    assert given_token(None) == "e" * 20
+    assert read_token(None) == "e" * 20
     (tmp_path / "token").write_text("f" * 20 + "\n")
-    assert given_token(tmp_path / "token") == "f" * 20
+    assert read_token(tmp_path / "token") == "f" * 20
     for content in ("short", "f" * 20 + "&x", "f" * 10 + "\n" + "f" * 10, ""):
         (tmp_path / "token").write_text(content)
         with pytest.raises(UserError, match="at least 20") as caught:
-            given_token(tmp_path / "token")
+            read_token(tmp_path / "token")
         assert "ffff" not in str(caught.value)
     with pytest.raises(UserError, match="cannot be read"):
-        given_token(tmp_path / "none")
+        read_token(tmp_path / "none")
 
 
 def test_loopback_is_recognised():

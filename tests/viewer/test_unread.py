@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.viewer.conftest import Client, picture, served
+from tests.viewer.conftest import Client, served
 
 pytest.importorskip("uvicorn")
 SIDE = 6000  # 36 MB of pixels, more than the buffers of a connection take
@@ -26,20 +26,20 @@ def large(tmp_path_factory):
 
 @pytest.fixture
 def impatient(answers, tmp_path, monkeypatch):
-    """The page, where two unread images are the most, and their clients get a second."""
+    """The page, where two unread images are the most, and their clients get two seconds."""
     from medclip_debias.viewer import connection, guard
 
-    monkeypatch.setattr(connection, "UNREAD", 1.0)
+    monkeypatch.setattr(connection, "UNREAD", 2.0)
     monkeypatch.setattr(guard, "MOST_UNREAD", int(2.5 * SIDE * SIDE))
     with served(answers, tmp_path / "work", token=None) as site:
         yield site
 
 
-def asking(site, client, image):
+def asking(site, client, image, buffer=4096):
     """A connection that asks for the pixels of an image and does not read them."""
     host, port = site.url.removeprefix("http://").split(":")
     connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.connect((host, int(port)))
     connection.sendall(
         f"GET /api/pixels/{client.session}/{image} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
@@ -82,13 +82,15 @@ def test_answers_that_nobody_reads_are_counted_in_bytes_and_given_up(impatient, 
     assert len(pixels.content) == SIDE * SIDE
 
 
-def test_a_client_that_reads_slowly_gets_all_of_it(impatient, tmp_path):
+def test_a_client_that_reads_slowly_gets_all_of_it(impatient, large):
     client = Client(impatient.url)
-    content = picture(tmp_path / "one.png", 1000, 900)
-    connection = asking(impatient, client, client.upload("one.png", content).json()["image"])
-    received = b""
-    while len(received) < 900_000:  # for longer than a client may be silent
-        received += connection.recv(50_000)
-        time.sleep(0.08)
-    assert b"200 OK" in received
+    image = client.upload("large.png", large).json()["image"]
+    connection = asking(impatient, client, image, buffer=1 << 20)
+    began, received = time.monotonic(), 0
+    while received < SIDE * SIDE:  # for longer than a client may be silent
+        part = connection.recv(500_000)
+        assert part
+        received += len(part)
+        time.sleep(0.04)
+    assert time.monotonic() - began > 2.2
     connection.close()
