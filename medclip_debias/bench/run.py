@@ -44,8 +44,8 @@ from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import Draw, Request
-from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
 from medclip_debias.evaluation.provenance import versions
+from medclip_debias.evaluation.zero_shot import ONE_VALUE
 from medclip_debias.files import atomic_folder, read_json_or_none, write_json, write_text
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.training.lock import holder_of, locked

@@ -20,8 +20,6 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_median,
 )
 from medclip_debias.evaluation.catalogue import of_protocol
-from medclip_debias.evaluation.class_statistics import class_statistics
-from medclip_debias.evaluation.prompt_scores import SideScores
 from medclip_debias.evaluation.protocol import Protocol
 from medclip_debias.evaluation.protocols.laterality import LateralityProtocol, side_statistics
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
@@ -43,6 +41,7 @@ from medclip_debias.evaluation.protocols.segmentation import (
 from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
+from medclip_debias.evaluation.zero_shot import SideScores, class_statistics
 
 
 def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Statistics:

@@ -12,13 +12,13 @@ import numpy as np
 from medclip_debias import __version__
 from medclip_debias.evaluation.classification import CALIBRATION_BINS
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
-from medclip_debias.evaluation.multiclass import RULE as MULTICLASS_RULE
 from medclip_debias.evaluation.options import SEVERAL_PROMPTS, EvaluationOptions
 from medclip_debias.evaluation.prompt_checks import UNSAID
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.protocols import study_retrieval
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
+from medclip_debias.evaluation.zero_shot import MULTICLASS_RULE
 from medclip_debias.grounding.denials import FREQUENCIES, RULE
 
 if TYPE_CHECKING:

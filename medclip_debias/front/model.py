@@ -22,7 +22,7 @@ from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts, unsaid_warning
-from medclip_debias.evaluation.prompt_scores import prompt_differences
+from medclip_debias.evaluation.zero_shot import prompt_differences
 from medclip_debias.front.decided import CalibrationLike, Decided, read_calibration
 from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images
 from medclip_debias.front.prompts import PromptsLike, asked_classes

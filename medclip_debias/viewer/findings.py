@@ -15,7 +15,7 @@ from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.thresholds import thresholds
-from medclip_debias.evaluation.prompt_scores import class_scores
+from medclip_debias.evaluation.zero_shot import class_scores
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:

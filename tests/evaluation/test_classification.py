@@ -18,9 +18,13 @@ from medclip_debias.evaluation.classification import (
     weighted_ece,
     weighted_f1,
 )
-from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.protocol import Draw, Skipped
-from medclip_debias.evaluation.protocols.zero_shot import Validation, zero_shot
+from medclip_debias.evaluation.zero_shot import (
+    Validation,
+    exclusive_classes,
+    multiclass_accuracy,
+    zero_shot,
+)
 
 NAN = float("nan")
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from medclip_debias.data.prompts import PromptSet
-from medclip_debias.evaluation.class_statistics import class_statistics
-from medclip_debias.evaluation.prompt_scores import SideScores
-from medclip_debias.evaluation.protocols.zero_shot import zero_shot
+from medclip_debias.evaluation.zero_shot import SideScores, class_statistics, zero_shot
 
 NAN = float("nan")
 

@@ -27,8 +27,8 @@ from medclip_debias.evaluation.decisions.options import (
 )
 from medclip_debias.evaluation.label_table import labels_or_list
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
-from medclip_debias.evaluation.prompt_scores import prompt_differences
 from medclip_debias.evaluation.row_scores import row_scores
+from medclip_debias.evaluation.zero_shot import prompt_differences
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import NotFiniteError

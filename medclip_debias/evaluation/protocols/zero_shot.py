@@ -1,15 +1,11 @@
-"""Zero-shot classification: does an image score higher with "X" or with "no X"?
+"""The protocol of zero-shot classification: does an image score higher with "X" or with "no X"?
 
-Per class, a positive and a negative score: the mean over that side's prompts of the trained
-image-sentence similarity. The decision is the larger one (a tie counts as negative); AUC and
-average precision are on the difference d, calibration on ``sigmoid(g2 d)``. What each side says
-alone, and how often the two contradict each other: `medclip_debias.evaluation.prompt_scores`.
+From scores to metrics: `medclip_debias.evaluation.zero_shot`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -21,9 +17,6 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals
-from medclip_debias.evaluation.class_statistics import CLASS_METRICS, MEANS, class_statistics
-from medclip_debias.evaluation.classification import best_threshold, reliability, sigmoid
 from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.label_table import (
     THE_SET,
@@ -34,8 +27,6 @@ from medclip_debias.evaluation.label_table import (
     of_studies,
     threshold_labels,
 )
-from medclip_debias.evaluation.metrics import auc
-from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.offsets import (
     Offsets,
     needed_scale,
@@ -52,7 +43,6 @@ from medclip_debias.evaluation.presets.zero_shot import (
     zero_shot_metrics,
     zero_shot_scores,
 )
-from medclip_debias.evaluation.prompt_scores import SideScores, class_scores, prompt_differences
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
@@ -60,6 +50,16 @@ from medclip_debias.evaluation.protocol import (
     Request,
     Skipped,
     patients_of,
+)
+from medclip_debias.evaluation.zero_shot import (
+    NO_COLUMN,
+    SideScores,
+    Validation,
+    class_scores,
+    exclusive_classes,
+    multiclass_accuracy,
+    prompt_differences,
+    zero_shot,
 )
 from medclip_debias.models.finite import finite
 
@@ -71,146 +71,6 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Scores and labels of other images, on which the thresholds of F1 are chosen."""
-
-    differences: Mapping[str, Floats]
-    labels: Mapping[str, Floats]
-
-
-def zero_shot(
-    differences: Mapping[str, Floats],
-    labels: Mapping[str, Floats],
-    patients: Sequence[str],
-    *,
-    policy: LabelPolicy | None = None,
-    scale: float | None = 1.0,
-    validation: Validation | str = "no images to choose a threshold on",
-    not_judged: Mapping[str, str] | None = None,
-    sides: SideScores | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Metrics per class and their means over the classes, with intervals.
-
-    Args:
-        differences: per class, positive minus negative score of each image.
-        labels: per class, label value of each image (1, 0, -1, NaN); a class may be absent.
-        patients: patient of each image.
-        policy: what -1 and blank stand for; left out by default.
-        scale: the model's g2, which turns a difference into a logit; None for a model without
-            one, whose calibration is then not measured.
-        validation: where F1's thresholds are chosen, or why there is no such place.
-        not_judged: why classes have no labels, where a label map says why.
-        sides: the two scores behind each difference; without them each side's AUC and the
-            contradiction rate are not measured.
-        resamples: bootstrap resamples of the patients.
-        seed: of the bootstrap.
-
-    Returns:
-        ``mean_auc``, ``mean_auc_positive``, ``mean_auc_negative``, ``accuracy``,
-        ``balanced_accuracy``, ``average_precision``, ``ece`` and ``f1`` (means over the classes
-        that have them), ``contradiction_rate`` (of all classes together) and its
-        ``contradiction_chance``, ``interval`` (of each), ``classes`` (the same, counts,
-        ``threshold`` and ``reliability``, per class), ``refused`` (classes with one label value
-        only, with their counts).
-
-    Raises:
-        UserError: no class has both label values.
-    """
-    policy = policy or LabelPolicy()
-    truth: dict[str, Floats] = {}
-    counts: dict[str, dict[str, int]] = {}
-    refused: dict[str, dict[str, Any]] = {}
-    for name, difference in differences.items():
-        values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
-        judged = policy.apply(values)
-        counts[name] = _counts(values, judged)
-        if counts[name]["positive"] and counts[name]["negative"]:
-            truth[name] = judged
-        else:
-            reason = ONE_VALUE
-            if name not in labels:
-                reason = (not_judged or {}).get(name, NO_COLUMN)
-            refused[name] = {"reason": reason, **counts[name]}
-            if sides is not None and name in sides.contradictions:
-                rate = float(sides.contradictions[name].mean())
-                refused[name]["contradiction_rate"] = rate
-    if not truth:
-        found = "; ".join(
-            f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
-        )
-        raise UserError(
-            f"Zero-shot classification needs images with both labels of a class, and none has "
-            f"them ({found}); evaluate a split with labels, or another label policy."
-        )
-    chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
-    chosen_at = {name: _threshold(name, validation, policy) for name in truth}
-    bounds = {name: t["value"] for name, t in chosen_at.items() if "value" in t}
-    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds, sides)
-    intervals = bootstrap_intervals(
-        lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides),
-        patients,
-        resamples=resamples,
-        seed=seed,
-    )
-    means = [name for name in MEANS if name in point]
-    chance = {} if sides is None else {"contradiction_chance": sides.chance}
-    return {
-        **{name: float(point[name][0]) for name in means},
-        **chance,
-        "interval": {name: intervals[name] for name in means},
-        "classes": {
-            name: {
-                # The plain, unweighted definition; the weighted one gives the same.
-                "auc": auc(truth[name][known] == 1, chosen[name][known]),
-                **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
-                "interval": {m: intervals[f"{name}/{m}"] for m in own},
-                "threshold": chosen_at[name],
-                "reliability": (
-                    []
-                    if scale is None
-                    else reliability(truth[name][known] == 1, sigmoid(scale * chosen[name][known]))
-                ),
-                **counts[name],
-            }
-            for name in truth
-            for known in (~np.isnan(truth[name]),)
-            for own in ([m for m in CLASS_METRICS if f"{name}/{m}" in point],)
-        },
-        "refused": refused,
-    }
-
-
-def _counts(values: Floats, judged: Floats) -> dict[str, int]:
-    return {
-        "images": len(judged),
-        "positive": int((judged == 1).sum()),
-        "negative": int((judged == 0).sum()),
-        "uncertain": int((values == -1).sum()),
-        "blank": int(np.isnan(values).sum()),
-        "left_out": int(np.isnan(judged).sum()),
-    }
-
-
-def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> dict[str, Any]:
-    """The threshold of best F1 on the validation images, or the reason for none."""
-    if isinstance(validation, str):
-        return {"reason": validation}
-    if name not in validation.labels:
-        return {"reason": "no such label column on the images to choose a threshold on"}
-    values = np.asarray(validation.labels[name], dtype=np.float64)
-    judged = policy.apply(values)
-    counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
-    known = ~np.isnan(judged)
-    if not (judged == 1).any() or not (judged == 0).any():
-        return {"reason": "one label value only on the images to choose a threshold on", **counts}
-    value, f1 = best_threshold(judged[known] == 1, validation.differences[name][known])
-    return {"value": value, "f1_there": f1, **counts}
 
 
 class ZeroShot(Protocol):

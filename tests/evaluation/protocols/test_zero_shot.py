@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.prompt_scores import prompt_differences
-from medclip_debias.evaluation.protocols.zero_shot import LabelPolicy, zero_shot
+from medclip_debias.evaluation.zero_shot import prompt_differences, zero_shot
 
 NAN = float("nan")
 

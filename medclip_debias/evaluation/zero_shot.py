@@ -1,0 +1,408 @@
+"""Zero-shot classification from scores to metrics: what the two sides of each class say of images.
+
+Per class, a positive and a negative score: the mean over that side's prompts of the trained
+image-sentence similarity. The decision is the larger one (a tie counts as negative); AUC and
+average precision are on the difference d, calibration on ``sigmoid(g2 d)``.
+
+A model that ranks images by "X" may not understand "no X" at all (CARZero on ChestX-ray14: AUC
+.81 from the positive prompts alone, .43 from the negative ones), and the difference of the two
+hides it. So both sides are kept, and measured each for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.prompts import PromptSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_auc, weighted_mean
+from medclip_debias.evaluation.classification import (
+    best_threshold,
+    reliability,
+    sigmoid,
+    weighted_average_precision,
+    weighted_ece,
+    weighted_f1,
+)
+from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.protocol import Draw, Skipped
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
+AUCS = {
+    "auc": "mean_auc",
+    "auc_positive": "mean_auc_positive",
+    "auc_negative": "mean_auc_negative",
+}
+CONTRADICTION = "contradiction_rate"
+AVERAGED = (*AUCS, "accuracy", "balanced_accuracy", "average_precision", "ece", "f1")
+CLASS_METRICS = (*AVERAGED, CONTRADICTION)
+"""Metrics of one class."""
+MEANS = (*(AUCS.get(name, name) for name in AVERAGED), CONTRADICTION)
+"""The same over the classes: means, and for contradictions the sum."""
+MULTICLASS_RULE = (
+    "One image counts when exactly one of the classes is 1 and every other is 0 or blank; an "
+    "uncertain label (-1) of another class leaves it out. A list of images, when given, says "
+    "itself. The answer is the class whose positive prompts score highest on average."
+)
+
+
+# ------------------------------------------------------------------------ prompts to scores
+
+
+def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> dict[str, Floats]:
+    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``.
+
+    Args:
+        scores: ``[images, texts]`` in the order of ``prompts.texts``.
+        prompts: the prompt set.
+        side: whose prompts.
+    """
+    column = {text: number for number, text in enumerate(prompts.texts)}
+    return {
+        # In one order, so that sides with the same prompts score the same to the last bit.
+        name: scores[:, sorted(column[text] for text in getattr(sides, side))].mean(axis=1)
+        for name, sides in prompts.classes.items()
+    }
+
+
+@dataclass(frozen=True)
+class SideScores:
+    """The two scores of each class: ``[images]`` by class, the same classes on both sides.
+
+    Attributes:
+        positive: mean score of the class's positive prompts.
+        negative: mean score of its negative ones.
+        shared: whether two of the sides have the same prompts, so that their scores are equal.
+    """
+
+    positive: Mapping[str, Floats]
+    negative: Mapping[str, Floats]
+    shared: bool = False
+
+    @classmethod
+    def of(cls, scores: Floats, prompts: PromptSet) -> Self:
+        """From scores ``[images, texts]`` in the order of ``prompts.texts``."""
+        sides = [
+            frozenset(side) for c in prompts.classes.values() for side in (c.positive, c.negative)
+        ]
+        positive, negative = (class_scores(scores, prompts, s) for s in ("positive", "negative"))
+        return cls(positive, negative, shared=len(set(sides)) < len(sides))
+
+    @cached_property
+    def differences(self) -> dict[str, Floats]:
+        """Positive minus negative score of each class: ``[images]``."""
+        return {name: score - self.negative[name] for name, score in self.positive.items()}
+
+    @cached_property
+    def contradictions(self) -> dict[str, Bools]:
+        """Which images contradict themselves on each class ``[images]``; empty for one class.
+
+        An image does when both sides of the class score strictly higher than either side of every
+        other class: of all that could be said of it, the model finds "X" and "no X" the likeliest.
+        No image does so on two classes.
+        """
+        names = list(self.positive)
+        if len(names) < 2:
+            return {}
+        sides = np.stack([[self.positive[name], self.negative[name]] for name in names])
+        lowest, highest = sides.min(axis=1), sides.max(axis=1)  # [classes, images]
+        return {
+            name: lowest[place] > np.delete(highest, place, axis=0).max(axis=0)
+            for place, name in enumerate(names)
+        }
+
+    @property
+    def chance(self) -> float | None:
+        """Contradiction rate of scores in random order: ``1 / (2 classes - 1)``.
+
+        Whichever of the sides is first, one of the others is its opposite. None for one class, and
+        where two sides have the same prompts.
+        """
+        count = len(self.positive)
+        return 1 / (2 * count - 1) if count > 1 and not self.shared else None
+
+
+def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
+    """Positive minus negative score of each class: ``[images]``; see `class_scores`."""
+    return SideScores.of(scores, prompts).differences
+
+
+# ----------------------------------------------------------------------- scores to metrics
+
+
+def class_statistics(
+    differences: Mapping[str, Floats],
+    truth: Mapping[str, Floats],
+    weights: Floats,
+    scale: float | None,
+    thresholds: Mapping[str, float],
+    sides: SideScores | None = None,
+) -> dict[str, Floats]:
+    """Every metric under each row of ``weights [b, images]``: ``[b]`` by name.
+
+    Args:
+        differences: per class, positive minus negative score of each image.
+        truth: per class, 1, 0 or NaN (left out) of each image; both values occur.
+        weights: how often each image counts.
+        scale: from difference to logit; None for no calibration error.
+        thresholds: per class, where F1's decision lies; a class without one has no F1.
+        sides: the scores behind the differences, also of classes without truth, whose prompts
+            compete with the others'; None for none of what needs them.
+
+    Returns:
+        ``CLASS/METRIC`` for each of `CLASS_METRICS`, and `MEANS` over the classes.
+    """
+    result: dict[str, Floats] = {}
+    for name, difference in differences.items():
+        known = ~np.isnan(truth[name])
+        positive, value, w = truth[name][known] == 1, difference[known], weights[:, known]
+        right = (value > 0) == positive
+        result[f"{name}/auc"] = weighted_auc(positive, value, w)
+        if sides is not None:
+            by_side = sides.positive[name][known], -sides.negative[name][known]
+            result[f"{name}/auc_positive"] = weighted_auc(positive, by_side[0], w)
+            result[f"{name}/auc_negative"] = weighted_auc(positive, by_side[1], w)
+            if name in sides.contradictions:
+                contradicted = sides.contradictions[name]
+                result[f"{name}/{CONTRADICTION}"] = weighted_mean(contradicted, weights)
+        result[f"{name}/accuracy"] = weighted_mean(right, w)
+        halves = [weighted_mean(right[half], w[:, half]) for half in (positive, ~positive)]
+        result[f"{name}/balanced_accuracy"] = (halves[0] + halves[1]) / 2
+        result[f"{name}/average_precision"] = weighted_average_precision(positive, value, w)
+        if scale is not None:
+            result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
+        if name in thresholds:
+            result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
+    for metric in AVERAGED:
+        found = [result[f"{n}/{metric}"] for n in differences if f"{n}/{metric}" in result]
+        if found:
+            result[AUCS.get(metric, metric)] = np.mean(found, axis=0)
+    if sides is not None and sides.contradictions:
+        every = np.any(list(sides.contradictions.values()), axis=0)
+        result[CONTRADICTION] = weighted_mean(every, weights)
+    return result
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Scores and labels of other images, on which the thresholds of F1 are chosen."""
+
+    differences: Mapping[str, Floats]
+    labels: Mapping[str, Floats]
+
+
+def zero_shot(
+    differences: Mapping[str, Floats],
+    labels: Mapping[str, Floats],
+    patients: Sequence[str],
+    *,
+    policy: LabelPolicy | None = None,
+    scale: float | None = 1.0,
+    validation: Validation | str = "no images to choose a threshold on",
+    not_judged: Mapping[str, str] | None = None,
+    sides: SideScores | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Metrics per class and their means over the classes, with intervals.
+
+    Args:
+        differences: per class, positive minus negative score of each image.
+        labels: per class, label value of each image (1, 0, -1, NaN); a class may be absent.
+        patients: patient of each image.
+        policy: what -1 and blank stand for; left out by default.
+        scale: the model's g2, which turns a difference into a logit; None for a model without
+            one, whose calibration is then not measured.
+        validation: where F1's thresholds are chosen, or why there is no such place.
+        not_judged: why classes have no labels, where a label map says why.
+        sides: the two scores behind each difference; without them each side's AUC and the
+            contradiction rate are not measured.
+        resamples: bootstrap resamples of the patients.
+        seed: of the bootstrap.
+
+    Returns:
+        ``mean_auc``, ``mean_auc_positive``, ``mean_auc_negative``, ``accuracy``,
+        ``balanced_accuracy``, ``average_precision``, ``ece`` and ``f1`` (means over the classes
+        that have them), ``contradiction_rate`` (of all classes together) and its
+        ``contradiction_chance``, ``interval`` (of each), ``classes`` (the same, counts,
+        ``threshold`` and ``reliability``, per class), ``refused`` (classes with one label value
+        only, with their counts).
+
+    Raises:
+        UserError: no class has both label values.
+    """
+    policy = policy or LabelPolicy()
+    truth: dict[str, Floats] = {}
+    counts: dict[str, dict[str, int]] = {}
+    refused: dict[str, dict[str, Any]] = {}
+    for name, difference in differences.items():
+        values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
+        judged = policy.apply(values)
+        counts[name] = _counts(values, judged)
+        if counts[name]["positive"] and counts[name]["negative"]:
+            truth[name] = judged
+        else:
+            reason = ONE_VALUE
+            if name not in labels:
+                reason = (not_judged or {}).get(name, NO_COLUMN)
+            refused[name] = {"reason": reason, **counts[name]}
+            if sides is not None and name in sides.contradictions:
+                rate = float(sides.contradictions[name].mean())
+                refused[name]["contradiction_rate"] = rate
+    if not truth:
+        found = "; ".join(
+            f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
+        )
+        raise UserError(
+            f"Zero-shot classification needs images with both labels of a class, and none has "
+            f"them ({found}); evaluate a split with labels, or another label policy."
+        )
+    chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
+    chosen_at = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in chosen_at.items() if "value" in t}
+    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds, sides)
+    intervals = bootstrap_intervals(
+        lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides),
+        patients,
+        resamples=resamples,
+        seed=seed,
+    )
+    means = [name for name in MEANS if name in point]
+    chance = {} if sides is None else {"contradiction_chance": sides.chance}
+    return {
+        **{name: float(point[name][0]) for name in means},
+        **chance,
+        "interval": {name: intervals[name] for name in means},
+        "classes": {
+            name: {
+                # The plain, unweighted definition; the weighted one gives the same.
+                "auc": auc(truth[name][known] == 1, chosen[name][known]),
+                **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
+                "interval": {m: intervals[f"{name}/{m}"] for m in own},
+                "threshold": chosen_at[name],
+                "reliability": (
+                    []
+                    if scale is None
+                    else reliability(truth[name][known] == 1, sigmoid(scale * chosen[name][known]))
+                ),
+                **counts[name],
+            }
+            for name in truth
+            for known in (~np.isnan(truth[name]),)
+            for own in ([m for m in CLASS_METRICS if f"{name}/{m}" in point],)
+        },
+        "refused": refused,
+    }
+
+
+def _counts(values: Floats, judged: Floats) -> dict[str, int]:
+    return {
+        "images": len(judged),
+        "positive": int((judged == 1).sum()),
+        "negative": int((judged == 0).sum()),
+        "uncertain": int((values == -1).sum()),
+        "blank": int(np.isnan(values).sum()),
+        "left_out": int(np.isnan(judged).sum()),
+    }
+
+
+def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> dict[str, Any]:
+    """The threshold of best F1 on the validation images, or the reason for none."""
+    if isinstance(validation, str):
+        return {"reason": validation}
+    if name not in validation.labels:
+        return {"reason": "no such label column on the images to choose a threshold on"}
+    values = np.asarray(validation.labels[name], dtype=np.float64)
+    judged = policy.apply(values)
+    counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
+    known = ~np.isnan(judged)
+    if not (judged == 1).any() or not (judged == 0).any():
+        return {"reason": "one label value only on the images to choose a threshold on", **counts}
+    value, f1 = best_threshold(judged[known] == 1, validation.differences[name][known])
+    return {"value": value, "f1_there": f1, **counts}
+
+
+# -------------------------------------------------------------------------- several classes
+
+
+def exclusive_classes(labels: Mapping[str, Floats], classes: Sequence[str]) -> NDArray[np.intp]:
+    """Number of the one positive class of each image, -1 where there is not exactly one.
+
+    Args:
+        labels: per class, values 1, 0, -1 or NaN of each image.
+        classes: classes in order; one that has no labels is never positive.
+    """
+    count = len(next(iter(labels.values())))
+    values = np.stack([labels.get(name, np.full(count, np.nan)) for name in classes], axis=1)
+    single = ((values == 1).sum(axis=1) == 1) & ~(values == -1).any(axis=1)
+    return np.where(single, (values == 1).argmax(axis=1), -1)
+
+
+def multiclass_accuracy(
+    scores: Floats,
+    truth: NDArray[np.integer],
+    classes: Sequence[str],
+    patients: Sequence[str],
+    draw: Draw,
+) -> dict[str, Any]:
+    """Accuracy of the highest-scoring class.
+
+    Where several classes share the highest score, each gets an equal share of the prediction.
+
+    Args:
+        scores: mean score of each class's positive prompts ``[images, classes]``.
+        truth: number of each image's class.
+        classes: names.
+        patients: patient of each image.
+        draw: resamples of the patients.
+
+    Returns:
+        ``accuracy``, ``balanced_accuracy`` (mean over the classes that have images),
+        ``interval``, ``chance``, ``images``, ``classes`` (images and recall of each) and
+        ``confusion`` (rows the truth, columns the predictions).
+
+    Raises:
+        Skipped: fewer than two classes have images.
+    """
+    best = scores == scores.max(axis=1, keepdims=True)
+    predicted = best / best.sum(axis=1, keepdims=True)
+    hits = predicted[np.arange(len(truth)), truth]
+    present = [number for number in range(len(classes)) if (truth == number).any()]
+    if len(present) < 2:
+        raise Skipped(
+            "Multi-class accuracy needs images of at least two classes; there are "
+            + ", ".join(f"{(truth == n).sum()} of {name}" for n, name in enumerate(classes))
+            + "."
+        )
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        recalls = [weighted_mean(hits[truth == n], weights[:, truth == n]) for n in present]
+        return {
+            "accuracy": weighted_mean(hits, weights),
+            "balanced_accuracy": np.mean(recalls, axis=0),
+        }
+
+    point = statistics(np.ones((1, len(truth))))
+    return {
+        **{name: float(values[0]) for name, values in point.items()},
+        "interval": bootstrap_intervals(statistics, patients, **draw.keywords),
+        "chance": 1 / len(classes),
+        "images": len(truth),
+        "classes": {
+            name: {
+                "images": int((truth == number).sum()),
+                "recall": float(hits[truth == number].mean()) if number in present else None,
+            }
+            for number, name in enumerate(classes)
+        },
+        "confusion": [predicted[truth == n].sum(axis=0).tolist() for n in range(len(classes))],
+    }
