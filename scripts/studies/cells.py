@@ -50,8 +50,8 @@ def cells_of(folder: Path) -> pd.DataFrame:
     Raises:
         UserError: the folder holds no grid, or a cell's items are gone.
     """
-    parts = []
-    for row in results_of(folder)["rows"]:
+    parts, results = [], results_of(folder)
+    for row in results["rows"]:
         path = folder / "runs" / row["folder"] / "items" / "zero_shot.parquet"
         if not path.is_file():
             raise UserError(f"{path}: is missing; run the grid's experiment again.")
@@ -62,7 +62,7 @@ def cells_of(folder: Path) -> pd.DataFrame:
             scores = {own: items[f"{kept}.{name}"] for own, kept in SCORES.items()}
             ranks = {own: values.rank(method="dense") - 1 for own, values in scores.items()}
             part = items[["item", "patient"]].assign(
-                grid=folder.name,
+                grid=results["settings"]["name"],
                 setting=row["setting"],
                 method=row["method"],
                 seed=row["seed"],

@@ -55,7 +55,8 @@ def grid(tmp_path):
                 content["label.Edema"] = np.where(np.arange(40) < 2, np.nan, labels)
                 pd.DataFrame(content).to_parquet(folder / "zero_shot.parquet")
                 rows.append({"setting": setting, "method": method, "seed": seed, "folder": name})
-    results = {"rows": rows, "figures": {"contrasts": []}}
+    figures, settings = {"contrasts": []}, {"name": "small"}
+    results = {"rows": rows, "figures": figures, "settings": settings}
     (tmp_path / "results.json").write_text(json.dumps(results))
     return tmp_path
 
@@ -63,6 +64,7 @@ def grid(tmp_path):
 def test_every_auc_follows_from_the_table(grid):
     table = cells_of(grid)
     assert len(table) == 8 * 38
+    assert set(table["grid"]) == {"small"}
     for score in ("both", "positive", "negative"):
         found = differences(table, "good", "bad", score, draws=10)
         for setting, (seeds, drawn) in found.items():
