@@ -21,7 +21,7 @@ RUNS = (
     *("mimic_cxr/base", "mimic_cxr/debiased", "mimic_cxr/radzero_recipe", "openi/base"),
     *("phantom/base", "phantom/demo", "real_cxr/smoke"),
 )
-ELSEWHERE = {"experiments", "studies"}  # they have tests of their own
+ELSEWHERE = {"clusters", "experiments", "studies"}  # they have tests of their own
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:

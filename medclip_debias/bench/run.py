@@ -36,6 +36,7 @@ from medclip_debias.bench.record import (
 from medclip_debias.bench.sets import PLACES, CardImages, Recipe, card_images
 from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.config import Preprocessing, validate
+from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError, did_you_mean
@@ -47,6 +48,7 @@ from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.provenance import versions
 from medclip_debias.evaluation.zero_shot import ONE_VALUE
 from medclip_debias.files import atomic_folder, read_json_or_none, write_json, write_text
+from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.training.lock import holder_of, locked
 
@@ -78,6 +80,8 @@ class How:
         batch_size: images encoded at a time.
         workers: processes that prepare; all processors by default.
         again: measure anew what is done, too, from the vectors that are kept.
+        cluster: where models are run, one a worker, instead of one after the other here; see
+            `medclip_debias.data.executor.map_pieces`.
         bars: progress bars.
         say: takes sentences on what happens.
     """
@@ -87,6 +91,7 @@ class How:
     batch_size: int = 32
     workers: int | None = None
     again: bool = False
+    cluster: str | None = None
     bars: Bars = silent
     say: Say = lambda _: None
 
@@ -142,10 +147,64 @@ def bench(
     if not there:
         return outcome
     with _held(out):
-        clock = _Clock(len(folders) * len(there), how.say)
-        for name, folder in folders.items():
-            _Model(name, folder, out, how, outcome, clock).run(there, places)
+        if how.cluster is None:
+            clock = _Clock(len(folders) * len(there), how.say)
+            for name, folder in folders.items():
+                _Model(name, folder, out, how, outcome, clock).run(there, places)
+        else:
+            _on_cluster(how.cluster, folders, there, places, out, how, outcome)
     return outcome
+
+
+def _on_cluster(
+    cluster: str,
+    folders: Mapping[str, Path],
+    cards: Sequence[Card],
+    places: Mapping[str, Path],
+    out: Path,
+    how: How,
+    outcome: Outcome,
+) -> None:
+    """Every model in a worker of its own; first the sets, each once, for models share them."""
+    recipes: dict[str, Recipe] = {}
+    for folder in folders.values():
+        for card in cards:
+            with suppress(UserError):  # the model's own run names it
+                recipe = Recipe.of(card, places[card.full_name], expected_images(folder))
+                recipes[recipe.key] = recipe
+    sets = [(recipe, out / CACHE, how.workers) for recipe in recipes.values()]
+    with how.bars("Sets") as bar:
+        for number, _ in enumerate(map_pieces(_prepare, sets, cluster=cluster), start=1):
+            bar(number, len(sets))
+    quiet = replace(how, bars=silent, say=_unsaid)
+    jobs = [(name, folder, out, quiet, cards, places) for name, folder in folders.items()]
+    for part, sentences in map_pieces(_run_model, jobs, cluster=cluster):
+        outcome.records |= part.records
+        outcome.fresh |= part.fresh
+        outcome.not_run |= part.not_run
+        for sentence in sentences:
+            how.say(sentence)
+
+
+def _prepare(job: tuple[Recipe, Path, int | None]) -> None:
+    recipe, cache, workers = job
+    with suppress(UserError):  # the model's own run names it
+        recipe.make(cache, workers, None, None)
+
+
+def _run_model(
+    job: tuple[str, Path, Path, How, Sequence[Card], Mapping[str, Path]],
+) -> tuple[Outcome, list[str]]:
+    name, folder, out, how, cards, places = job
+    outcome, sentences = Outcome(), list[str]()
+    how = replace(how, say=sentences.append)
+    clock = _Clock(len(cards), sentences.append)
+    _Model(name, folder, out, how, outcome, clock).run(cards, places)
+    return outcome, sentences
+
+
+def _unsaid(_: str) -> None:
+    pass
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 from medclip_debias.cli.common import (
     EVALUATION,
     AsJson,
+    Cluster,
     Seed,
     Verbs,
     app,
@@ -66,6 +67,7 @@ def run(
     again: Annotated[
         bool, typer.Option("--again", help="Measure what is done anew, from the kept vectors.")
     ] = False,
+    cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -83,6 +85,7 @@ def run(
         batch_size,
         workers,
         again,
+        cluster,
         bars=silent if as_json else progress,
         say=(lambda _: None) if as_json else note,
     )

@@ -136,6 +136,10 @@ RunFile = Annotated[
     Path,
     typer.Argument(help="YAML file, a name that `config list` shows, or the folder of a run."),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 Prompts = Annotated[
     str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EXPERIMENTS, AsJson, app, note, progress, show
+from medclip_debias.cli.common import EXPERIMENTS, AsJson, Cluster, app, note, progress, show
 
 
 @app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
@@ -22,6 +22,7 @@ def experiment(
         Path | None, typer.Option("--out", help="Folder; default runs/experiments/NAME.")
     ] = None,
     workers: Annotated[int, typer.Option(help="Cells trained side by side.", min=1)] = 1,
+    cluster: Cluster = None,
     planned: Annotated[
         bool, typer.Option("--plan", help="Only predict the time and write each cell's run.yaml.")
     ] = False,
@@ -43,6 +44,7 @@ def experiment(
             settings or [],
             out=out,
             workers=workers,
+            cluster=cluster,
             planned=planned,
             others=reuse or (),
             progress=advance,

@@ -25,6 +25,7 @@ def run_grid(
     *,
     out: Path | None = None,
     workers: int = 1,
+    cluster: str | None = None,
     planned: bool = False,
     others: Sequence[Path] = (),
     progress: Progress | None = None,
@@ -38,6 +39,8 @@ def run_grid(
         out: folder; default ``runs/experiments/NAME``. Beside what `run_experiment` writes it gets
             ``runs/``, a run folder for each cell with its ``run.yaml``, and ``tables.tex``.
         workers: cells trained side by side.
+        cluster: where cells are trained instead of here: the address of a Dask scheduler, or a
+            file of Slurm jobs (`medclip_debias.data.executor.map_pieces`).
         planned: only predict, and write every ``run.yaml``: a cell may then be trained by
             ``train`` on another machine of the same disk, and is evaluated here afterwards.
         others: folders of other grids, whose cells are taken where they are the same.
@@ -87,7 +90,13 @@ def run_grid(
             "runs": runs,
         }
     results = run_experiment(
-        experiment, folder, workers=workers, progress=progress, say=say, ahead=ahead
+        experiment,
+        folder,
+        workers=workers,
+        progress=progress,
+        say=say,
+        ahead=ahead,
+        cluster=cluster,
     )
     write_text(folder / "tables.tex", _latex(experiment.tables))
     return results | {"page": str(folder / "page.md"), "html": str(folder / "page.html")}

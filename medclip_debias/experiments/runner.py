@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from medclip_debias import __version__
-from medclip_debias.data.parallel import cpus, ordered
+from medclip_debias.data.executor import map_pieces
+from medclip_debias.data.parallel import cpus
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import html_page, page, tables
@@ -99,6 +100,7 @@ def run_experiment(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
     ahead: Plan | None = None,
+    cluster: str | None = None,
 ) -> dict[str, Any]:
     """Run an experiment in the folder ``out``; a run that was stopped resumes there.
 
@@ -111,6 +113,7 @@ def run_experiment(
         progress: called with what is done and what there is to do, of inputs and cells.
         say: called with one line: the predicted time.
         ahead: what `plan` found; by default it is asked.
+        cluster: where cells are measured; see `medclip_debias.data.executor.map_pieces`.
 
     Returns:
         The content of ``results.json``.
@@ -124,13 +127,13 @@ def run_experiment(
     ahead = ahead or plan(experiment, out, workers)
     if say:
         say(prediction(experiment, ahead))
-    joined = _measured(experiment, out, ahead, progress)
+    joined = _measured(experiment, out, ahead, progress, cluster)
     followers = experiment.follow_up([values for values, _ in joined])
     if followers:
         after = plan(experiment, out, workers, followers)
         if say:
             say(f"{name}: {len(followers)} cells follow, about {_duration(after.seconds)}")
-        joined += _measured(experiment, out, after, progress)
+        joined += _measured(experiment, out, after, progress, cluster)
     rows = [values for values, _ in joined]
     seconds = sum(seconds for _, seconds in joined)
     return _write(experiment, rows, out, seconds, type(experiment).version, __version__)
@@ -198,7 +201,11 @@ def _write(
 
 
 def _measured(
-    experiment: Experiment, out: Path, ahead: Plan, progress: Progress | None
+    experiment: Experiment,
+    out: Path,
+    ahead: Plan,
+    progress: Progress | None,
+    cluster: str | None,
 ) -> list[tuple[Row, float]]:
     """Measure what is missing of a plan; every cell joined with its values, and its seconds."""
     missing = [ahead.cells[n] for n in ahead.missing]
@@ -206,13 +213,21 @@ def _measured(
     jobs = [(experiment, cell, str(_path(experiment, out, cell))) for cell in missing]
     total = len(sharing) + len(jobs)
     done = 0
-    for _ in ordered(_make_shared, sharing, min(ahead.workers, max(1, len(sharing)))):
+    processes = min(ahead.workers, max(1, len(sharing)))
+    for _ in map_pieces(_make_shared, sharing, processes, cluster=cluster if sharing else None):
         done += 1
         if progress:
             progress(done, total)
-    workers = max(1, min(ahead.workers, len(jobs)))
+    workers = 1 if cluster else max(1, min(ahead.workers, len(jobs)))
     failed: list[str] = []
-    measuring = ordered(_measure, jobs, workers, start=experiment.begin, start_args=(workers,))
+    measuring = map_pieces(
+        _measure,
+        jobs,
+        workers,
+        cluster=cluster if jobs else None,
+        start=experiment.begin,
+        start_args=(workers,),
+    )
     for number, failure in enumerate(measuring, start=1):
         if failure is not None:
             failed.append(failure)

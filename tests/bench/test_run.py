@@ -465,6 +465,22 @@ class TestWhatCannotBeRun:
             find_card("phantom/zero-shot@7")
 
 
+def test_models_run_on_a_cluster_as_here(done, models, data, tmp_path):
+    """A real scheduler and two worker processes on loopback."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        how = replace(HOW, cluster=cluster.scheduler_address)
+        out = with_sets(done, tmp_path)
+        outcome = bench(list(map(str, models)), [ZERO_SHOT], data, out, how)
+    assert not outcome.not_run
+    assert outcome.fresh == {(name, ZERO_SHOT.full_name) for name in ("one", "two")}
+    for key, record in outcome.records.items():
+        assert record.metrics == done[1].records[key].metrics
+        assert record.judged == done[1].records[key].judged
+
+
 def test_the_verbs_around_it(data, capsys):
     assert command(["bench", "list", "--data", str(data)]) == 0
     assert "phantom/zero-shot@1" in capsys.readouterr().out

@@ -170,3 +170,17 @@ def test_the_page_points_to_the_files_beside_it(tmp_path, roots):
 def test_what_is_measured_does_not_take_the_place_of_a_setting():
     row = joined_row({"loss": {"kind": "infonce"}, "seed": 1}, {"loss": 2.5, "auc": 0.8})
     assert row == {"loss": {"kind": "infonce"}, "seed": 1, "measured loss": 2.5, "auc": 0.8}
+
+
+def test_cells_are_measured_on_a_cluster_as_here(tmp_path, roots):
+    """A real scheduler and two worker processes on loopback."""
+    distributed = pytest.importorskip("distributed")
+    here = run_experiment(roots, tmp_path / "here")
+    other = Roots(inputs=tmp_path / "other")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        there = run_experiment(other, tmp_path / "there", cluster=cluster.scheduler_address)
+    assert there["rows"] == here["rows"]
+    names = sorted(path.name for path in (tmp_path / "here" / "cells").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "there" / "cells").iterdir())

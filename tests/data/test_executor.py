@@ -1,0 +1,180 @@
+"""Pieces on processes and on a real Dask scheduler: the same bytes, whoever is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from medclip_debias.data import executor
+from medclip_debias.data.executor import map_pieces
+from medclip_debias.errors import UserError
+from medclip_debias.files import atomic_file
+
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])]),
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "50",
+}
+
+
+def chunk(piece):
+    """Write a chunk that follows from its piece alone, in some time."""
+    folder, number = piece
+    content = b""
+    for _ in range(20):
+        content += hashlib.sha256(content + str(number).encode()).digest()
+        time.sleep(0.005)
+    with atomic_file(folder / f"{number}.chunk") as temporary:
+        temporary.write_bytes(content)
+    return number, hashlib.sha256(content).hexdigest()
+
+
+def fail(number):
+    raise UserError(f"piece {number}: is damaged; make it again.")
+
+
+def where(relative):
+    return Path(relative).read_text()
+
+
+def end(number):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def remember(folder, text):
+    with (folder / f"started-{os.getpid()}").open("a") as file:
+        file.write(text)
+
+
+class Cluster:
+    """A scheduler and three workers, each a process of its own, on loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._processes = folder, []
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
+        file = folder / "scheduler.json"
+        for _ in range(600):
+            if file.exists() and file.read_text().strip().endswith("}"):
+                break
+            time.sleep(0.1)
+        import json
+
+        self.address = json.loads(file.read_text())["address"]
+        self.workers = [self.worker() for _ in range(3)]
+
+    def _start(self, kind: str, *words: str) -> subprocess.Popen[bytes]:
+        file = ["--scheduler-file", str(self._folder / "scheduler.json")]
+        command = [sys.executable, "-m", "dask", kind, *words, *file, "--no-dashboard"]
+        process = subprocess.Popen(
+            command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._processes.append(process)
+        return process
+
+    def worker(self) -> subprocess.Popen[bytes]:
+        return self._start("worker", "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
+
+    def kill_one(self, rng: random.Random) -> None:
+        """End a worker as lack of memory would, and start another."""
+        number = rng.randrange(len(self.workers))
+        self.workers[number].kill()
+        self.workers[number].wait()
+        self.workers[number] = self.worker()
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """One for all tests below, the last of which ends it."""
+    pytest.importorskip("distributed")
+    found = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield found
+    found.end()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_processes_of_this_machine_by_default(tmp_path, workers):
+    found = list(map_pieces(chunk, [(tmp_path, n) for n in range(10)], workers))
+    assert [number for number, _ in found] == list(range(10))
+
+
+def test_killed_workers_of_a_cluster_change_no_byte(cluster, tmp_path):
+    """Ten kills at random moments of sixty pieces; every piece is there once, in order."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    expected = list(map_pieces(chunk, [(ours, n) for n in range(60)]))
+    rng, over, kills = random.Random(4), threading.Event(), []
+
+    def killing():
+        while not over.wait(rng.uniform(0.1, 0.6)) and len(kills) < 10:
+            cluster.kill_one(rng)
+            kills.append(time.monotonic())
+
+    killer = threading.Thread(target=killing)
+    killer.start()
+    try:
+        pieces = [(theirs, n) for n in range(60)]
+        found = list(map_pieces(chunk, pieces, cluster=cluster.address))
+    finally:
+        over.set()
+        killer.join()
+    assert kills
+    assert found == expected
+    names = sorted(path.name for path in ours.iterdir() if not path.name.startswith("."))
+    assert [path for path in names if not (theirs / path).exists()] == []
+    assert all((ours / name).read_bytes() == (theirs / name).read_bytes() for name in names)
+
+
+def test_a_cluster_works_in_the_folder_of_the_command_and_starts_once(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("here.txt").write_text("here")
+    words = {"start": remember, "start_args": (tmp_path, "x")}
+    found = list(map_pieces(where, ["here.txt"] * 12, cluster=cluster.address, **words))
+    assert found == ["here"] * 12
+    started = list(tmp_path.glob("started-*"))
+    assert 1 <= len(started) <= 3
+    assert {path.read_text() for path in started} == {"x"}
+
+
+def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor, "TIMEOUT", 2.0)
+    with pytest.raises(UserError, match="piece 0: is damaged; make it again"):
+        list(map_pieces(fail, range(5), cluster=cluster.address))
+    with pytest.raises(UserError, match="no Dask scheduler answers there"):
+        list(map_pieces(chunk, [(tmp_path, 0)], cluster="tcp://127.0.0.1:1"))
+    for worker in cluster.workers:
+        worker.kill()
+    monkeypatch.setattr(executor, "PATIENCE", 1.0)
+    with pytest.raises(UserError, match="there has been no worker for 1 seconds"):
+        list(map_pieces(chunk, [(tmp_path, 0)], cluster=cluster.address))
+    cluster.worker()
+    monkeypatch.setattr(executor, "PATIENCE", 100.0)
+    pieces = map_pieces(chunk, [(tmp_path, n) for n in range(40)], cluster=cluster.address)
+    next(pieces)
+    cluster.scheduler.kill()
+    with pytest.raises(UserError, match=r"the Dask scheduler was lost .* to resume"):
+        list(pieces)
+
+
+def test_a_file_of_slurm_jobs_is_checked(tmp_path):
+    pytest.importorskip("dask_jobqueue")
+    (tmp_path / "mine.yaml").write_text("jobs: 0\n")
+    with pytest.raises(UserError, match="jobs"):
+        list(map_pieces(chunk, [], cluster=str(tmp_path / "mine.yaml")))
+    with pytest.raises(UserError, match="did you mean 'clusters/slurm'"):
+        list(map_pieces(chunk, [], cluster="clusters/slrum"))
