@@ -24,10 +24,8 @@ from medclip_debias.models.peers.settings import (
     HfClipTextSettings,
     Kind,
     NoTextSettings,
-    PeerPreprocessing,
     PeerSettings,
     RadDinoSettings,
-    published_preprocessing,
 )
 from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer, checked
 
@@ -209,76 +207,3 @@ def _image_size(places: int, patch: int, stated: int | None, where: str) -> int:
             f"image of {size} pixels."
         )
     return size
-
-
-# ------------------------------------------------------------------------------ preprocessing
-
-_FILTERS = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
-"""Pillow's numbers, which ``resample`` holds."""
-
-
-def folder_preprocessing(kind: Kind, folder: Path, image_size: int | None) -> PeerPreprocessing:
-    """What ``preprocessor_config.json`` says of size, filter, cut, mean and sd.
-
-    ``image_size`` is the network's; None where it reads any (DINOv2) and the processor decides.
-
-    NaFlex, which keeps an image's proportions, has black bands here.
-
-    Raises:
-        UserError: there is no such file, or it asks for what is not offered here.
-    """
-    path = folder / "preprocessor_config.json"
-    given = _json(folder, path.name)
-    if image_size is None:
-        image_size = _square(given.get("crop_size", given.get("size")))
-        if image_size is None:
-            raise UserError(f"{path}: names no square 'crop_size'; it is not read.")
-    found = published_preprocessing(kind, image_size)
-    for name in ("do_resize", "do_rescale", "do_normalize"):
-        if given.get(name, True) is not True:
-            raise UserError(f"{path}: '{name}' is off, which is not offered here.")
-    if given.get("do_pad"):
-        raise UserError(f"{path}: 'do_pad' is on, which is not offered here.")
-    if abs(float(given.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-6:
-        raise UserError(f"{path}: grey levels are not divided by 255, which is not offered here.")
-    naflex = "max_num_patches" in given  # resizes to whole patches; here to the square of them
-    size = image_size if naflex else given.get("size", image_size)
-    cut = given.get("do_center_crop", kind != "siglip")
-    crop = _square(given.get("crop_size", image_size)) if cut else image_size
-    short = size.get("shortest_edge") if isinstance(size, Mapping) else None
-    short = size if isinstance(size, int) and kind != "siglip" else short
-    both = None if short else _square(size)
-    if crop != image_size or (both or short or 0) < image_size or bool(short) != bool(cut):
-        raise UserError(
-            f"{path}: its sizes do not end in the {image_size} x {image_size} pixels that the "
-            "network has positions for."
-        )
-    resample = given.get("resample", 2 if naflex else 3)
-    if resample not in _FILTERS:
-        raise UserError(
-            f"{path}: its resample {resample!r} is not offered here; known: "
-            f"{', '.join(f'{n} ({name})' for n, name in _FILTERS.items())}."
-        )
-    prepare = found.prepare.model_copy(
-        update={
-            "size": short or both,
-            "fit": "crop" if short else "pad" if naflex else "squash",
-            "resample": _FILTERS[resample],
-        }
-    )
-    values = found.model_dump() | {"prepare": prepare.model_dump(), "input_size": image_size}
-    for name, own in (("image_mean", "channel_mean"), ("image_std", "channel_std")):
-        said = given.get(name)
-        if isinstance(said, list) and len(said) == 3:
-            values[own] = tuple(float(one) for one in said)
-    return PeerPreprocessing.model_validate(values)
-
-
-def _square(size: Any) -> int | None:
-    """The side of ``{height, width}``, or of one number; None if it is none of a square."""
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Mapping) and size.get("height") == size.get("width"):
-        side = size.get("height")
-        return side if isinstance(side, int) else None
-    return None

@@ -22,7 +22,7 @@ from medclip_debias.models.peers.checkpoint import (
     shape_of,
     summed_channels,
 )
-from medclip_debias.models.peers.folder_models import READERS, folder_preprocessing
+from medclip_debias.models.peers.folder_models import READERS
 from medclip_debias.models.peers.kad_medklip import read_kad, read_medklip
 from medclip_debias.models.peers.licence import licence_line
 from medclip_debias.models.peers.open_clip import (
@@ -33,6 +33,7 @@ from medclip_debias.models.peers.open_clip import (
     read_open_clip,
 )
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.readers import (
     POOLER,
     POSITIONS,
@@ -200,7 +201,8 @@ def _of_folder(
     settings = settings.model_copy(update=_learned_by_loss(published))
     image = settings.image
     size = image.image_size if isinstance(image, HfClipSettings) else None
-    preprocessing = _changed(folder_preprocessing(kind, folder, size), change)
+    processor = folder / "preprocessor_config.json"
+    preprocessing = _changed(read_processor(kind, processor, image_size=size), change)
     names = (path.name, *SIDE_FILES)
     provenance = {
         "imported": {n: file_hash(folder / n) for n in names if (folder / n).is_file()},

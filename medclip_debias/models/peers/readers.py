@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medclip_debias.config import Resample, validate
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.peers.checkpoint import (
     Names,
@@ -26,6 +24,7 @@ from medclip_debias.models.peers.checkpoint import (
     summed_channels,
 )
 from medclip_debias.models.peers.open_clip import Read
+from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Dinov2Settings,
@@ -38,7 +37,6 @@ from medclip_debias.models.peers.settings import (
     SwinSettings,
     ViTSettings,
     WordsTextSettings,
-    published_preprocessing,
 )
 from medclip_debias.models.peers.text import checked
 from medclip_debias.models.text_encoder import (
@@ -360,7 +358,12 @@ def _dinov2(
         (rf"^{re.escape(trunk)}", "image.encoder.trunk."),
         (rf"^{re.escape(blocks)}", "image.blocks.layer."),
     )
-    preprocessing = processor(kind, config, patch)
+    if config is None:
+        raise UserError(
+            "this model needs preprocessor_config.json, which lies beside its weights or its image "
+            "encoder's; name it with --config."
+        )
+    preprocessing = read_processor(kind, config, multiple=patch)
     settings = Dinov2Settings(
         config=network.config,
         image_size=preprocessing.input_size,
@@ -386,61 +389,6 @@ def _attending(
         text=text,
         fusion=FusionSettings(kind="similarity_attention", own_attention=own),
     )
-
-
-_FILTERS: Mapping[int, Resample] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
-
-
-def processor(kind: Kind, path: Path | None, multiple: int = 1) -> PeerPreprocessing:
-    """The preprocessing of a ``preprocessor_config.json`` of transformers.
-
-    Args:
-        kind: whose code reads it.
-        path: the file.
-        multiple: of what the network's side must be.
-
-    Raises:
-        UserError: no file, or one that asks for something else.
-    """
-    if path is None:
-        raise UserError(
-            "this model needs preprocessor_config.json, which lies beside its weights or its image "
-            "encoder's; name it with --config."
-        )
-    content = read_json(path, "give the preprocessor_config.json of the model")
-    size, crop = content.get("size"), content.get("crop_size")
-    size = {"shortest_edge": size} if isinstance(size, int) else size
-    crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
-    mean, std = content.get("image_mean"), content.get("image_std")
-    numbers = isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) == 3
-    if not isinstance(size, dict) or not numbers:
-        raise UserError(f"{path}: holds no size, image_mean and image_std of three channels.")
-    factor, resample = content.get("rescale_factor", 1 / 255), content.get("resample", 3)
-    known = isinstance(factor, float) and abs(factor - 1 / 255) < 1e-6
-    if not isinstance(resample, int) or resample not in _FILTERS or not known:
-        raise UserError(f"{path}: its filter or rescaling is not offered here.")
-    cut = "shortest_edge" in size
-    side = size["shortest_edge"] if cut else size.get("height")
-    inside = crop.get("height") if cut and isinstance(crop, dict) else side
-    square = cut or size.get("width") == side
-    if not isinstance(side, int) or not isinstance(inside, int) or not square:
-        raise UserError(f"{path}: its size is not that of a square.")
-    if inside % multiple or not 0 < inside <= side:
-        raise UserError(f"{path}: an input of {inside} pixels does not fit patches of {multiple}.")
-    fields: dict[str, Any] = {
-        "prepare": {
-            "size": side,
-            "clip": (0, 100),
-            "window": "none",
-            "levels": published_preprocessing(kind).prepare.levels,
-            "fit": "crop" if cut else "squash",
-            "resample": _FILTERS[resample],
-        },
-        "input_size": inside,
-        "channel_mean": mean,
-        "channel_std": std,
-    }
-    return validate(PeerPreprocessing, fields, str(path), "")
 
 
 def swin_config(state: State, where: str) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from medclip_debias.config import (
-    LaterSettings,
     Levels,
     PrepareSettings,
     Preprocessing,
@@ -61,13 +60,11 @@ class PeerPreprocessing(Preprocessing):
     network_resize: Literal["bilinear_corners", "bicubic"] = "bicubic"
 
 
-class ResNetSettings(LaterSettings):
+class ResNetSettings(Settings):
     """ResNet-50 trunk up to ``stage``; ``hidden`` is the width of the projector's middle, if any.
 
     ``stage`` is read by KAD and MedKLIP alone.
     """
-
-    _later: ClassVar = ("stage",)
 
     kind: Literal["resnet50"] = "resnet50"
     hidden: Hidden = 0
@@ -190,7 +187,7 @@ class NoTextSettings(Settings):
     kind: Literal["none"] = "none"
 
 
-class BertSettings(LaterSettings):
+class BertSettings(Settings):
     """BERT, and how one vector is computed from a sentence.
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
@@ -202,8 +199,6 @@ class BertSettings(LaterSettings):
     (``affine_mlp``). AFLoc has ``last4`` over ``positions``, those behind the sentence being zero.
     ``separator`` off: no [SEP] (MedKLIP).
     """
-
-    _later: ClassVar = ("positions", "separator")
 
     kind: Literal["bert"] = "bert"
     config: dict[str, Any]
@@ -234,7 +229,7 @@ class WordsTextSettings(Settings):
     hidden: Hidden = 0
 
 
-class FusionSettings(LaterSettings):
+class FusionSettings(Settings):
     """What scores are computed by where they are no plain cosines (`..fusion`).
 
     ``own_attention``: `SimilarityAttention` has a temperature beside that of the loss. The other
@@ -245,8 +240,6 @@ class FusionSettings(LaterSettings):
     ``norm_inputs``: queries and regions pass the last norm first. ``last_map``: the map is the
     attention of the last layer, and not the mean over all.
     """
-
-    _later: ClassVar = ("book", "norm_inputs", "last_map")
 
     kind: Literal[
         "similarity_attention", "query_attention", "two_spaces", "query_network", "products"
@@ -262,7 +255,7 @@ class FusionSettings(LaterSettings):
     last_map: bool = False
 
 
-class PeerSettings(LaterSettings):
+class PeerSettings(Settings):
     """Architecture of a peer; ``dim`` is the width of the space that its two towers share.
 
     ``score``: by what an image and a sentence are as alike: ``whole``, their two vectors; of
@@ -275,8 +268,6 @@ class PeerSettings(LaterSettings):
     published. One that was trained on here says by what: its ``own`` score, or a similarity of its
     regions.
     """
-
-    _later: ClassVar = ("score", "fusion", "scale", "bias", "similarity")
 
     kind: Kind
     dim: Width

@@ -292,7 +292,7 @@ def test_every_tensor_and_setting_is_accounted_for(siglip, tmp_path):
         processor.write_text(json.dumps(given | change))
         refused(words)
     processor.unlink()
-    refused(r"no preprocessor_config\.json")
+    refused(r"preprocessor_config\.json: there is no such file")
     processor.write_text(json.dumps(given))
     config = json.loads((folder / "config.json").read_text())
     for change, words in (

@@ -22,7 +22,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.ranking import sentence_scores
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.importing import import_model
-from medclip_debias.models.peers.readers import processor
+from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.sentences import stacked
 
 from ..test_text_families import write
@@ -454,18 +454,16 @@ def test_a_file_of_another_layout_is_refused_by_name(biovil_file, bert_folder, t
 )
 def test_a_processor_that_asks_for_something_else_is_refused(changes, sentence, tmp_path):
     with pytest.raises(UserError, match=sentence):
-        processor("conns", write_processor(tmp_path, **changes), 14)
+        read_processor("conns", write_processor(tmp_path, **changes), multiple=14)
 
 
 def test_a_processor_that_pulls_to_a_square_is_followed(tmp_path):
     square = write_processor(tmp_path, size={"height": 42, "width": 42})
-    found = processor("radzero", square, 14)
+    found = read_processor("radzero", square, multiple=14)
     assert (found.prepare.fit, found.prepare.size, found.input_size) == ("squash", 42, 42)
     # RadZero's collate_fn stretches every image; CoNNS takes the levels as they are.
     assert found.prepare.levels == "stretched"
-    assert processor("conns", square, 14).prepare.levels == "as_stored"
-    with pytest.raises(UserError, match="--config"):
-        processor("radzero", None)
+    assert read_processor("conns", square, multiple=14).prepare.levels == "as_stored"
 
 
 def test_sentences_of_several_vectors_are_stored_side_by_side(tmp_path):
