@@ -19,8 +19,9 @@ from medclip_debias.config import (
     json_hash,
     validate,
 )
-from medclip_debias.errors import UserError, explained
+from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
@@ -379,7 +380,9 @@ class DualEncoder(nn.Module, ModelHubMixin):
             check_room(built(), folder / "model.safetensors", where)
         with unfilled():
             model = built()
-        model._load_state(folder / "model.safetensors")
+        path = folder / "model.safetensors"
+        state = _of_image(read_checkpoint(path), model.image_encoder.from_file)
+        load_strictly(model, state, str(path))
         hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
         files = _files_hash(folder)
         model.content_hash = json_hash([hashed, files])
@@ -391,13 +394,6 @@ class DualEncoder(nn.Module, ModelHubMixin):
         else:
             model.self_test = {"status": "off"}
         return model
-
-    def _load_state(self, path: Path) -> None:
-        from safetensors.torch import load_file
-
-        with explained(f"{path}: cannot be read as model weights", Exception):
-            state = load_file(path)
-        load_state(self, _of_image(state, self.image_encoder.from_file), str(path))
 
     @classmethod
     def from_pretrained(
@@ -487,19 +483,6 @@ def _computing_hash(config: Mapping[str, Any], files: str) -> str:
     if "image_config" in config:  # folders without it keep their hash
         computing.append("image_config")
     return json_hash([[config.get(key) for key in computing], files])
-
-
-def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
-    """Load ``state``, or say in one sentence which tensor is of another architecture."""
-    own = model.state_dict()
-    wrong = [k for k in own if k not in state or state[k].shape != own[k].shape]
-    wrong += [k for k in state if k not in own]
-    if wrong:
-        raise UserError(
-            f"{where}: these weights are of another architecture ({len(wrong)} of {len(own)} "
-            f"tensors are missing, unknown or of another shape, first '{wrong[0]}')."
-        )
-    model.load_state_dict(dict(state))
 
 
 def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: str) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
-from medclip_debias.errors import UserError, explained
+from medclip_debias.errors import UserError
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.registry import Registry
 
@@ -205,17 +204,3 @@ def trunk_tensors(
         if not (heads.search(name) or heads.search(key)):
             kept[name if key.startswith(prefix) else key] = value
     return kept
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from a safetensors file or a ``torch.save`` file (weights only)."""
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such weight file.")
-    with explained(f"{path}: cannot be read as a weight file", Exception):
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        state = content.get("state_dict", content.get("model", content))
-        return {key: value for key, value in state.items() if isinstance(value, Tensor)}

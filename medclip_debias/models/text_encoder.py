@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.files import read_json, read_json_value, read_text
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
 from medclip_debias.models.hf_config import (
     check_room,
     encoder_tensors,
@@ -26,9 +27,8 @@ from medclip_debias.models.hf_config import (
     make_text_model,
     text_config,
 )
-from medclip_debias.models.image_encoder import WEIGHT_FILES, read_state, weight_file
+from medclip_debias.models.image_encoder import WEIGHT_FILES, weight_file
 from medclip_debias.models.interface import Head
-from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.tokenizer_file import MAX_BYTES, padded, read_tokenizer
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def read_bert_config(folder: Path) -> dict[str, Any]:
 
 def read_bert_state(folder: Path) -> dict[str, Tensor]:
     """Read a BERT folder's weights, safetensors first; never runs pickled code."""
-    return read_state(weight_file(folder))
+    return read_checkpoint(weight_file(folder))
 
 
 def load_masked_lm(folder: Path) -> BertForMaskedLM:

@@ -44,7 +44,7 @@ def unfilled() -> Iterator[None]:
     """What is built inside has weights of no meaning where layers would draw them.
 
     Every tensor that is not drawn must be loaded afterwards, from a file that is refused where it
-    lacks one (`medclip_debias.models.dual_encoder.load_state`).
+    lacks one (`medclip_debias.models.checkpoint.load_strictly`).
 
     >>> import torch
     >>> from torch import nn

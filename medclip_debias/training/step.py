@@ -32,8 +32,9 @@ from medclip_debias.losses.objective import (
 )
 from medclip_debias.losses.siglip import carry_bias
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
+from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.device import best_device
-from medclip_debias.models.dual_encoder import DualEncoder, load_state
+from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.starting import Start, TrainableModel, start_training
 from medclip_debias.training.distributed import average_gradients
 from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
@@ -410,16 +411,16 @@ class Trainer:
         Raises:
             UserError: it is of another architecture.
         """
-        load_state(self.model, state["model"], where)
+        load_strictly(self.model, state["model"], where)
         if self._features is not None:
             self._features.check_weights(where)
-        # Not load_state: tables of per-sample state take the size that they had.
+        # Not load_strictly: tables of per-sample state take the size that they had.
         with explained(f"{where}: its objective's state does not fit", RuntimeError):
             self.objective.load_state_dict(state["objective"])
         if self.masked_lm is not None:
-            load_state(self.masked_lm, state.get("masked_lm", {}), where)
+            load_strictly(self.masked_lm, state.get("masked_lm", {}), where)
         if self.average is not None:
-            load_state(self.average, state.get("average", {}), where)
+            load_strictly(self.average, state.get("average", {}), where)
         # Older checkpoints may hold a scale or a temperature beyond its bounds.
         averages = () if self.average is None else (self.average,)
         keep_in_bounds((self.model, self.objective, *averages))

@@ -21,7 +21,7 @@ from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
-from medclip_debias.models.dual_encoder import load_state
+from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.starting import TrainableModel
 from medclip_debias.training.checkpoint import (
     best_path,
@@ -444,7 +444,7 @@ def _save_model(trainer: Trainer, state: RunState) -> None:
         saved = load_checkpoint(path)
         # Its data may be what the run had before it was allowed to resume with others.
         check_bond(trainer, saved, path, allow_changed_data=True)
-        load_state(model, saved["model"], str(path))
+        load_strictly(model, saved["model"], str(path))
         provenance["best_step"] = int(saved["step"])
     if earlier_plans := plans(settings.out):
         provenance["continued"] = earlier_plans

@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
 from medclip_debias.models.hf_config import check_room, hf_config
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
-    read_state,
     trunk_tensors,
     weight_file,
 )
-from medclip_debias.models.peers.checkpoint import load_strictly
 
 _SIZES = (
     *("mlp_ratio", "hidden_act", "layer_norm_eps", "qkv_bias", "layerscale_value"),
@@ -132,7 +131,7 @@ class Dinov2Regions(ImageEncoder):
                 f"{where}: these sizes are not of {settings.arch}; set model.image.arch to dinov2."
             )
         encoder = cls(settings.arch, config, where)
-        state = trunk_tensors(read_state(path), ["embeddings.cls_token"], _HEADS)
+        state = trunk_tensors(read_checkpoint(path), ["embeddings.cls_token"], _HEADS)
         load_strictly(encoder.trunk, encoder.from_file(state), str(path))
         return encoder
 

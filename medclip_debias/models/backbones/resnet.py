@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError, explained
-from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, read_state
+from medclip_debias.models.checkpoint import read_checkpoint
+from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class ResNetRegions(ImageEncoder):
             load_weights(encoder, state, f"torchvision's {settings.arch}")
         elif settings.weights is not None:
             path = Path(settings.weights)
-            load_weights(encoder, read_state(path), str(path))
+            load_weights(encoder, read_checkpoint(path), str(path))
         return encoder
 
     @classmethod

@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import read_json
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
 from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
-    read_state,
     trunk_tensors,
     weight_file,
 )
-from medclip_debias.models.peers.checkpoint import load_strictly
 
 # What pools or classifies, and buffers of older files that timm computes itself.
 _HEADS = re.compile(
@@ -113,7 +112,7 @@ class TimmRegions(ImageEncoder):
         if path is None:
             return cls(fields, where)
         file = weight_file(path) if path.is_dir() else path
-        state = read_state(file)
+        state = read_checkpoint(file)
         with torch.device("meta"):
             check_room(cls(fields, where), file, where)
         encoder = cls(fields, where)

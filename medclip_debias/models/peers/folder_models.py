@@ -17,7 +17,7 @@ from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
-from medclip_debias.models.peers.checkpoint import Names, renamed, shape_of
+from medclip_debias.models.checkpoint import Names, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     HfClipSettings,

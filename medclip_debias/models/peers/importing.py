@@ -12,9 +12,7 @@ from torch import Tensor
 from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash
-from medclip_debias.models.image_encoder import weight_file
-from medclip_debias.models.peers.building import PeerTokenizer
-from medclip_debias.models.peers.checkpoint import (
+from medclip_debias.models.checkpoint import (
     Names,
     load_strictly,
     read_checkpoint,
@@ -22,6 +20,8 @@ from medclip_debias.models.peers.checkpoint import (
     shape_of,
     summed_channels,
 )
+from medclip_debias.models.image_encoder import weight_file
+from medclip_debias.models.peers.building import PeerTokenizer
 from medclip_debias.models.peers.folder_models import READERS
 from medclip_debias.models.peers.kad_medklip import read_kad, read_medklip
 from medclip_debias.models.peers.licence import licence_line

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.peers.checkpoint import layers_in, renamed, shape_of
+from medclip_debias.models.checkpoint import layers_in, renamed, shape_of
 from medclip_debias.models.peers.open_clip import Read
 from medclip_debias.models.peers.questions import kad_book, medklip_book
 from medclip_debias.models.peers.readers import (

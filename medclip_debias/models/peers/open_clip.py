@@ -18,7 +18,7 @@ from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.timm_trunk import timm_package, trunk_kind, trunk_stride
-from medclip_debias.models.peers.checkpoint import Names, layers_in, renamed, shape_of
+from medclip_debias.models.checkpoint import Names, layers_in, renamed, shape_of
 from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     BertSettings,

@@ -18,8 +18,9 @@ import yaml
 from torch import Tensor, nn
 
 from medclip_debias.config import SimilaritySettings, json_hash, validate
-from medclip_debias.errors import UserError, explained
+from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import Head, MapKind, SentenceRows, TextForm, Tower
@@ -32,7 +33,6 @@ from medclip_debias.models.peers.building import (
     read_tokenizer,
     region_grid,
 )
-from medclip_debias.models.peers.checkpoint import load_strictly
 from medclip_debias.models.peers.fusion import (
     Fusion,
     QueryNetwork,
@@ -449,8 +449,6 @@ class Peer(nn.Module):
         Raises:
             UserError: a file is missing, damaged, or of another version.
         """
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         _there(folder / WEIGHTS)
         content = load_yaml(folder / FILE)
@@ -471,9 +469,7 @@ class Peer(nn.Module):
         check_buildable(settings, files[0], where)
         with unfilled():
             model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
-        with explained(f"{files[0]}: cannot be read as model weights", Exception):
-            state = load_file(files[0])
-        load_strictly(model, state, str(files[0]))
+        load_strictly(model, read_checkpoint(files[0]), str(files[0]))
         own = model.content_hash = model._hash(files)
         model = model.to(device).eval()
         if check:

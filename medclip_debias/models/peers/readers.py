@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
-from medclip_debias.models.peers.checkpoint import (
+from medclip_debias.models.checkpoint import (
     Names,
     layers_in,
     renamed,

@@ -40,12 +40,12 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path}: holds Python objects besides its tensors, which are not loaded because "
-            f"they could run code; {CONVERT}."
-        ) from error
     except Exception as error:
+        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+            raise UserError(
+                f"{path}: holds Python objects besides its tensors, which are not loaded because "
+                f"they could run code; {CONVERT}."
+            ) from error
         raise UserError(
             f"{path}: cannot be read as a weight file ({type(error).__name__}); copy it again."
         ) from error
