@@ -72,7 +72,7 @@ class Access:
         cookie = request.cookies.get(_cookie_name(authority), "")
         if self._token is None or _same(cookie, self._secret) or self.enters(request):
             return None
-        if request.url.path == ENTRANCE and request.method == "POST":
+        if request.scope["path"] == ENTRANCE and request.method == "POST":
             return None  # it brings the password
         if "token" in request.query_params:
             return Refusal(403, "This token is wrong: it may be that of an earlier start.")
@@ -85,7 +85,7 @@ class Access:
     def enters(self, request: Request) -> bool:
         """Whether a request opens the page with the right token in its address."""
         tokens = request.query_params.getlist("token")
-        reads = request.method in _READING and request.url.path == "/"
+        reads = request.method in _READING and request.scope["path"] == "/"
         return reads and len(tokens) == 1 and self.knows(tokens[0])
 
     def knows(self, token: str) -> bool:
@@ -169,7 +169,7 @@ def _from_the_page(request: Request, authority: tuple[str, int | None]) -> bool:
     elif request.method not in _READING:
         return False
     navigates = "navigate" in request.headers.getlist("sec-fetch-mode")
-    return (request.url.path == "/" and navigates) or all(
+    return (request.scope["path"] == "/" and navigates) or all(
         site in ("same-origin", "none") for site in request.headers.getlist("sec-fetch-site")
     )
 

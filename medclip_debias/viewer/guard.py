@@ -68,9 +68,9 @@ class Guard:
     async def _answer(self, request: Request, send: Send) -> None:
         refusal = self._access.refusal(request)
         app: ASGIApp = self.app
-        if request.url.path == ENTRANCE and request.method == "POST" and refusal is None:
+        if request.scope["path"] == ENTRANCE and request.method == "POST" and refusal is None:
             app = await self._password(request)
-        elif refusal is not None and refusal.status == 403 and request.url.path == "/":
+        elif refusal is not None and refusal.status == 403 and request.scope["path"] == "/":
             app = _form(refusal)
         elif refusal is not None:
             app = PlainTextResponse(f"{refusal.sentence}\n", refusal.status)

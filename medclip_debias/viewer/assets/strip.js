@@ -61,7 +61,7 @@ export class Strip {
     for (const [number, button] of [...this.shown].sort(([a], [b]) => a - b)) {
       if (button.firstChild) continue;
       const name = await this.name(number);
-      if (!button.isConnected || button.firstChild) continue;
+      if (!name || !button.isConnected || button.firstChild) continue;
       button.title = name;
       button.setAttribute("aria-label", name);
       const image = Object.assign(new Image(), { alt: "", src: `api/thumbnail/${number}` });
@@ -73,7 +73,12 @@ export class Strip {
   async name(number) {
     const block = Math.floor(number / this.listed);
     if (!this.blocks.has(block)) this.blocks.set(block, names(block * this.listed));
-    return (await this.blocks.get(block))[number % this.listed];
+    try {
+      return (await this.blocks.get(block))[number % this.listed];
+    } catch { // the server is busy or gone: asked again when it is looked at again
+      this.blocks.delete(block);
+      return "";
+    }
   }
 
   // Open an image, and bring its thumbnail into view.
