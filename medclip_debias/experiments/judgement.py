@@ -40,6 +40,8 @@ PLOTTED = (
     "study_retrieval.report.recall",
 )
 """What is plotted where the grid does not choose its metrics."""
+SIDES = tuple(f"zero_shot.mean_auc{side}" for side in ("_positive", "_negative", ""))
+"""What stands beside each other wherever one of them is shown."""
 
 
 @dataclass
@@ -186,6 +188,10 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
             shown.append(tables.intervals(title, groups))
         else:
             shown.append(tables.means(f"{prefix}metrics of one seed", groups))
+        if set(SIDES) & set(metrics) and all(s in r["metrics"] for s in SIDES for r in mine):
+            title = f"{prefix}zero-shot AUC by 'X' alone, by 'no X' alone, and by both"
+            sides = SeedTables({metric.key: metric for metric in COMPARED if metric.key in SIDES})
+            shown.append(sides.intervals(title, groups, SIDES))
         for title, compared in _families(grid):
             shown.append(_difference_table(prefix + title, setting, compared, metrics, found))
         dose = _dose_table(f"{prefix}the objective at the end of training", mine)

@@ -103,3 +103,17 @@ def test_what_is_not_measured_or_not_tested_is_said():
         "3 differences are not tested, since too few patients allow no interval: Zero-shot AUC."
         in said
     )
+
+
+def test_either_sides_auc_stands_beside_that_of_both():
+    cells = rows()
+    assert not any(
+        "'no X'" in table.title for table in summarised(grid(), cells, contrasts()).tables
+    )
+    for row in cells:
+        row["metrics"] |= {f"{AUC}_positive": row["metrics"][AUC] + 0.1, f"{AUC}_negative": 0.5}
+    (table,) = [t for t in summarised(grid(), cells, contrasts()).tables if "'no X'" in t.title]
+    for method, *sides in (line[:4] for line in table.rows):
+        mean = np.mean([row["metrics"][AUC] for row in cells if row["method"] == method])
+        shown = [float(cell.split()[0]) for cell in sides]
+        assert shown == pytest.approx([mean + 0.1, 0.5, mean], abs=6e-4)

@@ -126,7 +126,7 @@ def test_tables_plot_and_page_are_written(done, results):
     assert f"- {METHOD} against {MEAN}: " in page
     assert "### difference to the controls" in page
     assert "15 differences are one family for Holm's correction" in page
-    assert (done / "tables.tex").read_text().count("\\begin{table}") == 4
+    assert (done / "tables.tex").read_text().count("\\begin{table}") == 5
     assert (done / "figure.png").stat().st_size > 10_000
     assert load_yaml(done / "settings.yaml")["methods"] == METHODS
 
