@@ -10,16 +10,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -30,23 +28,6 @@ class Settings(BaseModel):
     """Base of every settings model: immutable, and no key that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class LaterSettings(Settings):
-    """Settings of which some came later: those are left out at their defaults.
-
-    So every run and model written before them keeps its hash, and resumes.
-    """
-
-    _later: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        for name in self._later:
-            if getattr(self, name) == type(self).model_fields[name].default:
-                content.pop(name, None)
-        return content
 
 
 S = TypeVar("S", bound=BaseModel)
@@ -77,7 +58,7 @@ def plain_view(view: str) -> str:
     return " ".join(view.replace("_", " ").replace("-", " ").split()).upper()
 
 
-class PrepareSettings(LaterSettings):
+class PrepareSettings(Settings):
     """How a file becomes one row of the prepared set (stored with it, and with every model).
 
     ``size`` is the side of the stored square in pixels. Intensities are clipped at the
@@ -92,8 +73,6 @@ class PrepareSettings(LaterSettings):
     ``area`` (the mean of the pixels covered; bilinear when enlarging), or Pillow's antialiased
     ``bilinear``, ``bicubic`` or ``lanczos``, which other groups' models were published with.
     """
-
-    _later: ClassVar = ("fit", "resample", "levels")
 
     size: int = Field(512, ge=16, le=4096)
     clip: tuple[float, float] = (0.5, 99.5)
@@ -124,7 +103,7 @@ class PrepareSettings(LaterSettings):
         return words if self.levels == "stretched" else f"{words} --levels {self.levels}"
 
 
-class SelectionSettings(LaterSettings):
+class SelectionSettings(Settings):
     """Which images and studies of a source enter the prepared set.
 
     ``views`` are the view positions that are taken (upper or lower case, blanks and underscores
@@ -184,7 +163,7 @@ class Preprocessing(Settings):
 # ------------------------------------------------------------------------------- the model
 
 
-class ImageEncoderSettings(LaterSettings):
+class ImageEncoderSettings(Settings):
     """Region encoder (docs/models.md).
 
     ``arch`` is one of `medclip_debias.models.image_encoder.IMAGE_ENCODERS`. ``weights`` is a local
@@ -192,22 +171,18 @@ class ImageEncoderSettings(LaterSettings):
     where the folder does not say it. ``blocks`` puts so many new transformer blocks on the trunk.
     """
 
-    _later: ClassVar = ("name", "blocks")
-
     arch: str = Field("resnet18", pattern=r"^\w+$")
     weights: Path | Literal["library"] | None = None
     name: str | None = Field(None, pattern=r"^[\w.]+$")
     blocks: int = Field(0, ge=0, le=24)
 
 
-class TextEncoderSettings(LaterSettings):
+class TextEncoderSettings(Settings):
     """Sentence encoder: ``folder`` holds a BERT-like model and its tokenizer (docs/models.md).
 
     ``pooling``: the vector of [CLS] or the mean over the tokens; none takes what a
     sentence-transformers folder says, and [CLS] for any other.
     """
-
-    _later: ClassVar = ("pooling",)
 
     folder: Path
     max_tokens: int = Field(64, ge=8, le=512)
@@ -215,7 +190,7 @@ class TextEncoderSettings(LaterSettings):
     pooling: Literal["cls", "mean"] | None = None
 
 
-class SimilaritySettings(LaterSettings):
+class SimilaritySettings(Settings):
     """Similarity of regions and a sentence (docs/methods.md, Similarity).
 
     ``k``, ``temperature`` and ``local_weight`` are of LSE+NL; ``temperature`` is also where the
@@ -226,8 +201,6 @@ class SimilaritySettings(LaterSettings):
     ``chunk``: images whose region scores are held at a time: a number, 0 for the whole batch, or
     none to choose by size. It changes memory and speed, not the result.
     """
-
-    _later: ClassVar = ("attention_value", "layers", "heads")
 
     # fmt: off
     aggregator: Literal[
@@ -272,7 +245,7 @@ class ModelSettings(Settings):
         return self.text.folder
 
 
-class StartSettings(LaterSettings):
+class StartSettings(Settings):
     """A run that trains a model on: another group's, as imported, or one of this project's.
 
     Encoders, projections, tokenizer, preprocessing and learned scale are those of the folder
@@ -280,8 +253,6 @@ class StartSettings(LaterSettings):
     image for a peer, or a similarity of its regions (`SimilaritySettings`). ``max_tokens``: none
     for as many as the model reads.
     """
-
-    _later: ClassVar = ("max_tokens",)
 
     start_from: Path
     similarity: Literal["own"] | SimilaritySettings = "own"

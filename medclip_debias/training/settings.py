@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from medclip_debias.config import (
     AugmentSettings,
     FeatureSettings,
-    LaterSettings,
     ModelSettings,
     Preprocessing,
     Settings,
@@ -101,7 +100,7 @@ class LearningRateFactors(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
 
 
-class TrainSettings(LaterSettings):
+class TrainSettings(Settings):
     """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps`` (or a constant rate).
 
     Attributes:
@@ -139,8 +138,6 @@ class TrainSettings(LaterSettings):
             before it ends with exit code 2 and says what it waited for; 0 for ever.
         wandb: also log to Weights & Biases; ``offline`` only writes files.
     """
-
-    _later: ClassVar = ("trainable", "features", "shard_loss", "schedule", "preview")
 
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
