@@ -53,8 +53,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def drop_checkpoints(folder: Path, *, keep: int = 0) -> None:
     """Remove all but the last ``keep`` checkpoints, with their hashes; keep 0 also the best."""
-    found = checkpoints(folder)
-    for old in found[: len(found) - keep]:
+    paths = checkpoints(folder)
+    for old in paths[: len(paths) - keep]:
         old.unlink()
         hash_path(old).unlink(missing_ok=True)
     if keep == 0:
@@ -64,8 +64,8 @@ def drop_checkpoints(folder: Path, *, keep: int = 0) -> None:
 def drop_best(folder: Path, keep: Collection[int] = ()) -> None:
     """Remove the weights that were the best once, but those after the steps ``keep``."""
     for path in list(folder.iterdir()) if folder.is_dir() else ():
-        found = _BEST.fullmatch(path.name)
-        if found and int(found[1]) not in keep and path.is_file():
+        match = _BEST.fullmatch(path.name)
+        if match and int(match[1]) not in keep and path.is_file():
             path.unlink()
 
 
@@ -134,15 +134,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file is damaged or is no checkpoint.
     """
-    beside = hash_path(path)
+    digest_file = hash_path(path)
     if not path.is_file():
         raise UserError(f"{path}: there is no such checkpoint.")
-    if not beside.is_file():
-        raise UserError(f"{path}: its hash {beside.name} is missing, so it cannot be verified.")
+    if not digest_file.is_file():
+        raise UserError(
+            f"{path}: its hash {digest_file.name} is missing, so it cannot be verified."
+        )
     with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != beside.read_text(encoding="utf-8", errors="replace").strip():
-        raise UserError(f"{path}: is damaged, its content does not have the hash beside it.")
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != digest_file.read_text(encoding="utf-8", errors="replace").strip():
+        raise UserError(f"{path}: is damaged, its content does not have the hash digest_file it.")
     with explained(f"{path}: cannot be read as a checkpoint", Exception):
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or "step" not in state:
@@ -160,18 +162,18 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[s
     Raises:
         UserError: there are checkpoints, and all are damaged.
     """
-    found = checkpoints(folder)
+    paths = checkpoints(folder)
     damaged: list[str] = []
-    for path in reversed(found):
+    for path in reversed(paths):
         try:
             return path, load_checkpoint(path)
         except UserError as error:
             damaged.append(str(error))
-            if path != found[0]:
+            if path != paths[0]:
                 warn(f"{error} Resuming from the checkpoint before it.")
-    if not found:
+    if not paths:
         return None
     raise UserError(
-        f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in found)}); "
+        f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in paths)}); "
         "bring one back from a copy, or start over with --fresh."
     )

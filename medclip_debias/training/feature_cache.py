@@ -8,7 +8,6 @@ the numbers depend on, so other weights, images or settings have another one.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import time
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -140,8 +140,8 @@ class Features:
         self.folder = self.train.features.folder or prepared.folder / "features"
         self.precision = Precision(self.train.precision, model.device)
         studies = batches.studies
-        found = studies.rows if batches.views_per_study > 1 else studies.frontal or studies.rows
-        self.rows: NDArray[np.int64] = np.unique(np.concatenate(found))
+        rows = studies.rows if batches.views_per_study > 1 else studies.frontal or studies.rows
+        self.rows: NDArray[np.int64] = np.unique(np.concatenate(rows))
         self.copies = max(self.train.features.augmentations, 1)
 
     def ready(self) -> FeatureCache:
@@ -239,8 +239,8 @@ class Features:
         return _Source("image", key, len(self.rows) * self.copies, chunk, self._encode_images)
 
     def _of_texts(self) -> _Source:
-        said = hashlib.sha256(json.dumps(self.tokens).encode()).hexdigest()[:16]
-        key = self._key("text", tokens=said)
+        token_hash = hashlib.sha256(json.dumps(self.tokens).encode()).hexdigest()[:16]
+        key = self._key("text", tokens=token_hash)
         return _Source("text", key, len(self.tokens), _TEXTS, self._encode_texts)
 
     # --------------------------------------------------------------------------- computing
@@ -262,8 +262,8 @@ class Features:
         if self.train.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with self.precision.autocast():
-            found: Tensor = self.model.image_encoder.features_upto(images, self._depth)
-        return found[: len(part)]
+            features: Tensor = self.model.image_encoder.features_upto(images, self._depth)
+        return features[: len(part)]
 
     @torch.no_grad()
     def _encode_texts(self, part: range) -> Tensor:
@@ -272,16 +272,16 @@ class Features:
         by_length: dict[int, list[int]] = {}
         for number in part:
             by_length.setdefault(len(self.tokens[number]), []).append(number)
-        found: Tensor | None = None
+        features: Tensor | None = None
         for numbers in by_length.values():
             ids, mask = model.tokenizer.pad([self.tokens[number] for number in numbers])
             with self.precision.autocast():
                 values = model.text_encoder(ids.to(model.device), mask.to(model.device))
-            if found is None:
-                found = values.new_empty(len(part), *values.shape[1:])
-            found[[number - part.start for number in numbers]] = values
-        assert found is not None
-        return found
+            if features is None:
+                features = values.new_empty(len(part), *values.shape[1:])
+            features[[number - part.start for number in numbers]] = values
+        assert features is not None
+        return features
 
     # ----------------------------------------------------------------------------- the file
 
@@ -298,13 +298,13 @@ class Features:
             while not share_from_first(None, self.ranks):
                 pass
         else:
-            told = time.monotonic()
+            last_beat = time.monotonic()
             for done in self._written(source, folder, layout):
                 if self.progress:
                     self.progress(done, layout.rows)
-                if time.monotonic() - told > _HEARTBEAT:
+                if time.monotonic() - last_beat > _HEARTBEAT:
                     share_from_first(False, self.ranks)
-                    told = time.monotonic()
+                    last_beat = time.monotonic()
             share_from_first(True, self.ranks)
         return folder, layout, computed
 
@@ -357,17 +357,18 @@ class Features:
 
 def _alone(path: Path) -> Iterator[int | None]:
     """Hold the lock ``path`` while the last item, None, is worked on; before it a number a wait."""
-    with path.open("a") as file:
-        for number in count():
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                yield number
-                time.sleep(1)
-            except OSError:  # a disk without locks
-                break
+    lock = FileLock(path)
+    for number in count():
+        try:
+            lock.acquire(blocking=False)
+            break
+        except Timeout:
+            yield number
+            time.sleep(1)
+    try:
         yield None
+    finally:
+        lock.release()
 
 
 def state_hash(modules: Iterable[nn.Module]) -> str:

@@ -67,9 +67,9 @@ def identity(trainer: Trainer) -> dict[str, Any]:
     if trainer.start is not None:
         content["provenance"]["start"] = trainer.start.provenance
     else:
-        given = trainer.settings.model
-        assert isinstance(given, ModelSettings)  # there is no start
-        content["provenance"]["language_model_hash"] = language_model_hash(given.text.folder)
+        model = trainer.settings.model
+        assert isinstance(model, ModelSettings)  # there is no start
+        content["provenance"]["language_model_hash"] = language_model_hash(model.text.folder)
     if "claims" in trainer.objective.requires:
         content["provenance"]["claims_hash"] = claims_hash(trainer.prepared.folder)
     return content
@@ -103,7 +103,7 @@ def open_folder(
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")
     folder = out / "checkpoints"
-    mine = identity(trainer)
+    settings = identity(trainer)
     path = out / "settings.yaml"
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,12 +124,12 @@ def open_folder(
             before = yaml.safe_load(path.read_text(encoding="utf-8"))
             if not isinstance(before, dict):
                 raise TypeError
-        old, new = _flat(before), _flat(mine)
+        old, new = _flat(before), _flat(settings)
         free = _free(trainer) | (set(EXTENDED) if longer else set())
         _same_run(old, new, out, free, allow_changed_data)
         _note_plan(out, old, new)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
-        write_text(path, yaml.safe_dump(mine, sort_keys=False))
+        write_text(path, yaml.safe_dump(settings, sort_keys=False))
     return folder
 
 
@@ -142,12 +142,17 @@ EXTENDED = ("train.steps", "train.patience")
 
 def plans(out: Path) -> list[dict[str, Any]]:
     """What `EXTENDED` was before each time that the run in ``out`` was continued."""
-    noted = read_json_or_none(out / CONTINUED)
-    listed = noted.get("plans") if isinstance(noted, dict) else None
-    if not isinstance(listed, list):
+    content = read_json_or_none(out / CONTINUED)
+    listed_plans = content.get("plans") if isinstance(content, dict) else None
+    if not isinstance(listed_plans, list):
         return []
-    whole = (plan for plan in listed if isinstance(plan, dict) and plan.keys() == set(EXTENDED))
-    return [plan for plan in whole if isinstance(plan["train.steps"], int)]
+    return [
+        plan
+        for plan in listed_plans
+        if isinstance(plan, dict)
+        and plan.keys() == set(EXTENDED)
+        and isinstance(plan["train.steps"], int)
+    ]
 
 
 def continues(trainer: Trainer, start: int) -> list[str]:
@@ -228,21 +233,21 @@ def check_bond(
     Raises:
         UserError: it is of a run with other settings or other data.
     """
-    mine = bond(trainer)
+    expected = bond(trainer)
     written_under = state.get(_SETTINGS_HASH)
     earlier = (_bound(trainer) | plan for plan in plans(trainer.settings.out))
-    if written_under not in (mine[_SETTINGS_HASH], *map(json_hash, earlier)):
+    if written_under not in (expected[_SETTINGS_HASH], *map(json_hash, earlier)):
         raise UserError(
             f"{path}: was written under other settings (hash {written_under}) than "
-            f"settings.yaml now says ({mine[_SETTINGS_HASH]}): another run trained in this folder, "
-            "or the file was edited. Bring the right one back, give another 'out', or --fresh to "
-            "start over."
+            f"settings.yaml now says ({expected[_SETTINGS_HASH]}): another run trained in this "
+            "folder, or the file was edited. Bring the right one back, give another 'out', or "
+            "--fresh to start over."
         )
-    if state.get(_DATA_HASH) != mine[_DATA_HASH] and not allow_changed_data:
+    if state.get(_DATA_HASH) != expected[_DATA_HASH] and not allow_changed_data:
         raise UserError(
             f"{path}: was trained on data with the hash {state.get(_DATA_HASH)}, but "
-            f"{trainer.settings.prepared} has {mine[_DATA_HASH]}; bring the old set back, start "
-            "over with --fresh, or resume all the same with --allow-changed-data."
+            f"{trainer.settings.prepared} has {expected[_DATA_HASH]}; bring the old set back, "
+            "start over with --fresh, or resume all the same with --allow-changed-data."
         )
 
 

@@ -149,10 +149,10 @@ class CachedGradients:
             if leaf.grad is not None
         ]
         sum_masked: Tensor | None = None
-        for blocks, *given in zip(micro, *gradients, strict=True):
+        for blocks, *gradient in zip(micro, *gradients, strict=True):
             embeddings, masked = self._encode(blocks, masked_tokens)
             ends = [x for x in embeddings if x.requires_grad]
-            starts = [g for x, g in zip(embeddings, given, strict=True) if x.requires_grad]
+            starts = [g for x, g in zip(embeddings, gradient, strict=True) if x.requires_grad]
             if masked is not None and masked.requires_grad:
                 ends.append(scaler.scale(self._with_masked(None, masked)))
                 starts.append(torch.ones_like(masked))
@@ -194,8 +194,8 @@ class CachedGradients:
         if self.masked_lm is None:
             return None
         blocks = (block for part in micro for block in part)
-        mine = sum(len(block.masked.targets) for block in blocks if block.masked is not None)
-        return total(mine, self.ranks, self.model.device)
+        count = sum(len(block.masked.targets) for block in blocks if block.masked is not None)
+        return total(count, self.ranks, self.model.device)
 
     # ------------------------------------------------------------------------ encoding
 
@@ -239,11 +239,11 @@ class CachedGradients:
     def _features(self, batch: Batch) -> ImageFeatures:
         """Unit vectors of images, or of their stored features."""
         model, last = self.model, self.settings.channels_last
-        given = batch.images_on(model.device)
+        pixels = batch.images_on(model.device)
         if self.stored is not None and self.stored.images is not None:
             assert isinstance(model, DualEncoder)  # as `stored` says
-            return ImageFeatures(self.stored.regions(model, given))
-        images = model.normalise(given)
+            return ImageFeatures(self.stored.regions(model, pixels))
+        images = model.normalise(pixels)
         if last:
             images = images.contiguous(memory_format=torch.channels_last)
         return model.encode_images(images)
@@ -275,15 +275,15 @@ class CachedGradients:
     def _gathered(
         self, embeddings: Embeddings, batch: Batch, scale: Tensor, seed: int, done: float
     ) -> ContrastiveBatch:
-        given = self.fields.of(batch, seed, done)
+        fields = self.fields.of(batch, seed, done)
         first, second = embeddings
         if batch.two_view:
             views = shard_views if self.sharded else gather_views
-            return views(first, second, scale, self.ranks, **given)
+            return views(first, second, scale, self.ranks, **fields)
         owners = batch.owners.to(first.device)
         score = self.model.similarity
         gather = shard_batch if self.sharded else gather_batch
-        return gather(first, second, score, scale, self.ranks, image_of_sentence=owners, **given)
+        return gather(first, second, score, scale, self.ranks, image_of_sentence=owners, **fields)
 
     def _with_masked(self, loss: Tensor | None, masked: Tensor | None) -> Tensor:
         """The loss plus the term's share, such that the mean over the processes is its total."""

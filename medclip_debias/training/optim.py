@@ -20,12 +20,12 @@ def depths(encoder: Layered) -> dict[nn.Parameter, int]:
     """Depth of each parameter: 0 in the stem, k in layer k, one more above the last."""
     assert isinstance(encoder, nn.Module)
     layers = encoder.layers
-    found = dict.fromkeys(encoder.parameters(), 0)
+    depth_of = dict.fromkeys(encoder.parameters(), 0)
     for module in encoder.above:
-        found |= dict.fromkeys(module.parameters(), len(layers) + 1)
+        depth_of |= dict.fromkeys(module.parameters(), len(layers) + 1)
     for depth, layer in enumerate(layers, start=1):
-        found |= dict.fromkeys(layer.parameters(), depth)
-    return found
+        depth_of |= dict.fromkeys(layer.parameters(), depth)
+    return depth_of
 
 
 def encoders(model: TrainableModel) -> dict[str, Any]:
@@ -35,10 +35,10 @@ def encoders(model: TrainableModel) -> dict[str, Any]:
 
 def head_parameters(model: TrainableModel) -> set[nn.Parameter]:
     """What maps into the shared space and compares there, also where an encoder holds it."""
-    found: set[nn.Parameter] = set()
+    parameters: set[nn.Parameter] = set()
     for head in model.heads:
-        found |= {head} if isinstance(head, nn.Parameter) else set(head.parameters())
-    return found
+        parameters |= {head} if isinstance(head, nn.Parameter) else set(head.parameters())
+    return parameters
 
 
 def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> list[nn.Module]:
@@ -124,15 +124,15 @@ def _depth(upto: str | int) -> int:
 
 def _stem(module: nn.Module, upper: set[nn.Module]) -> list[nn.Module]:
     """The largest modules below ``module`` that hold none of ``upper``."""
-    found = []
+    largest = []
     for child in module.children():
         if child in upper:
             continue
         if any(inner in upper for inner in child.modules()):
-            found += _stem(child, upper)
+            largest += _stem(child, upper)
         else:
-            found.append(child)
-    return found
+            largest.append(child)
+    return largest
 
 
 def _adapt(encoder: Any, lora: LoraSettings, name: str, where: str) -> None:
@@ -145,13 +145,13 @@ def _adapt(encoder: Any, lora: LoraSettings, name: str, where: str) -> None:
 
 def parameter_counts(model: TrainableModel) -> dict[str, dict[str, int]]:
     """Numbers that train and numbers that do not, of each encoder and of the rest."""
-    found = {part: {"trained": 0, "frozen": 0} for part in ("image", "text", "heads")}
+    counts = {part: {"trained": 0, "frozen": 0} for part in ("image", "text", "heads")}
     heads = head_parameters(model)
     part_of = {p: name for name, encoder in encoders(model).items() for p in encoder.parameters()}
     for parameter in model.parameters():
         part = "heads" if parameter in heads else part_of.get(parameter, "heads")
-        found[part]["trained" if parameter.requires_grad else "frozen"] += parameter.numel()
-    return found
+        counts[part]["trained" if parameter.requires_grad else "frozen"] += parameter.numel()
+    return counts
 
 
 def make_optimizer(
@@ -199,16 +199,16 @@ def make_optimizer(
 
 def _factors(model: TrainableModel, factors: LearningRateFactors) -> dict[nn.Parameter, float]:
     """What the learning rate of each of the model's parameters is multiplied by."""
-    found = dict.fromkeys(model.parameters(), factors.heads)
+    factor_of = dict.fromkeys(model.parameters(), factors.heads)
     heads = head_parameters(model)
     for name, encoder in encoders(model).items():
         top, factor = len(encoder.layers), getattr(factors, name)
-        found |= {
+        factor_of |= {
             parameter: factor * factors.layer_decay ** (top - min(depth, top))
             for parameter, depth in depths(encoder).items()
             if parameter not in heads
         }
-    return found
+    return factor_of
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -44,13 +44,13 @@ def load_run(
     """
     run = Path(config)
     content = _of_run(run) if run.is_dir() else load_yaml(config_file(config), NAMED)
-    given: list[str] = []
+    sources: list[str] = []
     if loss is not None:
         content = with_preset(content, loss, "--loss")
-        given = [f"--loss {loss}"]
+        sources = [f"--loss {loss}"]
     if overrides:
-        given.append("the settings on the command line")
-    where = f"{config} (with {' and '.join(given)})" if given else str(config)
+        sources.append("the settings on the command line")
+    where = f"{config} (with {' and '.join(sources)})" if sources else str(config)
     return validate(RunSettings, apply_overrides(content, overrides), where)
 
 
@@ -97,8 +97,8 @@ def changed(
     """The part of `resolved` that differs from the defaults; ``loss.kind`` is always there."""
     run, objective = _read(config, overrides, loss)
     usual = objectives()[objective.kind].settings_class().model_dump(mode="json")
-    own = _difference(objective.model_dump(mode="json"), usual)
-    return _differing(run) | {"loss": {"kind": objective.kind} | own}
+    differing = _difference(objective.model_dump(mode="json"), usual)
+    return _differing(run) | {"loss": {"kind": objective.kind} | differing}
 
 
 def _read(

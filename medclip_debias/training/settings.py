@@ -60,12 +60,12 @@ class EncoderParts(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _words(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            if given not in ("all", "frozen"):
+    def _words(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in ("all", "frozen"):
                 raise ValueError("write all, frozen, {last_blocks: n} or {lora: {rank: n}}")
-            return {"frozen": given == "frozen"}
-        return given
+            return {"frozen": value == "frozen"}
+        return value
 
     @model_validator(mode="after")
     def _one(self) -> EncoderParts:
@@ -207,9 +207,9 @@ class TrainSettings(Settings):
 
     @field_validator("shard_loss", "preview", "wandb", mode="before")
     @classmethod
-    def _words_of_yaml(cls, given: Any) -> Any:
+    def _words_of_yaml(cls, value: Any) -> Any:
         """``on`` and ``off`` are true and false in YAML."""
-        return {True: "on", False: "off"}[given] if isinstance(given, bool) else given
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @field_validator("best_metric")
     @classmethod
@@ -247,8 +247,8 @@ class TrainSettings(Settings):
 
 def _begins(model: Any) -> str:
     """Whether a run builds a model or trains one on, by the name of its settings."""
-    given = model if isinstance(model, Mapping) else vars(model)
-    return "StartSettings" if "start_from" in given else "ModelSettings"
+    content = model if isinstance(model, Mapping) else vars(model)
+    return "StartSettings" if "start_from" in content else "ModelSettings"
 
 
 def check_text_features(similarity: SimilaritySettings) -> None:

@@ -147,9 +147,9 @@ def stop_signals(*, at_once: bool = False) -> Iterator[StopSignals]:
         at_once: a signal ends the process at once, until this is set to False.
     """
     global _listening
-    found = listening()
-    if found:
-        yield found
+    running = listening()
+    if running:
+        yield running
         return
     _listening = StopSignals()
     _listening.at_once = at_once

@@ -115,15 +115,15 @@ class Trainer:
 
     def _begin(self) -> None:
         """Read the model that the run starts from, if there is one; what it expects is taken."""
-        given = self.settings.model
-        if isinstance(given, ModelSettings):
+        model = self.settings.model
+        if isinstance(model, ModelSettings):
             return
-        self.model, self.start = start_training(given, self.where)
+        self.model, self.start = start_training(model, self.where)
         if differ := differences(self.model.preprocessing, self.prepared):
             raise UserError(
                 f"{self.where}: {self.settings.prepared} was prepared otherwise than "
-                f"{given.start_from} expects ({', '.join(differ)}); prepare it again with "
-                f"medclip-debias prepare SOURCE OUT --for {given.start_from}."
+                f"{model.start_from} expects ({', '.join(differ)}); prepare it again with "
+                f"medclip-debias prepare SOURCE OUT --for {model.start_from}."
             )
         self._check_features(self.settings)
         expected = {"preprocessing": self.model.preprocessing}
@@ -230,9 +230,9 @@ class Trainer:
         if not (wanted.cache or wanted.text):
             return None
         self._features = self.features_of(self.settings, tokens)
-        found = self._features.ready()
-        self.batches.features = found.images
-        return found
+        cache = self._features.ready()
+        self.batches.features = cache.images
+        return cache
 
     def features_of(self, settings: RunSettings, tokens: list[list[int]]) -> Features:
         """The files of features that ``settings`` ask for, which may be others than the run's."""
@@ -448,7 +448,7 @@ def store_features(
         )
     stored = Trainer(settings, where, say=say, progress=progress).cached.stored
     assert stored is not None
-    found = {"image": stored.images, "text": stored.texts}
+    files = {"image": stored.images, "text": stored.texts}
     return {
         what: {
             "folder": str(file.folder),
@@ -456,6 +456,6 @@ def store_features(
             "shape": " x ".join(map(str, file.layout.shape)),
             "bytes": file.layout.size,
         }
-        for what, file in found.items()
+        for what, file in files.items()
         if file is not None
     }

@@ -340,7 +340,7 @@ def test_a_second_writer_waits_for_the_first(tmp_path):
     child = os.fork()
     if child == 0:  # pragma: no cover
         with (tmp_path / "lock").open("a") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
             (tmp_path / "held").touch()
             time.sleep(0.5)
             os._exit(0)
