@@ -288,11 +288,6 @@ def test_settings_that_do_not_fit_are_one_sentence(settings, words):
         TrainSettings(**settings)
 
 
-def test_runs_from_before_these_settings_resume():
-    assert "features" not in TrainSettings().model_dump()
-    assert TrainSettings(features={"augmentations": 1}).model_dump()["features"]
-
-
 def test_by_default_the_files_lie_in_the_prepared_set(run, prepared_phantom, tmp_path):
     copied = tmp_path / "set"
     shutil.copytree(prepared_phantom, copied)

@@ -127,11 +127,6 @@ def test_what_cannot_be_chosen_is_refused(run, vit):
         Trainer(run(trainable={"image": {"lora": {}}}))
 
 
-def test_settings_from_before_keep_their_content():
-    assert "trainable" not in TrainSettings().model_dump(mode="json")
-    assert ImageEncoderSettings().model_dump(mode="json") == {"arch": "resnet18", "weights": None}
-
-
 def test_a_vit_is_trained_saved_loaded_evaluated_and_shown(vit, tmp_path, phantom_tree):
     said = []
     settings = vit(blocks=1, steps=3, trainable={"image": {"lora": {"rank": 2}}}, ema=0.5)
