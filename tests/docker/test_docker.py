@@ -27,7 +27,7 @@ def script():
 
 
 CHECK = script()
-INSTALLED_EXTRAS = ("codecs", "dicom", "timm", "viewer", "wandb")
+INSTALLED_EXTRAS = ("codecs", "dicom", "peers", "timm", "viewer", "wandb")
 OUTER, STAGES = CHECK.parse((REPO / "docker/Dockerfile").read_text())
 
 
