@@ -17,21 +17,23 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.splits import SHARES, split_name
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file
+from medclip_debias.files import atomic_file, file_hash, open_guarded
 
 SPLIT_FILE = "split.csv"
 """Name of the file in a prepared set."""
 
 _FIRST = re.compile(r"# ([\w.+-]{1,100}) sha256:([0-9a-f]{64})")
 _HEADER = ["study_id", "split"]
+_KEYS = ("study_id", "patient_id", "image_id", "image")
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ class NamedSplit:
     Attributes:
         name: letters, digits, ``.``, ``+``, ``-`` and ``_``.
         studies: split of each study.
+        unknown: rows of its table that name nothing of the source.
     """
 
     name: str
     studies: Mapping[str, str]
+    unknown: int = 0
 
     @cached_property
     def body(self) -> str:
@@ -70,7 +74,8 @@ class NamedSplit:
         """Return a sentence on it."""
         counts = Counter(self.studies.values())
         shares = ", ".join(f"{counts[name]} {name}" for name in SHARES if counts[name])
-        return f"Split {self.name} (sha256 {self.sha256}): {shares} studies."
+        rest = f" {self.unknown} rows name nothing of the source." if self.unknown else ""
+        return f"Split {self.name} (sha256 {self.sha256}): {shares} studies.{rest}"
 
     def check_covers(self, path: Path, known: Collection[str]) -> None:
         """Stop when the split and a source do not have the same studies.
@@ -99,6 +104,65 @@ class HasNamedSplit(Protocol):
     def named_split(self) -> NamedSplit:
         """Return the split of every study, of those too that no image belongs to."""
         ...
+
+
+def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str]) -> NamedSplit:
+    """Read a table that says the split of studies, patients or images, as archives give it.
+
+    Studies that it does not name have no split.
+
+    Args:
+        path: CSV or Parquet with a column ``split`` and one of ``study_id``, ``patient_id`` and
+            ``image_id`` (or ``image``: a file name).
+        images: of the source.
+        ids: of its studies.
+
+    Raises:
+        UserError: it cannot be read, lacks a column, names nothing of the source, or names a study
+            twice with two splits.
+    """
+    from medclip_debias.data.sources.tables import read_table
+
+    table = read_table(path, required=("split",))
+    column = next((name for name in _KEYS if name in table), None)
+    if column is None:
+        raise UserError(f"{path}: needs a column {', '.join(_KEYS[:-1])} or {_KEYS[-1]}.")
+    members: dict[str, list[str]] = {}
+    for image in images:
+        key = {"study_id": image.study_id, "patient_id": image.patient_id}.get(column)
+        members.setdefault(image.image_id if key is None else key, []).append(image.study_id)
+    if column == "study_id":
+        members = {study: [study] for study in ids}
+    studies: dict[str, str] = {}
+    unknown = 0
+    for row, key, word in zip(table.index.tolist(), table[column], table["split"], strict=True):
+        named = members.get(file_stem(key) if column == "image" else key, [])
+        unknown += not named
+        split = split_name(word, f"{path}, row {row}")
+        for study in named:
+            if studies.setdefault(study, split) != split:
+                raise UserError(
+                    f"{path}, row {row}: its study has another split in a row above; a study has"
+                    " one split."
+                )
+    if not studies:
+        raise UserError(f"{path}: none of its {len(table)} rows names anything of this source.")
+    name = re.sub(r"[^\w.+-]", "_", path.name.split(".")[0])[:100] or "split"
+    return NamedSplit(name, studies, unknown)
+
+
+def is_plain(path: Path) -> bool:
+    """Tell whether a split file is a table without the line of a name and a hash."""
+    try:
+        with open_guarded(path, "check the path") as file:
+            return file.read(1) != b"#"
+    except UserError:
+        return False
+
+
+def file_sha256(path: Path) -> str:
+    """Return what names the content of a split file: of its studies, or of a table's bytes."""
+    return file_hash(path) if is_plain(path) else read_split(path).sha256
 
 
 def read_split(path: Path) -> NamedSplit:

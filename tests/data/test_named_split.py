@@ -10,9 +10,13 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.named_split import NamedSplit, read_split
 from medclip_debias.data.prepare import Reading, prepare, prepare_part
 from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 
 SPLIT = NamedSplit("mine-v1", {"b": "test", "a": "train", "c": "validate"})
+
+SMALL = PrepareSettings(size=32)
 
 
 def test_a_split_comes_back_and_its_hash_is_that_of_the_lines_behind_the_first(tmp_path):
@@ -126,3 +130,48 @@ def test_a_source_without_named_split_stores_none(manifest, tmp_path):
     assert not (found.folder / "split.csv").exists()
     assert found.annotation_names == ()
     assert "locations.parquet" not in found.meta["files"]
+
+
+@pytest.mark.parametrize("column", ["study_id", "patient_id", "image_id", "image"])
+def test_a_plain_table_splits_by_study_patient_or_image(tiny_tree, tmp_path, column):
+    """As archives give their lists; what it does not name has no split, and is counted."""
+    images = {image.image_id: image for image in detect(tiny_tree.root).images()}
+    chosen = {"a": "val", "b": "test", "e": "train"}
+    key = {"study_id": "study_id", "patient_id": "patient_id"}.get(column, "image_id")
+    names = {getattr(images[name], key): split for name, split in chosen.items()}
+    ending = ".png" if column == "image" else ""
+    rows = [f"{name}{ending},{split}" for name, split in names.items()]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join([f"{column},split", *rows, "nothing,test"]))
+    said = []
+    reading = Reading(split_file=path)
+    made = prepare(
+        tiny_tree.root, tmp_path / "o", SMALL, reading=reading, workers=1, say=said.append
+    )
+    splits = dict(zip(made.images["image_id"], made.images["split"], strict=True))
+    expected = {split_name(s, "") for s in chosen.values()}
+    assert splits["a"] == "validate"
+    assert splits["b"] == "test"
+    assert splits["e"] == "train"
+    assert set(splits.values()) <= expected
+    assert any("1 rows name nothing of the source" in line for line in said)
+    assert any(row["step"] == "split is known" and row["dropped"] for row in made.funnel)
+
+
+def test_a_plain_table_that_names_nothing_or_two_splits_is_refused(tiny_tree, tmp_path):
+    path = tmp_path / "mine.csv"
+    for text, words in {
+        "patient_id,split\nx,test\n": "none of its 1 rows names anything",
+        "split\ntest\n": "needs a column study_id",
+        "study_id,split\n101,test\n101,train\n": "row 3: its study has another split",
+        "study_id,split\n101,exam\n": "row 2: its split is not one of",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(UserError, match=words):
+            prepare(
+                tiny_tree.root,
+                tmp_path / "o",
+                SMALL,
+                reading=Reading(split_file=path),
+                workers=1,
+            )

@@ -206,7 +206,9 @@ class Preparation:
 
     def _split_studies(self) -> Iterator[StudyRecord]:
         for study in self.source.studies():
-            split = study.split if self.split is None else self.split.studies[study.study_id]
+            split = (
+                study.split if self.split is None else self.split.studies.get(study.study_id, "")
+            )
             split = "test" if self.reading.all_test else split
             yield replace(study, split=split)
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from medclip_debias.data.labels import Labeller
-from medclip_debias.data.named_split import HasNamedSplit, NamedSplit, read_split
+from medclip_debias.data.named_split import (
+    HasNamedSplit,
+    NamedSplit,
+    file_sha256,
+    is_plain,
+    plain_split,
+    read_split,
+)
 from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text.reports import ReportSettings
@@ -79,6 +86,10 @@ class Reading:
             return own
         if self.split_seed is not None:
             raise UserError("--split-file and --split-seed do not go together; leave one out.")
+        if is_plain(self.split_file):
+            images = source.images()
+            ids = {image.study_id for image in images} or {s.study_id for s in source.studies()}
+            return plain_split(self.split_file, images, ids)
         split = read_split(self.split_file)
         if own is not None:
             known = set(own.studies)
@@ -95,7 +106,7 @@ class Reading:
         for name, default in (("language", "auto"), ("max_deidentified", 1.0)):
             if text[name] == default:
                 del text[name]
-        named = {} if self.split_file is None else {"split": read_split(self.split_file).sha256}
+        named = {} if self.split_file is None else {"split": file_sha256(self.split_file)}
         return {
             "labeller": self.labeller,
             "split_seed": self.split_seed,

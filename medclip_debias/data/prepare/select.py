@@ -94,7 +94,7 @@ def select(
     for counted in source.steps():
         funnel.step(*counted)
     if split is not None:
-        listed = [replace(image, split=split.studies[image.study_id]) for image in listed]
+        listed = [replace(image, split=split.studies.get(image.study_id, "")) for image in listed]
         funnel.step(
             f"study is in the split {split.name}", "studies of the split", len(split.studies)
         )

@@ -94,7 +94,7 @@ def _split(content: str) -> Callable[[World], list[str]]:
 
 for what, content in {
     "an empty file": "",
-    "no line with name and hash": _body(range(1, 5)),
+    "no line with name and hash, and no ids": _body(range(1, 5)).replace("study_id", "number"),
     "a row changed under its hash": _named(_body(range(1, 5))).replace("test", "train"),
     "a study of the source missing": _named(_body(range(1, 4))),
     "a study that the source has not": _named(_body(range(1, 6))),
