@@ -234,6 +234,12 @@ def test_what_has_a_verb_of_its_own_before_a_doubt_is_certain(news, link, doubt,
     assert claims[name][:2] != ("present", "certain")
 
 
+@pytest.mark.parametrize("form", LISTS[:3])
+def test_what_findings_include_is_certain(form):
+    names = ("atelectasis", "pneumonia", "scarring")
+    assert held(f"Findings include {form.format(*names)}.", names) == dict.fromkeys(names, SURE)
+
+
 @pytest.mark.parametrize(
     ("text", "claims"),
     [
