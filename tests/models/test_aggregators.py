@@ -189,10 +189,3 @@ def test_autocast_does_not_round_and_large_batches_are_chunked(name):
 def test_heads_must_divide_the_dimension():
     with pytest.raises(ValueError, match="heads 4 does not divide dim 6"):
         ModelSettings(text={"folder": "x"}, dim=6, similarity={"aggregator": "cross_attention"})
-
-
-def test_models_of_before_have_the_same_settings():
-    assert set(SimilaritySettings().model_dump()) == {
-        *("aggregator", "non_local", "k", "temperature", "local_weight"),
-        *("initial_scale", "chunk"),
-    }

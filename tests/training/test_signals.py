@@ -37,6 +37,16 @@ from tests.training.conftest import in_processes, same, weights
 REPO = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def signals_of_a_terminal():
+    """Signals as a shell leaves them to a command that it waits for; its jobs ignore two."""
+    plain = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def networks():
     return "tiny"
