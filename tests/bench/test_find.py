@@ -73,8 +73,8 @@ def test_cards_are_asked_for_by_name_pattern_and_file(tmp_path):
     everything, named = cards_of("all")
     assert everything
     assert not named
-    found, named = cards_of("phantom/zero-shot@1")
-    assert [one.full_name for one in found] == list(named) == ["phantom/zero-shot@1"]
+    found, named = cards_of("phantom/zero-shot@2")
+    assert [one.full_name for one in found] == list(named) == ["phantom/zero-shot@2"]
     some, named = cards_of("phantom/*")
     assert {one.full_name for one in found} <= {one.full_name for one in some}
     assert not named

@@ -483,7 +483,7 @@ def test_models_run_on_a_cluster_as_here(done, models, data, tmp_path):
 
 def test_the_verbs_around_it(data, capsys):
     assert command(["bench", "list", "--data", str(data)]) == 0
-    assert "phantom/zero-shot@1" in capsys.readouterr().out
+    assert "phantom/zero-shot@2" in capsys.readouterr().out
     assert command(["bench", "show", "phantom/zero-shot", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["prompts"] == "chex5"
 

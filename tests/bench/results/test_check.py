@@ -17,7 +17,7 @@ from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 
 SAMPLE = Path(__file__).parents[3] / "docs" / "benchmark"
-ZERO, BOXES, REPORTS = "phantom.zero-shot@1", "phantom.grounding@1", "phantom.retrieval@1"
+ZERO, BOXES, REPORTS = "phantom.zero-shot@2", "phantom.grounding@1", "phantom.retrieval@1"
 DEMO = "phantom-demo"
 
 
