@@ -81,7 +81,7 @@ def test_cards_are_asked_for_by_name_pattern_and_file(tmp_path):
     for words, said in {
         "phantom/zero-shto": "did you mean",
         "nothing/*": "No task card fits",
-        "phantom/zero-shot@9": "at version 1 here, not 9",
+        "phantom/zero-shot@9": "at version 2 here, not 9",
         " , ": "names no card",
         str(tmp_path / "no.yaml"): "no such file",
     }.items():
