@@ -33,8 +33,8 @@ from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.representations import auc_with_interval
 from medclip_debias.files import write_json
 from medclip_debias.models.image_encoder import build_image_encoder
+from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.resolve import load_run
-from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings
 
 Floats = NDArray[np.float64]

@@ -30,13 +30,11 @@ from medclip_debias.losses.batch import (
     Anchors,
     ContrastiveBatch,
     Direction,
-    cosine,
     image_rows,
     text_rows,
 )
 from medclip_debias.losses.distributed import Ranks, gather_fields, gather_rows, row_counts
 from medclip_debias.losses.objective import LossOutput
-from medclip_debias.losses.two_views import repeated, view_rows
 
 
 def whole_batch_reason(objective: nn.Module) -> str | None:
@@ -158,22 +156,6 @@ class ShardedBatch(ContrastiveBatch):
         return self.total(mine) / world + (mine - mine.detach())
 
 
-class ShardedViews(ShardedBatch):
-    """The same of two views of each image: ``similarity`` ``[2 n of this process, 2 n]``."""
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """2n and 2n."""
-        return 2 * sum(self.share.images), 2 * sum(self.share.images)
-
-    def anchors(self, direction: Direction) -> list[Anchors]:  # noqa: ARG002
-        """This process's views against all views but themselves: one set."""
-        share, device = self.share, self.similarity.device
-        rows = torch.arange(share.images[share.ranks.rank], device=device) + share.first_image
-        rows = torch.cat([rows, rows + sum(share.images)])
-        return [view_rows(self.similarity * self.scale, rows, self.scale)]
-
-
 def shard_batch(
     regions: Tensor,
     sentences: Tensor,
@@ -192,16 +174,3 @@ def shard_batch(
     owners = gather_rows(image_of_sentence + share.first_image, ranks, texts)
     known = gather_fields(fields, ranks, images, texts, text_vectors)
     return ShardedBatch(similarity, scale, owners, **known, share=share)
-
-
-def shard_views(
-    first: Tensor, second: Tensor, scale: Tensor, ranks: Ranks, **fields: Any
-) -> ShardedViews:
-    """This process's share of a two-view batch; arguments as of `distributed.gather_views`."""
-    counts = row_counts(first, ranks)
-    known = repeated(gather_fields(fields, ranks, counts, counts))
-    everyone = torch.cat([gather_rows(view, ranks, counts) for view in (first, second)])
-    owners = torch.arange(len(everyone), device=first.device)
-    similarity = cosine(torch.cat([first, second]), everyone)
-    share = Share(ranks, counts, counts)
-    return ShardedViews(similarity, scale, owners, **known, share=share)

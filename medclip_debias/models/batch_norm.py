@@ -1,14 +1,15 @@
-"""Batch norm whose statistics do not depend on how a batch is cut up.
+"""Batch norm for steps that are cut into micro-batches or shared by processes.
 
-Training with micro-batches or several processes changes what ordinary batch norm computes twice:
-each part is normalised by its own statistics, and the running statistics move once a part instead
-of once a step. `StepBatchNorm2d` moves them once a step, by the mean over all parts of all
-processes, and can take the statistics of a part over all processes (as torch's SyncBatchNorm,
-which has no CPU form).
+Cached gradients run every micro-batch forward twice, so the running statistics of ordinary batch
+norm would move twice a micro-batch. `StepBatchNorm2d` moves them once a step, by the mean over all
+micro-batches, and can take the statistics of its input over all processes (as torch's
+SyncBatchNorm, which has no CPU form).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -121,3 +122,15 @@ def use_step_batch_norm(module: nn.Module, *, synchronised: bool) -> list[StepBa
         else:
             made += use_step_batch_norm(child, synchronised=synchronised)
     return made
+
+
+@contextmanager
+def remembering(norms: Sequence[StepBatchNorm2d]) -> Iterator[None]:
+    """Forward passes in this block count towards the running statistics."""
+    for norm in norms:
+        norm.remember = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.remember = False

@@ -43,15 +43,6 @@ _FREE = {
     "train.features.folder",
     "model.similarity.chunk",
 }
-# Settings that change only the order of additions, where blocks are of a fixed size.
-_FREE_WITH_BLOCKS = {
-    "train.accumulate",
-    "train.checkpoint_text",
-    "train.shard_loss",
-    "train.channels_last",
-    "train.compile",
-    "train.fused",
-}
 _DATA = "provenance.data_hash"
 _CLAIMS = "provenance.claims_hash"
 
@@ -125,7 +116,7 @@ def open_folder(
             if not isinstance(before, dict):
                 raise TypeError
         old, new = _flat(before), _flat(settings)
-        free = _free(trainer) | (set(EXTENDED) if longer else set())
+        free = _FREE | (set(EXTENDED) if longer else set())
         _same_run(old, new, out, free, allow_changed_data)
         _note_plan(out, old, new)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
@@ -211,7 +202,7 @@ def _bound(trainer: Trainer) -> dict[str, Any]:
     """The settings that a checkpoint is bound to."""
     # Where data, language model and start lie does not count: their hashes do.
     places = {"prepared", "model.text.folder", "model.start_from"}
-    free = _free(trainer) | {_DATA, _CLAIMS} | places
+    free = _FREE | {_DATA, _CLAIMS} | places
     return {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
 
 
@@ -249,11 +240,6 @@ def check_bond(
             f"{trainer.settings.prepared} has {expected[_DATA_HASH]}; bring the old set back, "
             "start over with --fresh, or resume all the same with --allow-changed-data."
         )
-
-
-def _free(trainer: Trainer) -> set[str]:
-    """Settings that a resumed run may change."""
-    return _FREE | (_FREE_WITH_BLOCKS if trainer.settings.train.norm_batch else set())
 
 
 # ------------------------------------------------------------------------- a finished run

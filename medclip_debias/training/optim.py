@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+import math
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -13,7 +14,12 @@ from medclip_debias.losses.objective import Objective
 from medclip_debias.models.interface import Layered
 from medclip_debias.models.lora import add_adapters
 from medclip_debias.models.starting import TrainableModel
-from medclip_debias.training.settings import LearningRateFactors, LoraSettings, TrainSettings
+from medclip_debias.training.settings import (
+    LearningRateFactors,
+    LoraSettings,
+    Schedule,
+    TrainSettings,
+)
 
 
 def depths(encoder: Layered) -> dict[nn.Parameter, int]:
@@ -234,9 +240,21 @@ def moving_average(model: TrainableModel, decay: float) -> torch.optim.swa_utils
     return average.eval()
 
 
-def train_mode(modules: Iterable[nn.Module], frozen: Iterable[nn.Module]) -> None:
-    """Put ``modules`` into training mode, but what is frozen into evaluation mode."""
-    for module in modules:
-        module.train()
-    for part in frozen:
-        part.eval()
+def learning_rate(
+    step: int, *, peak: float, warmup: int, steps: int, schedule: Schedule = "cosine"
+) -> float:
+    """Learning rate of ``step`` (0-based).
+
+    Rises linearly and reaches ``peak`` at step ``warmup - 1``, then falls as a half cosine that
+    would touch 0 at step ``steps``, or stays (``constant``). A warm-up longer than the run never
+    reaches the peak.
+
+    >>> [round(learning_rate(s, peak=1.0, warmup=2, steps=4), 3) for s in range(4)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if schedule == "constant":
+        return peak
+    share = (step - warmup) / max(1, steps - warmup)
+    return peak * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))

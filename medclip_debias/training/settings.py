@@ -19,7 +19,9 @@ from medclip_debias.config import (
 )
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.models.lora import Targets
-from medclip_debias.training.schedule import Schedule
+
+Schedule = Literal["cosine", "constant"]
+"""Of the learning rate after the warm-up."""
 
 
 class FreezeSettings(Settings):
@@ -106,9 +108,6 @@ class TrainSettings(Settings):
     Attributes:
         batch_size: studies in the batch of all processes together.
         accumulate: micro-batches that each process cuts its share into, for memory.
-        norm_batch: studies that share batch-norm statistics and one draw of dropout masks; 0 for
-            all that a process encodes at a time. With a number, the result does not depend on
-            ``accumulate`` or on the number of processes (docs/training.md).
         schedule: of the learning rate after the warm-up; with ``constant`` a run does not know its
             end, so that one which is continued later is one that was longer from the start.
         views_per_study: most images of a study in a batch.
@@ -142,7 +141,6 @@ class TrainSettings(Settings):
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=2)
     accumulate: int = Field(1, ge=1)
-    norm_batch: int = Field(0, ge=0)
     sentences_per_study: int = Field(1, ge=1)
     views_per_study: int = Field(1, ge=1)
     task: Literal["image_text", "two_view"] = "image_text"
@@ -234,11 +232,6 @@ class TrainSettings(Settings):
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"accumulate {self.accumulate} does not divide batch_size {self.batch_size}"
-            )
-        share = self.batch_size // self.accumulate
-        if self.norm_batch and share % self.norm_batch:
-            raise ValueError(
-                f"norm_batch {self.norm_batch} does not divide the {share} studies of a micro-batch"
             )
         if (self.patience or self.keep == "best") and not self.validate_every:
             raise ValueError("patience and keep: best need validate_every")

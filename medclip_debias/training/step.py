@@ -18,18 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.bounds import keep_in_bounds
-from medclip_debias.config import ModelSettings
+from medclip_debias.config import ModelSettings, StartSettings
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.grounding.preparation import differences
-from medclip_debias.losses.biovil import MaskedLMSettings
 from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.objective import (
-    Objective,
-    build_objective,
-    loss_settings,
-)
+from medclip_debias.losses.objective import Objective, build_objective, loss_settings
 from medclip_debias.losses.siglip import carry_bias
 from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
 from medclip_debias.models.checkpoint import load_strictly
@@ -43,15 +38,14 @@ from medclip_debias.training.gradients import CachedGradients, shares_loss
 from medclip_debias.training.masked_lm_term import MaskedLMTerm
 from medclip_debias.training.optim import (
     choose_parts,
+    learning_rate,
     make_optimizer,
     moving_average,
     parameter_counts,
     set_rate,
-    train_mode,
     trained,
 )
 from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
-from medclip_debias.training.schedule import learning_rate
 from medclip_debias.training.settings import RunSettings, check_text_features
 
 _log = logging.getLogger(__name__)
@@ -95,8 +89,7 @@ class Trainer:
     ) -> None:
         train = settings.train
         self.say, self.progress = say, progress
-        self.settings = settings
-        self.where = where
+        self.settings, self.where = settings, where
         self.ranks = ranks or Ranks()
         self.asked_to_stop = False
         if train.deterministic:
@@ -104,20 +97,31 @@ class Trainer:
         self.loss_settings = loss_settings(settings.loss, where)
         self.prepared = PreparedSet.open(settings.prepared)
         self.start: Start | None = None
-        self._begin()
+        if isinstance(settings.model, StartSettings):
+            self._begin(settings.model)
         self._check_settings()
         self.device = device or best_device(train.device)
         two_view = train.task == "two_view"
         self.studies = TrainingStudies.of(self.prepared, text=not two_view)
-        self.batches = self._batches(two_view)
+        self.batches = StepBatches(
+            self.prepared.pixels,
+            self.studies,
+            batch_size=train.batch_size,
+            sentences_per_study=train.sentences_per_study,
+            input_size=self.settings.preprocessing.input_size,
+            augment=train.augment,
+            seed=train.seed,
+            views_per_study=train.views_per_study,
+            two_view=two_view,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+            augmentations=train.features.augmentations,
+        )
         with advice(train.compile):
             self._build()
 
-    def _begin(self) -> None:
-        """Read the model that the run starts from, if there is one; what it expects is taken."""
-        model = self.settings.model
-        if isinstance(model, ModelSettings):
-            return
+    def _begin(self, model: StartSettings) -> None:
+        """Read the model that the run starts from; what it expects of images is taken over."""
         self.model, self.start = start_training(model, self.where)
         if differ := differences(self.model.preprocessing, self.prepared):
             raise UserError(
@@ -132,9 +136,7 @@ class Trainer:
     def _check_features(self, settings: RunSettings) -> None:
         """See that features can be kept of the start, which settings alone do not say."""
         wanted = settings.train.features
-        if not (wanted.cache or wanted.text):
-            return
-        if not isinstance(self.model, DualEncoder):
+        if (wanted.cache or wanted.text) and not isinstance(self.model, DualEncoder):
             raise UserError(
                 f"{self.where}: 'train.features.cache' and 'train.features.text' keep what encoders"
                 " of this project give, and 'model.start_from' is another group's model; set both "
@@ -155,30 +157,20 @@ class Trainer:
                 f"prepared with {self.prepared.settings.model_dump()}; make them equal."
             )
         parts = self.ranks.world * train.accumulate
-        if train.batch_size % (parts * max(train.norm_batch, 1)):
+        if train.batch_size % parts:
             raise UserError(
                 f"{self.where}: setting 'train.batch_size' is {train.batch_size}, which "
-                f"{self.ranks.world} processes, each with {train.accumulate} micro-batches of "
-                f"blocks of {max(train.norm_batch, 1)}, cannot share evenly; make it a multiple "
-                f"of {parts * max(train.norm_batch, 1)}."
+                f"{self.ranks.world} processes, each with {train.accumulate} micro-batches, "
+                f"cannot share evenly; make it a multiple of {parts}."
             )
-
-    def _batches(self, two_view: bool) -> StepBatches:
-        train = self.settings.train
-        return StepBatches(
-            self.prepared.pixels,
-            self.studies,
-            batch_size=train.batch_size,
-            sentences_per_study=train.sentences_per_study,
-            input_size=self.settings.preprocessing.input_size,
-            augment=train.augment,
-            seed=train.seed,
-            views_per_study=train.views_per_study,
-            two_view=two_view,
-            rank=self.ranks.rank,
-            world=self.ranks.world,
-            augmentations=train.features.augmentations,
-        )
+        if train.views_per_study > 1 and not excludes_own_study(self.loss_settings):
+            sentence = (
+                f"{self.where}: setting 'train.views_per_study' is {train.views_per_study}, but "
+                "the loss takes the other images of a study for negatives of its sentences; add "
+                "{kind: mask_same_study} to its negatives, or choose 'positives: study' "
+                "(debiased) or multi_positive."
+            )
+            warnings.warn(ReportedWarning(sentence), stacklevel=2)
 
     def _build(self) -> None:
         settings, train = self.settings, self.settings.train
@@ -192,22 +184,23 @@ class Trainer:
         self.objective.begin(
             samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
         )
-        term = self.objective.masked_lm
         self._check_task()
-        self.masked_lm = self._masked_lm(term) if term else None
+        self.masked_lm = self._masked_lm()
         self._others: list[nn.Module] = [self.objective]
         if self.masked_lm is not None:
             self._others.append(self.masked_lm)
         self.frozen = choose_parts(self.model, train, self.where)
         self.counts = parameter_counts(self.model)
-        norms = self._step_norms()
+        self.norms: list[StepBatchNorm2d] = []
+        if self.ranks.world > 1 or train.accumulate > 1:  # one pass is not the whole batch
+            several = self.ranks.world > 1
+            self.norms = use_step_batch_norm(self.model.image_encoder, synchronised=several)
         # After the batch norms: the copy must have their buffers, for it takes them over in order.
         self.average = moving_average(self.model, train.ema) if train.ema else None
         self.optimizer = make_optimizer(self.model, self._others, train)
         self.parameters = trained(self.optimizer)
         self.precision = Precision(train.precision, self.device)
         arrange(self.model, train)
-        self.norms = norms
         tokens = self.model.token_ids(self.studies.texts)
         self.cached = CachedGradients(
             train,
@@ -216,13 +209,48 @@ class Trainer:
             masked_lm=self.masked_lm,
             fields=self._fields(),
             tokens=tokens,
-            norms=norms,
+            norms=self.norms,
             precision=self.precision,
             ranks=self.ranks,
             stored=self._stored(tokens),
             sharded=shares_loss(train, self.objective, self.ranks, self.where),
         )
         self.train_mode()
+
+    def _check_task(self) -> None:
+        missing = sorted(self.objective.requires & OF_SENTENCES)
+        if self.settings.train.task == "two_view" and (missing or self.objective.masked_lm):
+            reads = ", ".join(missing) or "sentences, for its masked-language-model term"
+            raise UserError(
+                f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
+                f"the objective reads {reads}; change 'loss', or train on image_text."
+            )
+
+    def _masked_lm(self) -> MaskedLMTerm | None:
+        term, folder = self.objective.masked_lm, self.settings.model.text_folder
+        if term is None:
+            return None
+        if folder is None or not isinstance(self.model, DualEncoder):
+            raise UserError(
+                f"{self.where}: the loss adds masked language modelling, whose head no model "
+                "folder holds; with model.start_from choose a loss without it."
+            )
+        return MaskedLMTerm(term, folder, self.model)
+
+    def _fields(self) -> BatchFields:
+        run = RunData(
+            self.objective,
+            self.loss_settings,
+            prepared=self.prepared,
+            studies=self.studies,
+            text_folder=self.settings.model.text_folder,
+            max_tokens=self.model.max_tokens,
+            device=self.device,
+            where=self.where,
+            model=self.model,
+            several_views=self.settings.train.views_per_study > 1,
+        )
+        return BatchFields(run)
 
     def _stored(self, tokens: list[list[int]]) -> FeatureCache | None:
         """Features of frozen encoders, written first where they are missing."""
@@ -245,68 +273,12 @@ class Trainer:
         run = (settings, self.model, self.prepared, self.batches, tokens)
         return Features(*run, self.ranks, self.say, self.progress)
 
-    def _masked_lm(self, term: MaskedLMSettings) -> MaskedLMTerm:
-        folder = self.settings.model.text_folder
-        if folder is None or not isinstance(self.model, DualEncoder):
-            raise UserError(
-                f"{self.where}: the loss adds masked language modelling, whose head no model "
-                "folder holds; with model.start_from choose a loss without it."
-            )
-        return MaskedLMTerm(term, folder, self.model)
-
-    def _check_task(self) -> None:
-        self._check_views()
-        if self.settings.train.task != "two_view":
-            return
-        missing = sorted(self.objective.requires & OF_SENTENCES)
-        if missing or self.objective.masked_lm:
-            reads = ", ".join(missing) or "sentences, for its masked-language-model term"
-            raise UserError(
-                f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
-                f"the objective reads {reads}; change 'loss', or train on image_text."
-            )
-
-    def _check_views(self) -> None:
-        """Say so when further views of a study would be pushed away from its sentences."""
-        views = self.settings.train.views_per_study
-        if views > 1 and not excludes_own_study(self.loss_settings):
-            warnings.warn(
-                ReportedWarning(
-                    f"{self.where}: setting 'train.views_per_study' is {views}, but the loss takes"
-                    " the other images of a study for negatives of its sentences; add"
-                    " {kind: mask_same_study} to its negatives, or choose 'positives: study'"
-                    " (debiased) or multi_positive."
-                ),
-                stacklevel=2,
-            )
-
-    def _step_norms(self) -> list[StepBatchNorm2d]:
-        """Batch norms that know about blocks and processes, where one pass is not the batch."""
-        train = self.settings.train
-        several = self.ranks.world > 1
-        if not (several or train.norm_batch or train.accumulate > 1):
-            return []
-        synchronised = several and not train.norm_batch
-        return use_step_batch_norm(self.model.image_encoder, synchronised=synchronised)
-
-    def _fields(self) -> BatchFields:
-        run = RunData(
-            self.objective,
-            self.loss_settings,
-            prepared=self.prepared,
-            studies=self.studies,
-            text_folder=self.settings.model.text_folder,
-            max_tokens=self.model.max_tokens,
-            device=self.device,
-            where=self.where,
-            model=self.model,
-            several_views=self.settings.train.views_per_study > 1,
-        )
-        return BatchFields(run)
-
     def train_mode(self) -> None:
         """Put everything into training mode; what is frozen stays in evaluation mode."""
-        train_mode([self.model, *self._others], self.frozen)
+        for module in (self.model, *self._others):
+            module.train()
+        for part in self.frozen:
+            part.eval()
 
     @property
     def result(self) -> TrainableModel:

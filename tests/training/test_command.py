@@ -96,9 +96,8 @@ def test_without_weights_and_biases_one_sentence_says_so(run, monkeypatch):
 
 
 def test_settings_that_cannot_be_shared_out_are_refused(config, capsys):
-    for change, word in (("train.accumulate=3", "accumulate"), ("train.norm_batch=5", "norm_b")):
-        assert command(["train", config(), change]) == 2
-        assert word in capsys.readouterr().err
+    assert command(["train", config(), "train.accumulate=3"]) == 2
+    assert "accumulate" in capsys.readouterr().err
     assert command(["train", config(), "train.freeze.image=layer3"]) == 2
     assert "resnet_tiny has layer1, layer2" in capsys.readouterr().err
     assert command(["train", config(), "train.patience=2"]) == 2

@@ -12,7 +12,7 @@ from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.folder import CONTINUED
-from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.train import train
 from tests.training.conftest import same, weights
 

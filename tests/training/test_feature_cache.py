@@ -45,7 +45,7 @@ def after(settings, steps=2):
     ("train", "networks"),
     [
         (FROZEN, "tiny"),
-        (FROZEN | {"channels_last": True, "accumulate": 2, "norm_batch": 4}, "tiny"),
+        (FROZEN | {"channels_last": True, "accumulate": 2}, "tiny"),
         ({"freeze": {"image": "layer1"}, "augment": STILL, "views_per_study": 2}, "tiny"),
         ({"freeze": {"image": "all"}, "augmentations": 3}, "tiny"),
         ({"freeze": {"image": "layer2"}, "augmentations": 2, "task": "two_view"}, "small"),
@@ -143,8 +143,8 @@ def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp
 
 
 def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
-    settings = run(**FROZEN, norm_batch=4, features={"cache": True, "folder": tmp_path / "f"})
-    alone, _ = after(run(**FROZEN, norm_batch=4))
+    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "f"})
+    alone, _ = after(run(**FROZEN, accumulate=2))  # with the same dropout
 
     def work():
         place = Place.from_environment()

@@ -199,9 +199,9 @@ def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(finished, run
 
 
 def test_settings_that_may_change_do_not_unbind_a_checkpoint(run):
-    settings = run(steps=2, norm_batch=2)
+    settings = run(steps=2)
     train(settings)
-    assert train(run(steps=2, norm_batch=2, accumulate=2, log_every=1)).finished_before
+    assert train(run(steps=2, log_every=1)).finished_before
 
 
 def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(finished):

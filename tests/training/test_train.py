@@ -31,7 +31,7 @@ from medclip_debias.language.masked_lm import (
 from medclip_debias.language.scoring import score_prepared
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from medclip_debias.training.schedule import learning_rate
+from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train

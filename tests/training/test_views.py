@@ -24,7 +24,7 @@ def with_laterals(phantom_tree, prepared_phantom, tmp_path_factory):
 
 
 def settings_of(run, folder, loss, views):
-    made = run(loss=loss, views_per_study=views, norm_batch=8)
+    made = run(loss=loss, views_per_study=views)
     return made.model_copy(update={"prepared": folder})
 
 
