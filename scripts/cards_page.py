@@ -1,4 +1,4 @@
-"""The page docs/cards.md: every packaged card, as a table and in a few lines each."""
+"""The page of the task cards: every packaged card, as a table and in a few lines each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ KINDS = {
 
 _HEAD = """# Task cards
 
-Written by `python scripts/results_schema.py` from `medclip_debias/bench/cards/`, one YAML file a
-card. A card says which images of which archive are judged, by which prompts, published protocol
-and metrics; the first metric ranks. Another version of a card is another task: figures of two
-versions never stand in one table.
+Written from `medclip_debias/bench/cards/`, one YAML file a card. A card says which images of which
+archive are judged, by which prompts, published protocol and metrics; the first metric ranks.
+Another version of a card is another task: figures of two versions never stand in one table.
 
 - **Images.** The number of the official list, where it is published; the card's notes say where.
   A list is read from your own copy, never stored here; one with another number of images or

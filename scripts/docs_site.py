@@ -2,8 +2,9 @@
 
 MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
 CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
-with its code; a page that the navigation does not name is listed under "More". Anchors are those
-that a repository's own view of Markdown gives a heading, so that one link serves both.
+with its code; metrics, label maps, task cards and the schema of results.json are written from the
+code (`generated`); a page that the navigation does not name is listed under "More". Anchors are
+those that a repository's own view of Markdown gives a heading, so that one link serves both.
 """
 
 from __future__ import annotations
@@ -54,6 +55,21 @@ def links(text: str) -> list[str]:
     """Targets of the links and pictures of a page that lead to a file or an anchor."""
     found = [target for _, target, _ in _LINK.findall(without_code(text))]
     return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def generated() -> dict[str, str]:
+    """The files of the site that are written from the code, by their path in docs/."""
+    from cards_page import page as cards
+    from medclip_debias.data.label_maps import page as label_maps
+    from medclip_debias.evaluation.catalogue import page as metrics
+    from medclip_debias.evaluation.schema import json_schema
+
+    return {
+        "cards.md": cards(),
+        "label_maps.md": label_maps(),
+        "metrics.md": metrics(),
+        "results.schema.json": json_schema(),
+    }
 
 
 def notebook_page(path: Path) -> str:
@@ -111,9 +127,14 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages from outside and of notebooks, and list those that nobody named."""
+    """Add the pages from outside, of notebooks and of the code; list those that nobody named."""
+    import sys
+
     from mkdocs.structure.files import File
 
+    sys.path.insert(0, str(REPO / "scripts"))
+    for page, content in generated().items():
+        files.append(File.generated(config, page, content=content))
     for name, page in OUTSIDE.items():
         text = turned((REPO / name).read_text(encoding="utf-8"), name)
         files.append(File.generated(config, page, content=text))

@@ -493,12 +493,12 @@ def of_protocol(protocol: str) -> tuple[Metric, ...]:
 
 
 def page() -> str:
-    """The page docs/metrics.md."""
+    """The page of the site, in Markdown."""
     lines = [
         "# Metrics",
         "",
-        "Written by `python scripts/results_schema.py` from `medclip_debias/evaluation/"
-        "catalogue.py`, which every table, plot and comparison reads. How each is computed:",
+        "Written from `medclip_debias/evaluation/catalogue.py`, which every table, plot and "
+        "comparison reads. How each is computed:",
         "[evaluation.md](evaluation.md).",
     ]
     for protocol in (*PROTOCOLS, "validation"):

@@ -165,7 +165,7 @@ def check_results(content: Any, where: str) -> None:
 
 
 def json_schema() -> str:
-    """The JSON Schema of `Results`, as docs/results.schema.json holds it."""
+    """The JSON Schema of `Results`, as the site holds it."""
     schema = Results.model_json_schema(by_alias=True)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2) + "\n"

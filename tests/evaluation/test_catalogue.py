@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from medclip_debias.evaluation.catalogue import (
     VARIANTS,
     find,
     of_protocol,
-    page,
     value_at,
 )
 from medclip_debias.evaluation.evaluate import evaluate, headline
@@ -29,8 +27,6 @@ from medclip_debias.reporting.content import metric_rows, tiles
 from medclip_debias.reporting.tables import results_table
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.validation_state import BestSoFar
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +134,6 @@ def test_what_is_compared_is_computed_from_the_items(evaluated):
 def test_names_and_titles_are_not_used_twice():
     assert len({metric.key for metric in METRICS}) == len(METRICS)
     assert len({metric.title for metric in METRICS}) == len(METRICS)
-
-
-def test_the_page_is_current():
-    stored = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    assert stored == page(), "run: python scripts/results_schema.py"
 
 
 def test_the_papers_table_has_its_columns():

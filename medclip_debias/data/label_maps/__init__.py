@@ -277,7 +277,7 @@ def maps_for(kind: str | None) -> list[LabelMap]:
 
 
 def page(maps: Iterable[str] | None = None) -> str:
-    """Return docs/label_maps.md: every map that comes along, as a table."""
+    """Return the page of the site: every map that comes along, as a table."""
     parts = [_PAGE]
     for name in maps if maps is not None else packaged_maps():
         found = load_label_map(name)
@@ -301,7 +301,7 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> str:
 
 _PAGE = """# Label maps that come along
 
-Written by `python scripts/results_schema.py` from `medclip_debias/data/label_maps/`. How they are
+Written from `medclip_debias/data/label_maps/`. How they are
 used, and how to write one: [evaluation.md](evaluation.md#another-archive).
 
 Columns are those of the archive. Sets that `prepare` made of it keep them, or spell them as

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from medclip_debias.data.label_maps import NO_RULE, LabelMap, load_label_map, packaged_maps, page
+from medclip_debias.data.label_maps import NO_RULE, LabelMap, load_label_map, packaged_maps
 from medclip_debias.data.labels import CHEXPERT_LABELS
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.sources.catalog import entries
@@ -16,8 +14,6 @@ from medclip_debias.data.sources.findings import finding_name
 from medclip_debias.data.sources.label_groups import PADCHEST, VINDR, LabelColumns
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
-
-DOCS = Path(__file__).parents[3] / "docs"
 
 
 def my_map(**content):
@@ -160,7 +156,3 @@ def test_a_map_is_found_by_name_or_file(tmp_path):
     assert load_label_map(tmp_path / "mine.yaml").name == "mine"
     with pytest.raises(UserError, match=r"padchst: is neither .*did you mean 'padchest'"):
         load_label_map("padchst")
-
-
-def test_the_page_is_what_the_maps_say():
-    assert (DOCS / "label_maps.md").read_text(encoding="utf-8") == page()
